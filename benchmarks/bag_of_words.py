@@ -13,13 +13,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from glassformer.config.run import LabelData
-from glassformer.data.labels import read_labels
+from glassformer.data.labels import LabelCorpus
 
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 def read(path: str) -> tuple[list[str], list[str]]:
-    records = read_labels(LabelData(path=path), path)
+    records = LabelCorpus(LabelData(path=path)).whole()
     return [record.inputs[0] for record in records], [record.labels[0] for record in records]
 
 

@@ -11,7 +11,7 @@ import translation_peers
 from glassformer.config.run import PairData
 from glassformer.cost.flops import Shape, training_flops
 from glassformer.data.batching import Batch, TokenBudget, pair_rows
-from glassformer.data.pairs import read_pairs
+from glassformer.data.pairs import PairCorpus
 from glassformer.data.tokens import encode_pairs
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
@@ -24,7 +24,7 @@ BATCHES = "batches.pt"
 
 def prepared(folder: str, data: str, vocab_size: int, batch_tokens: int, n_batches: int) -> Task:
     """Learn a joint tokenizer, and write batches of the first epoch to `folder`, as a run would draw them."""
-    pairs = read_pairs(PairData(source=str(Path(data) / "train.de"), target=str(Path(data) / "train.en")))
+    pairs = PairCorpus(PairData(source=str(Path(data) / "train.de"), target=str(Path(data) / "train.en"))).whole()
     texts = [text for pair in pairs for text in (pair.source, pair.target)]
     tokenizer = Tokenizer.train(texts, vocab_size=vocab_size)
     rows = pair_rows(encode_pairs(pairs, Tokenizers(tokenizer), "training pairs"))

@@ -16,7 +16,7 @@ from glassformer.data import addresses
 from glassformer.data.addresses import SOURCES, Source, absolute, local_path
 from glassformer.data.corpus import Corpus
 from glassformer.data.first_look import look_at
-from glassformer.data.pairs import read_pairs
+from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import Record, Request
 from glassformer.data.texts import read_documents
 from glassformer.errors import Note, UserError
@@ -93,7 +93,7 @@ def test_a_new_source_is_named_where_a_file_of_another_format_is_refused(monkeyp
     with pytest.raises(
         UserError, match=r"^a\.txt: expected a \.tsv, \.csv, \.jsonl, \.parquet or \.sqlite file; for two"
     ):
-        read_pairs(PairData(path="a.txt"))
+        PairCorpus(PairData(path="a.txt")).whole()
 
 
 def test_a_folder_of_parquet_files_is_read_like_a_folder_of_jsonl_files(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import glassformer
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.in_memory import place_of, rows_of
-from glassformer.data.labels import Labelled, read_labels
-from glassformer.data.pairs import Pair, read_pairs
+from glassformer.data.labels import LabelCorpus, Labelled
+from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise_rows
 from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
@@ -47,10 +47,14 @@ def read(data: Any, folder: Path) -> list[Any]:
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     place = replace(found.data, path=str(path))
     if isinstance(place, PairData):
-        return read_pairs(place)
+        return PairCorpus(place).whole()
     if isinstance(place, ConversationData):
         return ConversationCorpus(place).whole()
-    return list(read_documents([path])) if isinstance(place, TextData) else list(read_labels(place, str(path)))
+    return (
+        list(read_documents([path]))
+        if isinstance(place, TextData)
+        else list(LabelCorpus(replace(place, path=str(path))).whole())
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -136,7 +140,7 @@ def test_a_wrong_value_is_named_by_its_record_and_nothing_is_written(kind: str, 
 def test_a_wrong_value_of_an_evaluation_is_named_by_its_record() -> None:
     message = r"^record 13 of the data: the field 'target' must be a text, got 5$"
     with place_of([*PAIRS, ("a", 5)], PairData()) as place, pytest.raises(UserError, match=message):
-        read_pairs(PairData(path=str(place)))
+        PairCorpus(PairData(path=str(place))).whole()
     message = r"^the data has no text with a label; use another file$"
     with place_of([("", "x")], LabelData()) as place, pytest.raises(UserError, match=message):
-        read_labels(LabelData(), str(place))
+        LabelCorpus(LabelData(path=str(place))).whole()

@@ -12,13 +12,10 @@ import pytest
 
 from glassformer.config.run import LabelData
 from glassformer.data.labels import (
-    DroppedLabels,
     LabelCorpus,
     Labelled,
     class_names,
     class_report,
-    labelled_in,
-    read_labels,
     require_known,
     split_labelled,
 )
@@ -73,7 +70,10 @@ def test_pitfall_22_training_texts_in_the_validation_data_are_skipped(write: Wri
 def test_the_test_data_is_read_if_it_is_named(write: Write) -> None:
     train, valid, test = (table(write, name, "a 0", "b 1", f"{name} 0") for name in "tvx")
     assert corpus(train, valid_fraction=0.4).test is None
-    assert corpus(train, valid_path=table(write, "w", "w 1"), test_path=test).test == read_labels(LabelData(), test)
+    assert (
+        corpus(train, valid_path=table(write, "w", "w 1"), test_path=test).test
+        == LabelCorpus(LabelData(path=test)).whole()
+    )
     report = class_report(corpus(train, valid_path=table(write, "u", "u 1"), test_path=valid))
     assert report.n_test == 3
     assert report.news == ("2 of the 3 test texts are also in the training or validation data",)
@@ -197,7 +197,7 @@ def test_columns_that_are_swapped_are_named(write: Write, n_classes: int, separa
 
 def test_a_file_without_a_record_is_refused(write: Write) -> None:
     with pytest.raises(UserError, match="has no text with a label"):
-        read_labels(LabelData(), table(write, "t"))
+        LabelCorpus(LabelData(path=table(write, "t"))).whole()
 
 
 def test_a_dataset_validates_on_its_validation_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,9 +219,11 @@ def test_a_dataset_validates_on_its_validation_split(monkeypatch: pytest.MonkeyP
 def test_a_builtin_has_fixed_parts() -> None:
     found = corpus("builtin:docstrings")
     train, valid = found.split
-    assert found.test == read_labels(LabelData(), "builtin:docstrings#test")
-    assert valid == read_labels(LabelData(), "builtin:docstrings#valid")
-    assert len(train) + len(valid) + len(found.test or []) == len(read_labels(LabelData(), "builtin:docstrings"))
+    assert found.test == LabelCorpus(LabelData(path="builtin:docstrings#test")).whole()
+    assert valid == LabelCorpus(LabelData(path="builtin:docstrings#valid")).whole()
+    assert len(train) + len(valid) + len(found.test or []) == len(
+        LabelCorpus(LabelData(path="builtin:docstrings")).whole()
+    )
     assert found.news() == [] and class_report(found).news == ()
     assert corpus("builtin:docstrings#test").test is None
 
@@ -231,11 +233,12 @@ SENTENCES = [Labelled(("EU", "rejects"), ("ORG", "O")), Labelled(("Peter",), ("P
 
 
 def labelled(path: Path | str, **fields: Any) -> list[Any]:
-    return list(labelled_in(LabelData(path=str(path), **fields), DroppedLabels()))
+    data = LabelData(path=str(path), **fields)
+    return list(LabelCorpus(data).records(data, "train"))
 
 
 def tagged(path: Path | str, **fields: Any) -> list[Any]:
-    return list(labelled_in(LabelData(path=str(path), outputs="tags", **fields), DroppedLabels()))
+    return labelled(path, outputs="tags", **fields)
 
 
 @pytest.mark.parametrize(
@@ -259,10 +262,9 @@ def test_texts_with_a_label_are_read(write: Write, name: str, content: str, fiel
 
 def test_a_pair_of_texts_with_a_boolean_label_is_read(write: Write) -> None:
     path = write("t.jsonl", '{"text": "a", "b": "c", "label": true}\n{"text": "a", "b": "", "label": false}\n')
-    dropped = DroppedLabels()
-    found = list(labelled_in(LabelData(path=str(path), second_field="b"), dropped))
-    assert found == [Labelled(("a", "c"), ("true",))]
-    assert dropped.sentences() == [f"1 record has no text or no label and is skipped (the first: {path}:2)"]
+    pairs = LabelCorpus(LabelData(path=str(path), second_field="b"))
+    assert pairs.whole() == [Labelled(("a", "c"), ("true",))]
+    assert pairs.dropped.sentences() == [f"1 record has no text or no label and is skipped (the first: {path}:2)"]
     with pytest.raises(
         UserError, match=r"expected the columns text and b and label, got a, b; set data.text_field, data.s"
     ):
@@ -275,9 +277,10 @@ def test_a_record_has_its_line_which_equality_ignores(write: Write) -> None:
 
 
 def test_empty_records_and_a_missing_header_are_reported(write: Write) -> None:
-    path, dropped = write("t.tsv", "a\t0\n \t1\nc\t \nd\t1\n"), DroppedLabels()
-    assert [record.inputs for record in labelled_in(LabelData(path=str(path)), dropped)] == [("a",), ("d",)]
-    assert dropped.sentences() == [
+    path = write("t.tsv", "a\t0\n \t1\nc\t \nd\t1\n")
+    texts = LabelCorpus(LabelData(path=str(path)))
+    assert [record.inputs for record in texts.whole()] == [("a",), ("d",)]
+    assert texts.dropped.sentences() == [
         f"2 records have no text or no label and are skipped (the first: {path}:2)",
         f"{path} has no header with text and label; line 1 is read as data (text, label)",
     ]
@@ -346,9 +349,10 @@ def test_tagged_words_keep_spaces_and_sentences_have_their_line(write: Write) ->
 
 
 def test_a_sentence_without_words_is_dropped(write: Write) -> None:
-    path, dropped = write("t.jsonl", '{"text": [], "label": []}\n{"text": ["a"], "label": [1]}\n'), DroppedLabels()
-    assert list(labelled_in(LabelData(path=str(path), outputs="tags"), dropped)) == [Labelled(("a",), ("1",))]
-    assert (dropped.n_empty, dropped.first_empty) == (1, f"{path}:1")
+    path = write("t.jsonl", '{"text": [], "label": []}\n{"text": ["a"], "label": [1]}\n')
+    sentences = LabelCorpus(LabelData(path=str(path), outputs="tags"))
+    assert sentences.whole() == [Labelled(("a",), ("1",))]
+    assert (sentences.dropped.n_empty, sentences.dropped.first_empty) == (1, f"{path}:1")
 
 
 @pytest.mark.parametrize(

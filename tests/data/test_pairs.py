@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glassformer.config.run import PairData
-from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, pair_report, read_pairs
+from glassformer.data.pairs import Pair, PairCorpus, pair_report
 from glassformer.errors import UserError
 
 PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]
@@ -28,12 +28,12 @@ def aligned(folder: Path, source: str, target: str, name: str = "") -> dict[str,
 
 def test_two_aligned_files_are_read(tmp_path: Path) -> None:
     data = PairData(**aligned(tmp_path, "a dog\ntwo cats\na dog\n", "ein hund\nzwei katzen\nder hund"))
-    assert read_pairs(data) == PAIRS
+    assert PairCorpus(data).whole() == PAIRS
 
 
 def test_windows_line_ends_and_rare_separators_are_read(tmp_path: Path) -> None:
     data = PairData(**aligned(tmp_path, "\ufeffa\u2028dog\r\nb\x0bc\r\n", "ein\x85hund\nd\n"))
-    assert read_pairs(data) == [Pair("a\u2028dog", "ein\x85hund"), Pair("b\x0bc", "d")]
+    assert PairCorpus(data).whole() == [Pair("a\u2028dog", "ein\x85hund"), Pair("b\x0bc", "d")]
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_windows_line_ends_and_rare_separators_are_read(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_one_file_with_both_sides_is_read(tmp_path: Path, name: str, content: str, fields: dict[str, str]) -> None:
-    assert read_pairs(PairData(path=write(tmp_path / name, content), **fields)) == PAIRS  # type: ignore[arg-type]
+    assert PairCorpus(PairData(path=write(tmp_path / name, content), **fields)).whole() == PAIRS  # type: ignore[arg-type]
 
 
 def test_a_quotation_mark_in_a_tsv_is_kept(tmp_path: Path) -> None:
-    assert read_pairs(PairData(path=write(tmp_path / "p.tsv", '"a\tb"\n'))) == [Pair('"a', 'b"')]
+    assert PairCorpus(PairData(path=write(tmp_path / "p.tsv", '"a\tb"\n'))).whole() == [Pair('"a', 'b"')]
 
 
 def test_an_empty_side_is_skipped_and_reported_with_its_line(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_an_empty_side_is_skipped_and_reported_with_its_line(tmp_path: Path) -> 
     corpus = PairCorpus(PairData(**files, valid_fraction=0.3))
     assert sum(map(len, corpus.split)) == 4
     assert corpus.news() == [f"2 pairs have an empty side and are skipped (the first: line 2 of {files['source']})"]
-    dropped = DroppedPairs()
-    read_pairs(PairData(**files), dropped)
-    assert dropped.n_empty == 2
+    corpus = PairCorpus(PairData(**files))
+    corpus.whole()
+    assert corpus.dropped.n_empty == 2
 
 
 def test_pitfall_22_training_pairs_in_the_validation_data_are_skipped(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_pitfall_22_training_pairs_in_the_validation_data_are_skipped(tmp_path: 
     valid = {f"valid_{name}": path for name, path in aligned(tmp_path, "a\nx\n", "1\n7\n", "valid-").items()}
     corpus = PairCorpus(PairData(**files, **valid))
     assert corpus.split == ([Pair("b", "2"), Pair("c", "3"), Pair("a", "9")], [Pair("a", "1"), Pair("x", "7")])
-    assert corpus.news() == ["1 training pair is also in the validation pairs and is skipped"]
+    assert corpus.news() == ["1 training pair is also in the validation data and is skipped"]
 
 
 def test_pitfall_22_all_targets_of_a_source_are_on_one_side(tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_missing_sides_are_named(given: dict[str, str], words: str) -> None:
 def test_pair_files_that_cannot_be_read_are_named(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
     path = write(tmp_path / name, content)
     with pytest.raises(UserError, match=words):
-        read_pairs(PairData(path=path))
+        PairCorpus(PairData(path=path)).whole()
 
 
 def test_unequal_numbers_of_lines_name_both(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"s.txt has 2 lines and .*t.txt has 1 lines"):
-        read_pairs(PairData(**aligned(tmp_path, "a\nb\n", "1\n")))
+        PairCorpus(PairData(**aligned(tmp_path, "a\nb\n", "1\n"))).whole()
 
 
 def test_a_single_source_leaves_no_validation_pair(tmp_path: Path) -> None:
@@ -182,15 +182,15 @@ def test_a_hub_dataset_is_read_by_name_and_configuration(monkeypatch: pytest.Mon
     assert hub.asked == [("some/name", "de-en", "train"), ("some/name", "de-en", "validation")]
     refusal = r"hf:no/such cannot be read: Couldn't find it; check the name and the network$"
     with pytest.raises(UserError, match=refusal):
-        read_pairs(PairData(path="hf:no/such"))
+        PairCorpus(PairData(path="hf:no/such")).whole()
 
 
 def test_training_and_validation_may_name_a_split_of_a_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"source": p.source, "target": p.target} for p in PAIRS]
     hub = FakeHub({"train": rows, "validation": rows[1:2], "test": rows[:1]})
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
-    assert read_pairs(PairData(path="hf:name#test")) == PAIRS[:1]
-    assert read_pairs(PairData(path="hf:name")) == PAIRS[1:2]
+    assert PairCorpus(PairData(path="hf:name#test")).whole() == PAIRS[:1]
+    assert PairCorpus(PairData(path="hf:name")).whole() == PAIRS[1:2]
     assert PairCorpus(PairData(path="hf:name#train", valid_path="hf:name#test")).split == (PAIRS[1:], PAIRS[:1])
     assert hub.asked[-2:] == [("name", "train"), ("name", "test")]
 
@@ -200,24 +200,24 @@ def test_a_dataset_error_and_a_value_that_is_not_text_are_named(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
     refusal = r"row 1 of hf:name \(validation\): the field 'target' must be a text, got b'b'"
     with pytest.raises(UserError, match=refusal):
-        read_pairs(PairData(path="hf:name"))
+        PairCorpus(PairData(path="hf:name")).whole()
     monkeypatch.setattr(FakeHub, "load", lambda *_, **__: (_ for _ in ()).throw(ValueError()))
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
     with pytest.raises(UserError, match=r"hf:name cannot be read: ValueError"):
-        read_pairs(PairData(path="hf:name"))
+        PairCorpus(PairData(path="hf:name")).whole()
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'glassformer\[data\]'"):
-        read_pairs(PairData(path="hf:some/name"))
+        PairCorpus(PairData(path="hf:some/name")).whole()
 
 
 def test_a_builtin_has_a_fixed_split_with_readable_parts() -> None:
     corpus = PairCorpus(PairData(path="builtin:reverse"))
     train, valid = corpus.split
-    test = read_pairs(PairData(path="builtin:reverse#test"))
-    assert read_pairs(PairData(path="builtin:reverse#valid")) == valid
+    test = PairCorpus(PairData(path="builtin:reverse#test")).whole()
+    assert PairCorpus(PairData(path="builtin:reverse#valid")).whole() == valid
     sources = [{pair.source for pair in side} for side in (train, valid, test)]
     assert sum(map(len, sources)) == len(set.union(*sources)) == 20_000
     assert all(pair.target == pair.source[::-1] for pair in test)
@@ -225,7 +225,7 @@ def test_a_builtin_has_a_fixed_split_with_readable_parts() -> None:
 
 def test_a_part_of_a_builtin_is_split_like_other_pairs() -> None:
     train, valid = PairCorpus(PairData(path="builtin:reverse#test", valid_fraction=0.5)).split
-    assert {*train, *valid} == set(read_pairs(PairData(path="builtin:reverse#test"))) and abs(
+    assert {*train, *valid} == set(PairCorpus(PairData(path="builtin:reverse#test")).whole()) and abs(
         len(valid) - len(train)
     ) <= 1
 

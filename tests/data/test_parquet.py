@@ -17,8 +17,8 @@ from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.corpus import Corpus
 from glassformer.data.first_look import look_at
 from glassformer.data.in_memory import place_of
-from glassformer.data.labels import Labelled, read_labels
-from glassformer.data.pairs import Pair, read_pairs
+from glassformer.data.labels import LabelCorpus, Labelled
+from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.preferences import Preference, PreferenceCorpus
 from glassformer.data.prompts import Prompt, PromptCorpus
 from glassformer.data.recognition import recognise
@@ -47,10 +47,14 @@ def test_a_parquet_file_is_recognised_as_a_jsonl_file_of_its_rows(rows: Rows, tm
     found, same = recognise(written(tmp_path / "same.parquet", rows)), recognise(str(jsonl))
     assert type(found.data) is type(same.data) and found.evidence == same.evidence
     if isinstance(found.data, PairData) and isinstance(same.data, PairData):
-        assert read_pairs(found.data) == read_pairs(same.data) == [Pair(row["en"], row["de"]) for row in rows]
+        assert (
+            PairCorpus(found.data).whole()
+            == PairCorpus(same.data).whole()
+            == [Pair(row["en"], row["de"]) for row in rows]
+        )
     elif isinstance(found.data, LabelData) and isinstance(same.data, LabelData):
-        records = read_labels(found.data, str(found.data.path))
-        assert records == read_labels(same.data, str(same.data.path)) and len(records) == len(rows)
+        records = LabelCorpus(found.data).whole()
+        assert records == LabelCorpus(same.data).whole() and len(records) == len(rows)
     else:
         assert list(read_documents([str(found.data.path)])) == [row["text"] for row in rows]
     look_at(found.data)
@@ -64,17 +68,17 @@ def test_tags_and_class_names_that_datasets_stored_are_read(tmp_path: Path) -> N
     )
     path = tmp_path / "tags.parquet"
     datasets.Dataset.from_list([{"text": ["a", "dog"], "label": [0, 1]}], features=features).to_parquet(path)
-    assert read_labels(LabelData(outputs="tags"), str(path)) == [Labelled(("a", "dog"), ("D", "N"))]
+    assert LabelCorpus(LabelData(outputs="tags", path=str(path))).whole() == [Labelled(("a", "dog"), ("D", "N"))]
     classes = tmp_path / "classes.parquet"
     one = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})
     datasets.Dataset.from_list([{"text": "a", "label": 1}], features=one).to_parquet(classes)
-    assert read_labels(LabelData(), str(classes)) == [Labelled(("a",), ("good",))]
+    assert LabelCorpus(LabelData(path=str(classes))).whole() == [Labelled(("a",), ("good",))]
 
 
 def test_columns_inside_of_columns_are_named_with_dots(tmp_path: Path) -> None:
     path = written(tmp_path / "t.parquet", [{"translation": {"en": "a dog", "de": "ein Hund"}}])
     data = PairData(path=path, source_field="translation.en", target_field="translation.de")
-    assert read_pairs(data) == [Pair("a dog", "ein Hund")]
+    assert PairCorpus(data).whole() == [Pair("a dog", "ein Hund")]
 
 
 def test_a_text_column_is_a_corpus_with_unix_line_ends_in_a_file_and_in_a_pattern(tmp_path: Path) -> None:
@@ -135,7 +139,7 @@ def test_a_dataset_has_conversations_preferences_or_prompts(kind: str, monkeypat
 def test_mistakes_name_the_file_the_row_and_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "t.parquet", [{"text": "a", "label": "x"}, {"text": None, "label": "x"}])
     with pytest.raises(UserError, match=r"^row 1 of .*t\.parquet has no field 'body'; it has 'text', 'label' \(set "):
-        read_labels(LabelData(text_field="body"), path)
+        LabelCorpus(LabelData(text_field="body", path=path)).whole()
     with pytest.raises(UserError, match=r"^row 2 of .*t\.parquet: the field 'text' must be a text, got None$"):
         list(read_documents([path]))
     with pytest.raises(UserError, match=r"t\.parquet is empty; use a file with rows$"):

@@ -10,12 +10,7 @@ from glassformer.config.run import PreferenceData
 from glassformer.data.first_look import look_at
 from glassformer.data.in_memory import place_of
 from glassformer.data.preference_rows import PreferenceRows
-from glassformer.data.preferences import (
-    DroppedPreferences,
-    Preference,
-    PreferenceCorpus,
-    preferences_in,
-)
+from glassformer.data.preferences import Preference, PreferenceCorpus
 from glassformer.errors import UserError
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -85,7 +80,7 @@ def test_all_answers_to_a_question_are_on_one_side(tmp_path: Path) -> None:
 def test_a_damaged_record_is_refused_with_its_place(record: dict[str, Any], message: str, tmp_path: Path) -> None:
     data = data_of(tmp_path, record)
     with pytest.raises(UserError, match=message):
-        list(preferences_in(data, DroppedPreferences()))
+        PreferenceCorpus(data).whole()
     with pytest.raises(UserError, match=message):
         look_at(data)
 

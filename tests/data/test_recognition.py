@@ -10,8 +10,8 @@ import pytest
 
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.conversations import ConversationCorpus
-from glassformer.data.labels import Labelled, read_labels
-from glassformer.data.pairs import Pair, read_pairs
+from glassformer.data.labels import LabelCorpus, Labelled
+from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import aligned, outputs_of, recognise
 from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
@@ -59,17 +59,17 @@ def test_the_same_records_are_recognised_in_every_format(kind: str, suffix: str,
         if kind == "pairs":
             assert isinstance(found.data, PairData), found
             expected = [Pair(*row) for row in rows]
-            given = read_pairs(found.data)
+            given = PairCorpus(found.data).whole()
             assert (given[1:] if suffix == ".tsv" and names == ("en", "de") else given) == expected
         else:
             assert isinstance(found.data, LabelData), found
             assert found.data.outputs == ("regression" if kind == "numbers" else "classes")
-            assert read_labels(found.data, str(found.data.path)) == [Labelled((row[0],), (row[1],)) for row in rows]
+            assert LabelCorpus(found.data).whole() == [Labelled((row[0],), (row[1],)) for row in rows]
             if names is not None:
                 swapped = table(tmp_path / f"s{suffix}", [row[::-1] for row in rows], names[::-1])
                 data = recognise(swapped).data
                 assert isinstance(data, LabelData)
-                assert read_labels(data, swapped) == read_labels(found.data, str(found.data.path))
+                assert LabelCorpus(data).whole() == LabelCorpus(found.data).whole()
         assert found.evidence.startswith("pairs, " if kind == "pairs" else "texts with ")
 
 
@@ -83,7 +83,7 @@ def test_prompts_and_completions_are_recognised_in_every_format(suffix: str, tmp
     read = ConversationCorpus(found).whole()
     assert [tuple(message["content"] for message in one.messages) for one in read] == rows
     pairs = recognise(path, "pairs").data
-    assert isinstance(pairs, PairData) and read_pairs(pairs) == [Pair(*row) for row in rows]
+    assert isinstance(pairs, PairData) and PairCorpus(pairs).whole() == [Pair(*row) for row in rows]
 
 
 def test_tags_are_recognised_as_conll_and_as_lists(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_tags_are_recognised_as_conll_and_as_lists(tmp_path: Path) -> None:
     for path in (conll, lists):
         data = recognise(str(path)).data
         assert isinstance(data, LabelData) and data.outputs == "tags"
-        assert read_labels(data, str(path)) == rows
+        assert LabelCorpus(data).whole() == rows
 
 
 @pytest.mark.parametrize("name", ["book.txt", "notes.md", "README", "corpus.jsonl", "folder"])
@@ -114,7 +114,7 @@ def test_a_given_kind_decides(tmp_path: Path) -> None:
     path = table(tmp_path / "t.tsv", rows, None)
     assert isinstance(recognise(path, "text").data, TextData)
     pairs, labels = recognise(path, "pairs").data, recognise(path, "labels").data
-    assert isinstance(pairs, PairData) and len(read_pairs(pairs)) == len(rows)
+    assert isinstance(pairs, PairData) and len(PairCorpus(pairs).whole()) == len(rows)
     assert isinstance(labels, LabelData) and labels.outputs == "classes"
     numbers = recognise(
         table(tmp_path / "d.csv", made_up("digits", 0), ("text", "label")), given={"outputs": "regression"}
@@ -170,7 +170,7 @@ def test_two_files_are_the_sides_of_pairs(tmp_path: Path) -> None:
     target.write_text("ein Hund\neine Katze\n")
     found = aligned(str(source), str(target))
     assert isinstance(found.data, PairData) and found.data.target_language == "de"
-    assert read_pairs(found.data) == [Pair("a dog", "ein Hund"), Pair("a cat", "eine Katze")]
+    assert PairCorpus(found.data).whole() == [Pair("a dog", "ein Hund"), Pair("a cat", "eine Katze")]
     target.write_text("ein Hund\n")
     with pytest.raises(UserError, match=r"has 2 lines and .* has 1 lines"):
         aligned(str(source), str(target))

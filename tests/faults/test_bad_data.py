@@ -5,6 +5,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from faults.tally import count, record
 from glassformer import api
 from glassformer.config.run import LabelData, PairData
 from glassformer.data.corpus import Corpus
-from glassformer.data.labels import DroppedLabels, read_labels
-from glassformer.data.pairs import DroppedPairs, PairCorpus, read_pairs
+from glassformer.data.labels import LabelCorpus
+from glassformer.data.pairs import PairCorpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import TokenCache, prepare, prepare_pairs
 from glassformer.errors import UserError
@@ -32,10 +33,10 @@ TAGS = LabelData(outputs="tags", text_field="words", label_field="tags")
 READERS: dict[str, tuple[Callable[[Path], Any], Callable[[str], str]]] = {
     ".txt": (lambda path: list(read_documents([path])), lambda line: line),
     ".jsonl": (lambda path: list(read_documents([path])), lambda line: json.dumps({"text": line}, ensure_ascii=False)),
-    ".tsv": (lambda path: read_pairs(PairData(path=str(path)), DroppedPairs()), lambda line: f"{line}\t{line[::-1]}"),
-    ".csv": (lambda path: read_labels(LabelData(), str(path), DroppedLabels()), lambda line: f'"{line}",{line[:1]}'),
+    ".tsv": (lambda path: PairCorpus(PairData(path=str(path))).whole(), lambda line: f"{line}\t{line[::-1]}"),
+    ".csv": (lambda path: LabelCorpus(LabelData(path=str(path))).whole(), lambda line: f'"{line}",{line[:1]}'),
     ".conll": (
-        lambda path: read_labels(TAGS, str(path), DroppedLabels()),
+        lambda path: LabelCorpus(replace(TAGS, path=str(path))).whole(),
         lambda line: line.replace(" ", "\tO\n") + "\tO\n",
     ),
 }
@@ -145,7 +146,7 @@ def test_fault_20_parallel_files_of_unequal_length_are_named_with_both_counts(tm
     for n in rng.sample(range(1, len(lines)), count(5, 50)):
         shorter.write_text("".join(lines[:n]))
         refused(
-            lambda: read_pairs(PairData(source=str(source), target=str(target)), DroppedPairs()),
+            lambda: PairCorpus(PairData(source=str(source), target=str(target))).whole(),
             f"{shorter} has {n} lines",
             "has 80 lines",
         )

@@ -18,8 +18,8 @@ from faults.hostile import edit_json, plant, read_spoiled, refused, sign
 from faults.tally import record
 from glassformer import api, recipes
 from glassformer.config.run import LabelData, PairData
-from glassformer.data.labels import DroppedLabels, read_labels
-from glassformer.data.pairs import DroppedPairs, read_pairs
+from glassformer.data.labels import LabelCorpus
+from glassformer.data.pairs import PairCorpus
 from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
@@ -111,8 +111,8 @@ PLACES: dict[str, Callable[[Path, Path], None]] = {
     "a text": data_as(".txt", lambda path: list(read_documents([path]))),
     "a text called .pt": data_as(".pt", lambda path: list(read_documents([path]))),
     "records": data_as(".jsonl", lambda path: list(read_documents([path]))),
-    "pairs": data_as(".tsv", lambda path: read_pairs(PairData(path=str(path)), DroppedPairs())),
-    "labels": data_as(".csv", lambda path: read_labels(LabelData(), str(path), DroppedLabels())),
+    "pairs": data_as(".tsv", lambda path: PairCorpus(PairData(path=str(path))).whole()),
+    "labels": data_as(".csv", lambda path: LabelCorpus(LabelData(path=str(path))).whole()),
 }
 
 

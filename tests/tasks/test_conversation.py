@@ -14,7 +14,7 @@ from glassformer.config.run import ConversationConfig, ConversationData, LoraCon
 from glassformer.config.train import EarlyStopping
 from glassformer.data.batching import NOT_SCORED
 from glassformer.data.conversation_rows import ConversationRows, packed
-from glassformer.data.conversations import Conversation, DroppedConversations, conversations_in
+from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import CausalObjective
@@ -108,7 +108,8 @@ def test_a_language_model_learns_to_answer(tmp_path: Path) -> None:
 
 
 def read(path: Path, **fields: str) -> list[Conversation]:
-    return list(conversations_in(ConversationData(path=str(path), **fields), DroppedConversations()))  # type: ignore[arg-type]
+    data = ConversationData(path=str(path), **fields)  # type: ignore[arg-type]
+    return list(ConversationCorpus(data).records(data, "train"))
 
 
 def test_a_prompt_and_its_completion_are_a_conversation(tmp_path: Path) -> None:

@@ -12,15 +12,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from glassformer.chat_messages import require_messages
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
-from glassformer.data.hub import VALIDATION
-from glassformer.data.in_memory import name_of
 from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Dropped, Record, Request
+from glassformer.data.records import Record, Request
 from glassformer.data.split import split_records
 from glassformer.errors import UserError
 
@@ -44,35 +42,6 @@ class Conversation:
         """The messages before the first answer."""
         n = next(i for i, message in enumerate(self.messages) if message["role"] == ASSISTANT)
         return self.messages[:n]
-
-
-class DroppedConversations(Dropped):
-    """Counts of the conversations that were skipped."""
-
-    RECORD: ClassVar = "conversation"
-    EMPTY: ClassVar = ("conversation has no answer", "conversations have no answer")
-    REPEATED: ClassVar = (
-        "conversation is also in the validation data",
-        "conversations are also in the validation data",
-    )
-
-
-def conversations_in(data: ConversationData, dropped: Dropped, split: str = "train") -> Iterator[Conversation]:
-    """Yield the conversations of `data.path`; `split` is for a dataset whose address names no split."""
-    names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
-    for record in addresses.records(data.path or "", Request("conversations", names, settings, split, dropped)):
-        messages = _messages(data, record)
-        if any(message["role"] == ASSISTANT and message["content"].strip() for message in messages):
-            yield Conversation(tuple(messages), record.where)
-        else:
-            dropped.empty(record.where)
-
-
-def _messages(data: ConversationData, record: Record) -> list[dict[str, Any]]:
-    """Return the messages of a record; raise `UserError` if it has neither messages nor a prompt and a completion."""
-    if data.prompt_field in record.fields:
-        return messages_of(record, data.prompt_field, "user") + messages_of(record, data.completion_field, ASSISTANT)
-    return messages_of(replace(record, settings="data.messages_field"), data.messages_field)
 
 
 def messages_of(record: Record, name: str, role: str | None = None) -> list[dict[str, Any]]:
@@ -103,10 +72,10 @@ R = TypeVar("R", bound=Answered)
 class AnsweredCorpus(RecordCorpus[D, R]):
     """The records of a run and their split, by question."""
 
-    def __init__(self, data: D, dropped: Dropped) -> None:
+    def __init__(self, data: D) -> None:
         if data.path is None:
             raise UserError(f"no {data.kind} are given; set --data.path FILE")
-        super().__init__(data, data.path, dropped)
+        super().__init__(data, data.path)
 
     def texts(self, record: R) -> tuple[str, ...]:
         return (record.text,)
@@ -114,19 +83,23 @@ class AnsweredCorpus(RecordCorpus[D, R]):
     def divide(self, records: list[R]) -> tuple[list[R], list[R]]:
         return split_records(records, [str(one.question) for one in records], self.data.valid_fraction)
 
-    def whole(self) -> list[R]:
-        """Return all records without a split; of a dataset, its validation split."""
-        found = list(self.records(self.data, VALIDATION))
-        if not found:
-            raise UserError(f"{name_of(self.name)} has no usable {self.dropped.RECORD}; use another file")
-        return found
-
 
 class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
     """The conversations of a run and their split."""
 
-    def __init__(self, data: ConversationData) -> None:
-        super().__init__(data, DroppedConversations())
+    NOUN, USABLE = "conversation", "usable conversation"
+    REASON = ("conversation has no answer", "conversations have no answer")
 
     def records(self, data: ConversationData, split: str) -> Iterator[Conversation]:
-        return conversations_in(data, self.dropped, split)
+        names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
+        request = Request("conversations", names, settings, split, self.dropped)
+        for record in addresses.records(data.path or "", request):
+            if data.prompt_field in record.fields:
+                messages = messages_of(record, data.prompt_field, "user")
+                messages += messages_of(record, data.completion_field, ASSISTANT)
+            else:
+                messages = messages_of(replace(record, settings="data.messages_field"), data.messages_field)
+            if any(message["role"] == ASSISTANT and message["content"].strip() for message in messages):
+                yield Conversation(tuple(messages), record.where)
+            else:
+                self.dropped.empty(record.where)

@@ -1,7 +1,7 @@
 """A first look at the data of a run, before torch is imported: refuses missing, empty and unreadable files."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -16,15 +16,24 @@ from glassformer.config.run import (
     TextData,
 )
 from glassformer.data import hub
-from glassformer.data.conversations import ConversationCorpus, DroppedConversations, conversations_in
-from glassformer.data.labels import DroppedLabels, LabelCorpus, labelled_in
-from glassformer.data.pairs import DroppedPairs, PairCorpus, pairs_in
-from glassformer.data.preferences import DroppedPreferences, PreferenceCorpus, preferences_in
-from glassformer.data.prompts import DroppedPrompts, PromptCorpus, prompts_in
+from glassformer.data.conversations import ConversationCorpus
+from glassformer.data.labels import LabelCorpus
+from glassformer.data.pairs import PairCorpus
+from glassformer.data.preferences import PreferenceCorpus
+from glassformer.data.prompts import PromptCorpus
+from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.split import cut_of, require_fraction
 from glassformer.data.texts import read_pieces, too_few_tokens, without_text
 
 N_PIECES = 16  # about a megabyte
+CORPORA: dict[type, Callable[[Any], RecordCorpus[Any, Any]]] = {
+    PairData: PairCorpus,
+    LabelData: LabelCorpus,
+    ConversationData: ConversationCorpus,
+    PreferenceData: PreferenceCorpus,
+    PromptData: PromptCorpus,
+}
+"""The corpus of each kind of records."""
 
 
 def look_at(data: DataConfig, context: int = 0) -> None:
@@ -53,15 +62,7 @@ def _items(data: DataConfig) -> Iterator[Any]:
     """Iterate over the records of `data.path`: pieces, pairs, labelled texts, conversations, preferences or prompts."""
     if isinstance(data, TextData):
         return read_pieces([str(data.path)], text_field=data.text_field)
-    if isinstance(data, PairData):
-        return pairs_in(data, DroppedPairs())
-    if isinstance(data, ConversationData):
-        return conversations_in(data, DroppedConversations())
-    if isinstance(data, PreferenceData):
-        return preferences_in(data, DroppedPreferences())
-    if isinstance(data, PromptData):
-        return prompts_in(data, DroppedPrompts())
-    return labelled_in(data, DroppedLabels())
+    return CORPORA[type(data)](data).records(data, "train")
 
 
 def _parts(data: DataConfig) -> Iterator[DataConfig]:
@@ -69,14 +70,8 @@ def _parts(data: DataConfig) -> Iterator[DataConfig]:
     if isinstance(data, PairData):
         yield from filter(None, (data, PairCorpus(data).valid_data))
         return
-    if isinstance(data, LabelData):
-        LabelCorpus(data)
-    elif isinstance(data, ConversationData):
-        ConversationCorpus(data)
-    elif isinstance(data, PreferenceData):
-        PreferenceCorpus(data)
-    elif isinstance(data, PromptData):
-        PromptCorpus(data)
+    if not isinstance(data, TextData):
+        CORPORA[type(data)](data)
     for name in ("path", "valid_path", "test_path"):
         if (path := getattr(data, name, None)) is not None:
             yield replace(data, path=path)

@@ -13,12 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.config.run import LabelData
 from glassformer.data import addresses, builtin
-from glassformer.data.hub import VALIDATION
-from glassformer.data.in_memory import name_of
 from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Dropped, Kind, Record, Request
 from glassformer.data.split import split_records
@@ -41,33 +39,7 @@ class Labelled:
     where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
 
 
-class DroppedLabels(Dropped):
-    """Counts of the labelled records that were skipped."""
-
-    RECORD: ClassVar = "text"
-    EMPTY: ClassVar = ("record has no text or no label", "records have no text or no label")
-    REPEATED: ClassVar = ("text is also in the validation data", "texts are also in the validation data")
-
-
-def labelled_in(data: LabelData, dropped: DroppedLabels, split: str = "train") -> Iterator[Labelled]:
-    """Yield the labelled texts of `data.path`, or for tags its sentences as words with their tags.
-
-    `split` is for a dataset whose address names no split. Raises `UserError` for missing columns, for a number that is
-    not finite, and for lists of words and tags of unequal length.
-    """
-    path = data.path or ""
-    if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
-        raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
-    read: Callable[[LabelData, Record], Labelled | None] = _tagged if data.outputs == "tags" else _labelled
-    for record in addresses.records(path, _request(data, split, dropped)):
-        labelled = read(data, record)
-        if labelled is None:
-            dropped.empty(record.where)
-        else:
-            yield labelled
-
-
-def _request(data: LabelData, split: str, dropped: DroppedLabels) -> Request:
+def _request(data: LabelData, split: str, dropped: Dropped) -> Request:
     kind: Kind = "tags" if data.outputs == "tags" else "labels"
     settings = [f"data.{name}" for name in ("text_field", "second_field", "label_field") if getattr(data, name)]
     may_lack_header = (data.text_field, data.label_field) == (LabelData.text_field, LabelData.label_field)
@@ -152,17 +124,32 @@ def _tagged(data: LabelData, record: Record) -> Labelled | None:
 class LabelCorpus(RecordCorpus[LabelData, Labelled]):
     """The labelled records of a run and their split."""
 
-    dropped: DroppedLabels
+    NOUN, USABLE = "text", "text with a label"
+    REASON = ("record has no text or no label", "records have no text or no label")
 
     def __init__(self, data: LabelData) -> None:
         if data.path is None:
             raise UserError("data.path is missing; set --data.path FILE to a file of labelled texts")
         if data.outputs == "tags" and data.second_field is not None:
             raise UserError("data.outputs = tags needs single texts; remove data.second_field")
-        super().__init__(data, data.path, DroppedLabels())
+        super().__init__(data, data.path)
 
     def records(self, data: LabelData, split: str) -> Iterator[Labelled]:
-        return labelled_in(data, self.dropped, split)
+        """Yield the labelled texts of `data.path`, or for tags its sentences as words with their tags.
+
+        Raises `UserError` for missing columns, for a number that is not finite, and for lists of words and tags of
+        unequal length.
+        """
+        path = data.path or ""
+        if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
+            raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
+        read: Callable[[LabelData, Record], Labelled | None] = _tagged if data.outputs == "tags" else _labelled
+        for record in addresses.records(path, _request(data, split, self.dropped)):
+            labelled = read(data, record)
+            if labelled is None:
+                self.dropped.empty(record.where)
+            else:
+                yield labelled
 
     def texts(self, record: Labelled) -> tuple[str, ...]:
         return str(len(record.inputs)), *record.inputs, *record.labels
@@ -192,7 +179,9 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
         path = self.data.test_path or builtin.test_part(self.name)
         if path is None:
             return None
-        records = read_labels(self.data, path, self.dropped, "test")
+        test = LabelCorpus(replace(self.data, path=path))
+        test.dropped = self.dropped
+        records = test.whole("test")
         if self.data.outputs != "regression":
             require_known(records, class_names(self.split[0]))
         return records
@@ -224,19 +213,6 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
                     f"{self.name}:1 looks like a header, because no other line has the label {label!r}; "
                     "set data.text_field and data.label_field to the columns of texts and labels"
                 )
-
-
-def read_labels(
-    data: LabelData, path: str, dropped: DroppedLabels | None = None, split: str = VALIDATION
-) -> list[Labelled]:
-    """Read all records of a path; `split` is for a dataset whose address names no split.
-
-    Raises `UserError` for an unreadable file, missing columns, and a file without any record.
-    """
-    records = list(labelled_in(replace(data, path=path), dropped or DroppedLabels(), split))
-    if not records:
-        raise UserError(f"{name_of(path)} has no text with a label; use another file")
-    return records
 
 
 def split_labelled(

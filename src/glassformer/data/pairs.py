@@ -11,16 +11,14 @@ are skipped; they are counted. All pairs are kept in memory as text, which is pr
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer import files
 from glassformer.config.run import PairData
 from glassformer.data import addresses
 from glassformer.data.formats import lines
-from glassformer.data.hub import VALIDATION
-from glassformer.data.in_memory import name_of
 from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Dropped, Record, Request
+from glassformer.data.records import Record, Request
 from glassformer.data.split import split_records
 from glassformer.errors import UserError
 
@@ -31,30 +29,6 @@ class Pair:
 
     source: str
     target: str
-
-
-class DroppedPairs(Dropped):
-    """Counts of the pairs that were skipped."""
-
-    RECORD: ClassVar = "pair"
-    EMPTY: ClassVar = ("pair has an empty side", "pairs have an empty side")
-    REPEATED: ClassVar = ("pair is also in the validation pairs", "pairs are also in the validation pairs")
-
-
-def pairs_in(data: PairData, dropped: Dropped, split: str = "train") -> Iterator[Pair]:
-    """Yield the pairs of `path`, or of `source` and `target`; `split` is for a dataset whose address names no split."""
-    names = data.source_field, data.target_field
-    if data.path is None:
-        records = _aligned_records(data)
-    else:
-        request = Request("pairs", names, "data.source_field, data.target_field", split, dropped, may_lack_header=True)
-        records = addresses.records(data.path, request)
-    for record in records:
-        source, target = (record.text(name).strip() for name in names)
-        if source and target:
-            yield Pair(source, target)
-        else:
-            dropped.empty(record.where)
 
 
 def _aligned_records(data: PairData) -> Iterator[Record]:
@@ -78,9 +52,11 @@ def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
 class PairCorpus(RecordCorpus[PairData, Pair]):
     """The pairs of a run and their split."""
 
+    NOUN, USABLE = "pair", "pair with both sides"
+    REASON = ("pair has an empty side", "pairs have an empty side")
+
     def __init__(self, data: PairData) -> None:
-        name = data.path or f"{data.source or 'no source'} and {data.target or 'no target'}"
-        super().__init__(data, name, DroppedPairs())
+        super().__init__(data, data.path or f"{data.source or 'no source'} and {data.target or 'no target'}")
         _check_sides(data)
 
     @property
@@ -92,25 +68,24 @@ class PairCorpus(RecordCorpus[PairData, Pair]):
         return replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
 
     def records(self, data: PairData, split: str) -> Iterator[Pair]:
-        return pairs_in(data, self.dropped, split)
+        names, settings = (data.source_field, data.target_field), "data.source_field, data.target_field"
+        if data.path is None:
+            records = _aligned_records(data)
+        else:
+            request = Request("pairs", names, settings, split, self.dropped, may_lack_header=True)
+            records = addresses.records(data.path, request)
+        for record in records:
+            source, target = (record.text(name).strip() for name in names)
+            if source and target:
+                yield Pair(source, target)
+            else:
+                self.dropped.empty(record.where)
 
     def texts(self, record: Pair) -> tuple[str, ...]:
         return record.source, record.target
 
     def divide(self, records: list[Pair]) -> tuple[list[Pair], list[Pair]]:
         return split_records(records, [pair.source for pair in records], self.data.valid_fraction)
-
-
-def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair]:
-    """Read all pairs of `path`, or of `source` and `target`, without a split; of a dataset, its validation split.
-
-    Raises `UserError` for an unreadable file, sides of unequal length, and missing columns.
-    """
-    _check_sides(data)
-    pairs = list(pairs_in(data, dropped or DroppedPairs(), VALIDATION))
-    if not pairs:
-        raise UserError(f"{name_of(data.path or str(data.source))} has no pair with both sides; use another file")
-    return pairs
 
 
 @dataclass(frozen=True)

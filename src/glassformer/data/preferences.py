@@ -8,12 +8,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.config.run import PreferenceData
 from glassformer.data import addresses
 from glassformer.data.conversations import ASSISTANT, AnsweredCorpus, messages_of
-from glassformer.data.records import Dropped, Record, Request
+from glassformer.data.records import Record, Request
 from glassformer.errors import UserError
 
 Messages = tuple[dict[str, Any], ...]
@@ -34,32 +34,6 @@ class Preference:
         return json.dumps([self.question, self.chosen, self.rejected], ensure_ascii=False, sort_keys=True)
 
 
-class DroppedPreferences(Dropped):
-    """Counts of the preferences that were skipped."""
-
-    RECORD: ClassVar = "preference"
-    EMPTY: ClassVar = ("preference has no two different answers", "preferences have no two different answers")
-    REPEATED: ClassVar = ("preference is also in the validation data", "preferences are also in the validation data")
-
-
-def preferences_in(data: PreferenceData, dropped: Dropped, split: str = "train") -> Iterator[Preference]:
-    """Yield the preferences of `data.path`; `split` is for a dataset whose address names no split."""
-    names = (data.prompt_field, data.chosen_field, data.rejected_field)
-    settings = "data.prompt_field, data.chosen_field, data.rejected_field"
-    for record in addresses.records(data.path or "", Request("conversations", names, settings, split, dropped)):
-        chosen, rejected = (_conversation(data, record, name) for name in names[1:])
-        n_common = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
-        if n_common is None:
-            dropped.empty(record.where)
-            continue
-        if any(messages[n_common]["role"] != ASSISTANT for messages in (chosen, rejected)):
-            raise UserError(
-                f"{record.where}: {data.chosen_field} and {data.rejected_field} must answer the same messages, and "
-                f"message {n_common + 1} is not of the assistant in both: give both answers to one prompt"
-            )
-        yield Preference(tuple(chosen[:n_common]), tuple(chosen[n_common:]), tuple(rejected[n_common:]), record.where)
-
-
 def _conversation(data: PreferenceData, record: Record, name: str) -> list[dict[str, Any]]:
     """Return the prompt of a record and one of its answers."""
     messages = messages_of(record, name, ASSISTANT)
@@ -71,8 +45,22 @@ def _conversation(data: PreferenceData, record: Record, name: str) -> list[dict[
 class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
     """The preferences of a run and their split."""
 
-    def __init__(self, data: PreferenceData) -> None:
-        super().__init__(data, DroppedPreferences())
+    NOUN, USABLE = "preference", "usable preference"
+    REASON = ("preference has no two different answers", "preferences have no two different answers")
 
     def records(self, data: PreferenceData, split: str) -> Iterator[Preference]:
-        return preferences_in(data, self.dropped, split)
+        names = (data.prompt_field, data.chosen_field, data.rejected_field)
+        settings = "data.prompt_field, data.chosen_field, data.rejected_field"
+        request = Request("conversations", names, settings, split, self.dropped)
+        for record in addresses.records(data.path or "", request):
+            chosen, rejected = (_conversation(data, record, name) for name in names[1:])
+            n_same = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
+            if n_same is None:
+                self.dropped.empty(record.where)
+                continue
+            if any(messages[n_same]["role"] != ASSISTANT for messages in (chosen, rejected)):
+                raise UserError(
+                    f"{record.where}: {data.chosen_field} and {data.rejected_field} must answer the same messages, and "
+                    f"message {n_same + 1} is not of the assistant in both: give both answers to one prompt"
+                )
+            yield Preference(tuple(chosen[:n_same]), tuple(chosen[n_same:]), tuple(rejected[n_same:]), record.where)

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from glassformer.config.run import PromptData
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, messages_of
-from glassformer.data.records import Dropped, Request
+from glassformer.data.records import Request
 
 
 @dataclass(frozen=True)
@@ -26,30 +26,17 @@ class Prompt:
         return json.dumps(self.fields, ensure_ascii=False, sort_keys=True, default=str)
 
 
-class DroppedPrompts(Dropped):
-    """Counts of the prompts that were skipped."""
-
-    RECORD: ClassVar = "prompt"
-    EMPTY: ClassVar = ("prompt is empty", "prompts are empty")
-    REPEATED: ClassVar = ("prompt is also in the validation data", "prompts are also in the validation data")
-
-
-def prompts_in(data: PromptData, dropped: Dropped, split: str = "train") -> Iterator[Prompt]:
-    """Yield the prompts of `data.path`; `split` is for a dataset whose address names no split."""
-    request = Request("conversations", (data.prompt_field,), "data.prompt_field", split, dropped)
-    for record in addresses.records(data.path or "", request):
-        messages = messages_of(record, data.prompt_field, "user")
-        if any(message["content"].strip() for message in messages):
-            yield Prompt(tuple(messages), record.fields, record.where)
-        else:
-            dropped.empty(record.where)
-
-
 class PromptCorpus(AnsweredCorpus[PromptData, Prompt]):
     """The prompts of a run and their split."""
 
-    def __init__(self, data: PromptData) -> None:
-        super().__init__(data, DroppedPrompts())
+    NOUN, USABLE = "prompt", "usable prompt"
+    REASON = ("prompt is empty", "prompts are empty")
 
     def records(self, data: PromptData, split: str) -> Iterator[Prompt]:
-        return prompts_in(data, self.dropped, split)
+        request = Request("conversations", (data.prompt_field,), "data.prompt_field", split, self.dropped)
+        for record in addresses.records(data.path or "", request):
+            messages = messages_of(record, data.prompt_field, "user")
+            if any(message["content"].strip() for message in messages):
+                yield Prompt(tuple(messages), record.fields, record.where)
+            else:
+                self.dropped.empty(record.where)

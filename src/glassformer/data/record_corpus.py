@@ -5,10 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData
 from glassformer.data import builtin, hub
+from glassformer.data.in_memory import name_of
 from glassformer.data.records import Dropped
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
@@ -20,8 +21,15 @@ R = TypeVar("R")
 class RecordCorpus(ABC, Generic[D, R]):
     """The records of a run and their split; files are read on first use."""
 
-    def __init__(self, data: D, name: str, dropped: Dropped) -> None:
-        self.data, self.name, self.dropped = data, name, dropped
+    NOUN: ClassVar[str]
+    """Name of a record in messages."""
+    USABLE: ClassVar[str]
+    """The same of a record that is not skipped."""
+    REASON: ClassVar[tuple[str, str]]
+    """Why a record is skipped: the words for one record, and for several."""
+
+    def __init__(self, data: D, name: str) -> None:
+        self.data, self.name, self.dropped = data, name, Dropped(self.NOUN, self.REASON)
         self.share_news: list[str] = []
 
     @property
@@ -90,11 +98,21 @@ class RecordCorpus(ABC, Generic[D, R]):
         repeated = ", because all of them are also validation data" if train else ""
         for side, reason, records in (("training", repeated, distinct), ("validation", "", valid)):
             if not records:
-                noun = self.dropped.RECORD
                 raise UserError(
-                    f"the split of {self.name} has no {side} {noun}{reason}; use more {noun}s, or set data.valid_path"
+                    f"the split of {self.name} has no {side} {self.NOUN}{reason}; use more {self.NOUN}s, or set "
+                    "data.valid_path"
                 )
         return distinct
+
+    def whole(self, split: str = hub.VALIDATION) -> list[R]:
+        """Return all records without a division; `split` is for a dataset whose address names no split.
+
+        Raises `UserError` for an unreadable file, missing columns, and data without a usable record.
+        """
+        found = list(self.records(self.data, split))
+        if not found:
+            raise UserError(f"{name_of(self.name)} has no {self.USABLE}; use another file")
+        return found
 
     def news(self) -> list[str]:
         """Read the records and return notes: skipped ones, and a held-out fraction that is too small."""

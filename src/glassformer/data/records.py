@@ -5,7 +5,7 @@ Every source (`addresses.SOURCES`) yields them, so every error message can name 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from glassformer.errors import UserError, nearest_name, suggestion
 
@@ -17,10 +17,10 @@ Kind = Literal["text", "pairs", "labels", "tags", "conversations"]
 class Dropped:
     """Counts of skipped records, the place of the first one, and tables read without a header, for notes."""
 
-    RECORD: ClassVar[str] = "record"
-    EMPTY: ClassVar[tuple[str, str]]  # wording for one record, and for several
-    REPEATED: ClassVar[tuple[str, str]]
-
+    noun: str = "record"
+    """Name of a record in notes."""
+    reason: tuple[str, str] = ("record is empty", "records are empty")
+    """Why a record is skipped: the words for one record, and for several."""
     n_empty: int = 0
     first_empty: str = ""
     n_repeated: int = 0
@@ -36,9 +36,10 @@ class Dropped:
         """Return one sentence per reason."""
         sentences, are = [], ("is", "are")
         if n := self.n_empty:
-            sentences.append(f"{n:,} {self.EMPTY[n > 1]} and {are[n > 1]} skipped (the first: {self.first_empty})")
+            sentences.append(f"{n:,} {self.reason[n > 1]} and {are[n > 1]} skipped (the first: {self.first_empty})")
         if n := self.n_repeated:
-            sentences.append(f"{n:,} training {self.REPEATED[n > 1]} and {are[n > 1]} skipped")
+            nouns, be = self.noun + "s" * (n > 1), are[n > 1]
+            sentences.append(f"{n:,} training {nouns} {be} also in the validation data and {be} skipped")
         return [*sentences, *self.headerless]
 
 

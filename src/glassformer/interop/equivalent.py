@@ -75,9 +75,12 @@ def with_equal_biases(config: TransformerConfig, weights: Weights, *fields: str)
     return with_zero_biases(config, weights, *fields)
 
 
-def with_scales_and_biases(config: TransformerConfig, weights: Weights) -> Recast:
-    """Add the missing scales (ones) and biases (zeros) of norms, attention and feed-forward."""
-    return with_zero_biases(*with_norm_scales(config, weights), *BIASES)
+def with_scales_and_biases(config: TransformerConfig, weights: Weights, *fields: str, logits: bool = False) -> Recast:
+    """Add the missing scales of norms (ones), and biases of zeros to the layers of `fields`; see `with_zero_biases`.
+
+    By default, these are norms, attention and feed-forward.
+    """
+    return with_zero_biases(*with_norm_scales(config, weights), *(fields or BIASES), logits=logits)
 
 
 def _gated(config: TransformerConfig, weights: Weights) -> Recast:

@@ -252,8 +252,6 @@ class Family:
     if it applies."""
     prefix: str = ""
     """Prefix of the tensor names of the network without its head; files of a model without a head may omit it."""
-    bare: frozenset[str] = frozenset()
-    """Classes without a head; their files are written without the prefix."""
     drawn: tuple[str, ...] = ()
     """Patterns of tensors that transformers initialises randomly if a file lacks them, and glassformer never uses."""
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
@@ -284,6 +282,12 @@ class Family:
     @property
     def architectures(self) -> tuple[str, ...]:
         return tuple(self.heads)
+
+    @property
+    def bare(self) -> frozenset[str]:
+        """Classes without a head; their files are written without the prefix."""
+        names = (name for name in self.heads if name.endswith("Model"))
+        return frozenset(name for name in names if not name.endswith(("LMHeadModel", "MTModel")))
 
     @property
     def stacks(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 Parameters have the names of the methods of `Model`. Each answer has one item of `data` per input, in order.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
@@ -158,14 +158,20 @@ class TokensRead(BaseModel):
     total_tokens: int
 
 
-class _Answer(BaseModel):
+class _Item(BaseModel):
+    index: int = Field(description="Number of the input, from 0.")
+
+
+Item = TypeVar("Item", bound=_Item)
+
+
+class Answers(BaseModel, Generic[Item]):
+    """The answers to the inputs of a request, in their order."""
+
     object: Literal["list"] = "list"
     model: str
     usage: TokensRead
-
-
-class _Item(BaseModel):
-    index: int = Field(description="Number of the input, from 0.")
+    data: list[Item]
 
 
 class Embedding(_Item):
@@ -173,12 +179,6 @@ class Embedding(_Item):
 
     object: Literal["embedding"] = "embedding"
     embedding: list[float] | str = Field(description="The vector; a text in base64 if the request asks for it.")
-
-
-class EmbeddingAnswer(_Answer):
-    """Answer of `POST /v1/embeddings`."""
-
-    data: list[Embedding]
 
 
 class Alignment(BaseModel):
@@ -205,12 +205,6 @@ class Targets(_Item):
     targets: list[Target]
 
 
-class TranslationAnswer(_Answer):
-    """Answer of `POST /v1/translate`."""
-
-    data: list[Targets]
-
-
 class Candidate(BaseModel):
     """A token for a mask."""
 
@@ -228,12 +222,6 @@ class FilledText(_Item):
     )
 
 
-class FillAnswer(_Answer):
-    """Answer of `POST /v1/fill-mask`."""
-
-    data: list[FilledText]
-
-
 class Labels(_Item):
     """The labels of a text, or a number."""
 
@@ -244,24 +232,12 @@ class Labels(_Item):
     number: Annotated[float | None, Field(description="The number that a regression model predicts.")] = None
 
 
-class ClassificationAnswer(_Answer):
-    """Answer of `POST /v1/classify`."""
-
-    data: list[Labels]
-
-
 class TaggedSentence(_Item):
     """The words of a sentence with their tags."""
 
     words: list[str]
     tags: list[str] = Field(description="The most probable tag of each word; words that were cut have no tag.")
     probabilities: list[float]
-
-
-class TaggingAnswer(_Answer):
-    """Answer of `POST /v1/tag`."""
-
-    data: list[TaggedSentence]
 
 
 class TextScore(_Item):
@@ -279,12 +255,6 @@ class TextScore(_Item):
     perplexity: float | None
 
 
-class ScoreAnswer(_Answer):
-    """Answer of `POST /v1/score`."""
-
-    data: list[TextScore]
-
-
 class FoundAnswer(_Item):
     """The part of the context that answers a question."""
 
@@ -292,9 +262,3 @@ class FoundAnswer(_Item):
     score: float = Field(description="Probability of the start token times that of the end token, in one window.")
     start: int = Field(description="Index of the first character in the context.")
     end: int = Field(description="Index after the last character.")
-
-
-class AnswerAnswer(_Answer):
-    """Answer of `POST /v1/answer`."""
-
-    data: list[FoundAnswer]

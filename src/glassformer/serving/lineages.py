@@ -27,7 +27,9 @@ router = APIRouter(tags=["lineages"], responses=ERRORS)
 
 
 @router.post("/v1/embeddings")
-async def embeddings(body: schemas.EmbeddingRequest, models: TheModels, request: Request) -> schemas.EmbeddingAnswer:
+async def embeddings(
+    body: schemas.EmbeddingRequest, models: TheModels, request: Request
+) -> schemas.Answers[schemas.Embedding]:
     """Return a vector for each text, by the interface of OpenAI."""
     served = _served(models, body.model, "embeddings")
     size = served.model.embedder.size
@@ -37,11 +39,13 @@ async def embeddings(body: schemas.EmbeddingRequest, models: TheModels, request:
     found = await _answered(models, request, operation, _texts_or_ids(body.input))
     vectors = [_base64(x) if body.encoding_format == "base64" else x.tolist() for x in found.answers]
     data = [schemas.Embedding(index=n, embedding=x) for n, x in enumerate(vectors)]
-    return schemas.EmbeddingAnswer(data=data, **_rest(served, found))
+    return schemas.Answers[schemas.Embedding](data=data, **_rest(served, found))
 
 
 @router.post("/v1/translate", response_model_exclude_none=True)
-async def translate(body: schemas.TranslationRequest, models: TheModels, request: Request) -> schemas.TranslationAnswer:
+async def translate(
+    body: schemas.TranslationRequest, models: TheModels, request: Request
+) -> schemas.Answers[schemas.Targets]:
     """Return the best targets of each source, with scores and, if asked for, the alignment."""
     served = _served(models, body.model, "translate")
     translator, settings = served.model.translator, _search(served, body)
@@ -56,11 +60,13 @@ async def translate(body: schemas.TranslationRequest, models: TheModels, request
     )
     found = await _answered(models, request, operation, _listed(models, body.sources))
     data = [schemas.Targets(index=n, targets=targets) for n, targets in enumerate(found.answers)]
-    return schemas.TranslationAnswer(data=data, **_rest(served, found))
+    return schemas.Answers[schemas.Targets](data=data, **_rest(served, found))
 
 
 @router.post("/v1/fill-mask")
-async def fill_mask(body: schemas.FillRequest, models: TheModels, request: Request) -> schemas.FillAnswer:
+async def fill_mask(
+    body: schemas.FillRequest, models: TheModels, request: Request
+) -> schemas.Answers[schemas.FilledText]:
     """Fill each `[MASK]` of a text: candidates with probabilities, or the text that a denoiser writes."""
     served = _served(models, body.model, "fill_mask")
     settings, n_rows = _search(served, body), 1
@@ -74,13 +80,13 @@ async def fill_mask(body: schemas.FillRequest, models: TheModels, request: Reque
     operation = operations.Fill(served=served, n_rows=n_rows, n=body.n or 5, settings=tuple(settings.items()))
     found = await _answered(models, request, operation, _listed(models, body.text))
     data = [schemas.FilledText(index=n, **asdict(one)) for n, one in enumerate(found.answers)]
-    return schemas.FillAnswer(data=data, **_rest(served, found))
+    return schemas.Answers[schemas.FilledText](data=data, **_rest(served, found))
 
 
 @router.post("/v1/classify", response_model_exclude_none=True)
 async def classify(
     body: schemas.ClassificationRequest, models: TheModels, request: Request
-) -> schemas.ClassificationAnswer:
+) -> schemas.Answers[schemas.Labels]:
     """Return the probability of each class, or the number of a regression model."""
     served = _served(models, body.model, "classify")
     given = [body.texts] if isinstance(body.texts, str) else body.texts
@@ -92,11 +98,13 @@ async def classify(
         data = [schemas.Labels(index=n, number=one["number"]) for n, one in enumerate(found.answers)]
     else:
         data = [schemas.Labels(index=n, classes=one) for n, one in enumerate(found.answers)]
-    return schemas.ClassificationAnswer(data=data, **_rest(served, found))
+    return schemas.Answers[schemas.Labels](data=data, **_rest(served, found))
 
 
 @router.post("/v1/tag")
-async def tag(body: schemas.TaggingRequest, models: TheModels, request: Request) -> schemas.TaggingAnswer:
+async def tag(
+    body: schemas.TaggingRequest, models: TheModels, request: Request
+) -> schemas.Answers[schemas.TaggedSentence]:
     """Return the most probable tag of each word."""
     served = _served(models, body.model, "tag")
     sentences = _sentences(body.sentences)
@@ -109,11 +117,11 @@ async def tag(body: schemas.TaggingRequest, models: TheModels, request: Request)
         )
         for n, (words, tags) in enumerate(zip(sentences, found.answers, strict=True))
     ]
-    return schemas.TaggingAnswer(data=data, **_rest(served, found))
+    return schemas.Answers[schemas.TaggedSentence](data=data, **_rest(served, found))
 
 
 @router.post("/v1/score")
-async def score(body: schemas.ScoreRequest, models: TheModels, request: Request) -> schemas.ScoreAnswer:
+async def score(body: schemas.ScoreRequest, models: TheModels, request: Request) -> schemas.Answers[schemas.TextScore]:
     """Return the log probability of each text, alone or after its source."""
     served = _served(models, body.model, "score")
     texts, targets, _ = texts_of(body.text, None, body.source)
@@ -122,17 +130,19 @@ async def score(body: schemas.ScoreRequest, models: TheModels, request: Request)
     operation = operations.ScoreTexts(served=served, has_sources=targets is not None)
     found = await _answered(models, request, operation, list(zip(*columns, strict=True)))
     data = [schemas.TextScore(index=n, **one.to_dict()) for n, one in enumerate(found.answers)]
-    return schemas.ScoreAnswer(data=data, **_rest(served, found))
+    return schemas.Answers[schemas.TextScore](data=data, **_rest(served, found))
 
 
 @router.post("/v1/answer")
-async def answer(body: schemas.AnswerRequest, models: TheModels, request: Request) -> schemas.AnswerAnswer:
+async def answer(
+    body: schemas.AnswerRequest, models: TheModels, request: Request
+) -> schemas.Answers[schemas.FoundAnswer]:
     """Return the part of the context that answers each question."""
     served = _served(models, body.model, "answer")
     operation = operations.AnswerQuestions(served=served, context=body.context, most=body.max_tokens)
     found = await _answered(models, request, operation, _listed(models, body.question))
     data = [schemas.FoundAnswer(index=n, **asdict(one)) for n, one in enumerate(found.answers)]
-    return schemas.AnswerAnswer(data=data, **_rest(served, found))
+    return schemas.Answers[schemas.FoundAnswer](data=data, **_rest(served, found))
 
 
 def _served(models: Models, name: str | None, ability: str) -> Served:

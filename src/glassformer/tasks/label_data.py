@@ -19,14 +19,7 @@ from glassformer.config.transformer import PositionHead, SequenceHead, Transform
 from glassformer.data import builtin
 from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
-from glassformer.data.labels import (
-    DroppedLabels,
-    LabelCorpus,
-    Labelled,
-    class_names,
-    read_labels,
-    require_known,
-)
+from glassformer.data.labels import LabelCorpus, Labelled, class_names, require_known
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
@@ -80,14 +73,7 @@ class LabelTask(TrainableTask):
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Example]:
         data, path = data_of(model.run, LabelData), places.path_alone(model.run.name, "texts with labels")
-        if path is None:
-            corpus = LabelCorpus(data)
-            preparation.say_changed(model, corpus.digest, corpus.name, log)
-            records: Sequence[Labelled] = corpus.split[1]
-        else:
-            dropped = DroppedLabels()
-            records = read_labels(data, str(path), dropped)
-            preparation.say_dropped(dropped, log)
+        records = preparation.records_of(model, LabelCorpus, data, path, log)
         names = self.classes(model)
         if names:
             require_known(records, names)

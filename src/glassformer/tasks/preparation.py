@@ -17,7 +17,7 @@ from glassformer.config.run import (
     WindowRows,
 )
 from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
-from glassformer.data.conversations import AnsweredCorpus, D, R
+from glassformer.data.record_corpus import D, R, RecordCorpus
 from glassformer.data.records import Dropped
 from glassformer.errors import Log, UserError
 from glassformer.reporting import LaunchReporter
@@ -92,7 +92,7 @@ def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:
 
 
 def records_of(
-    model: ModelParts, corpus_of: Callable[[D], AnsweredCorpus[D, R]], data: D, path: Place, log: Log
+    model: ModelParts, corpus_of: Callable[[D], RecordCorpus[D, R]], data: D, path: Place, log: Log
 ) -> Sequence[R]:
     """Return the run's own validation records, or all records at another path; log what changed or was skipped."""
     if path is None:

@@ -13,7 +13,7 @@ from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.data import builtin
 from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches, pair_rows
-from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
+from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
@@ -63,10 +63,9 @@ class TranslationTask(TrainableTask):
             pairs, too_long = corpus.split[1], log
         else:
             asked: Any = {name: None if place is None else str(place) for name, place in vars(places).items()}
-            dropped = DroppedPairs()
-            given = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
-            pairs, too_long = read_pairs(given, dropped), preparation.refuse
-            preparation.say_dropped(dropped, log)
+            corpus = PairCorpus(replace(data, **asked, valid_path=None, valid_source=None, valid_target=None))
+            pairs, too_long = corpus.whole(), preparation.refuse
+            preparation.say_dropped(corpus.dropped, log)
         config = self.vote(model).config
         encoded = encode_pairs(pairs, tokenizers, "pairs")
         encoded = within(encoded, config, tokenizers, too_long)

@@ -14,6 +14,18 @@ Function = Callable[..., Any]
 _SOLUTIONS = "glassformer.course.workshop.solutions"
 UNWRITTEN = "write this function"
 """The message of the error that a stub raises."""
+CLASSICAL = "course/12-classical-mistakes"
+PITFALLS = {
+    1: f"{CLASSICAL}#score-0-as-a-mask-1",
+    2: f"{CLASSICAL}#a-finite-number-as-a-mask-2",
+    6: f"{CLASSICAL}#true-means-hidden-6",
+    13: "pitfalls",
+    18: f"{CLASSICAL}#labels-that-are-not-shifted-18",
+    19: f"{CLASSICAL}#padding-as-a-target-and-a-mean-of-means-19",
+    20: f"{CLASSICAL}#perplexity-of-averaged-batches-20",
+    34: "pitfalls#generation",
+}
+"""Number of a pitfall → the section that explains it, where that is not the section of the exercise."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +39,7 @@ class Mistake:
     new: str
     """Its replacement."""
     section: str = ""
-    """The section of the documentation that explains it; by default that of the exercise."""
+    """The section of the documentation that explains it; by default that of the pitfall, or else of the exercise."""
     pitfall: int = 0
     """Its number in docs/pitfalls.md; 0 if it is not listed there."""
 
@@ -74,7 +86,7 @@ class Exercise:
 
     def explained(self, mistake: Mistake) -> Mistake:
         """Return the mistake with the section that explains it."""
-        return replace(mistake, section=mistake.section or self.section)
+        return replace(mistake, section=mistake.section or PITFALLS.get(mistake.pitfall, self.section))
 
 
 def stubs(module_source: str) -> str:

@@ -1,7 +1,6 @@
 """ALBERT (Lan 2020): BERT with narrow token embeddings, whose layers all have the same weights."""
 
 from dataclasses import replace
-from typing import Any
 
 from glassformer.config import transformer as c
 from glassformer.interop.families import bert
@@ -24,10 +23,6 @@ def read_albert(hf: HFConfig, fields: Fields) -> Fields:
     if isinstance(head, c.VectorHead) and not hf.holds("pooler.weight"):
         head = c.VectorHead(pooling="mean")
     return {"head": head, "encoder.shared_layers": True}
-
-
-def write_albert(config: c.TransformerConfig) -> dict[str, Any]:
-    return bert.write_bert(config) | {"num_hidden_groups": 1, "inner_group_num": 1}
 
 
 def limits_albert(config: c.TransformerConfig) -> dict[str, bool]:
@@ -64,10 +59,9 @@ ALBERT = replace(
     },
     unused="classifier_dropout_prob",
     read_others=read_albert,
-    write_others=write_albert,
+    write_others=lambda config: bert.write_bert(config) | {"num_hidden_groups": 1, "inner_group_num": 1},
     limits=limits_albert,
     prefix="albert.",
-    bare=frozenset({"AlbertModel"}),
     drawn=("pooler.*",),
     recast=recast_electra,
     repeats={

@@ -130,6 +130,5 @@ BART_WITHOUT_HEAD = replace(
     name="BART without a head",
     heads={BARE: TokenHead()},
     read_others=read_bare,
-    bare=frozenset({BARE}),
     recast=with_scales_and_biases,
 )

@@ -5,10 +5,11 @@ are RoBERTa with other tokenizers.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases, with_zero_biases
+from glassformer.interop.equivalent import with_scales_and_biases
 from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
@@ -62,9 +63,8 @@ def limits_roberta(config: c.TransformerConfig) -> dict[str, bool]:
     return limits_bert(config) | {"model.pad_id is missing: positions start after it": config.pad_id is None}
 
 
-def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
-    """Add every bias that BERT, RoBERTa and DistilBERT have."""
-    return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
+recast_bert = partial(with_scales_and_biases, logits=True)
+"""Function that adds every bias that BERT, RoBERTa and DistilBERT have."""
 
 
 EMBEDDINGS = {"tokens": "word_embeddings", "positions.table": "position_embeddings", "norm": "LayerNorm"}
@@ -128,7 +128,6 @@ BERT = Family(
     write_others=write_bert,
     limits=limits_bert,
     prefix="bert.",
-    bare=frozenset({"BertModel"}),
     drawn=("pooler.dense.*",),
     recast=recast_bert,
     repeats={
@@ -153,7 +152,6 @@ ROBERTA = replace(
     read_others=read_roberta,
     limits=limits_roberta,
     prefix="roberta.",
-    bare=frozenset({"RobertaModel"}),
     repeats={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
@@ -170,8 +168,7 @@ ROBERTA = replace(
 def _with_pieces(name: str, model_type: str, prefix: str) -> Family:
     """Return RoBERTa under another name, with a SentencePiece tokenizer; `prefix` is that of its classes."""
     heads = {f"{prefix}{kind}": head for kind, head in HEADS.items()}
-    bare = frozenset({f"{prefix}Model"})
-    return replace(ROBERTA, name=name, model_type=model_type, heads=heads, bare=bare, builder=None)
+    return replace(ROBERTA, name=name, model_type=model_type, heads=heads, builder=None)
 
 
 XLM_ROBERTA = _with_pieces("XLM-RoBERTa", "xlm-roberta", "XLMRoberta")

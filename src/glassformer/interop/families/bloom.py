@@ -7,17 +7,13 @@ from glassformer.config.transformer import (
 )
 from glassformer.interop.equivalent import with_scales_and_biases
 from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
-from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
+from glassformer.interop.hf_config import inside, settings
 
 SETTINGS = inside("decoder", settings(int, n_layers="n_layer", n_heads="n_head"))
 SETTINGS |= settings(int, d_model="hidden_size", vocab_size="vocab_size") | settings(int, 2048, max_len="seq_length")
 SETTINGS |= settings(float, 0.0, residual_dropout="hidden_dropout", attention_dropout="attention_dropout")
 SETTINGS |= settings(float, 1e-5, norm_eps="layer_norm_epsilon")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
-
-
-def read_bloom(hf: HFConfig, fields: Fields) -> Fields:
-    return {"decoder.d_ff": 4 * fields["d_model"]}
 
 
 BLOCK = {"self_attn_norm": "input_layernorm", "ff_norm": "post_attention_layernorm"}
@@ -59,9 +55,8 @@ BLOOM = Family(
     only={"apply_residual_connection_post_layernorm": False},
     unused="slow_but_exact offset_alibi skip_bias_add skip_bias_add_qkv masked_softmax_fusion n_inner "
     "attention_softmax_in_fp32 bias_dropout_fusion",
-    read_others=read_bloom,
+    read_others=lambda hf, fields: {"decoder.d_ff": 4 * fields["d_model"]},
     prefix="transformer.",
-    bare=frozenset({"BloomModel"}),
     recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.word_embeddings.weight"},
     old_keys={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},

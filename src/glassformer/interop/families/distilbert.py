@@ -48,7 +48,6 @@ DISTILBERT = Family(
     unused="sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_",
     write_others=lambda config: {"sinusoidal_pos_embds": False},
     prefix="distilbert.",
-    bare=frozenset({"DistilBertModel"}),
     recast=recast_bert,
     repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     derived=("distilbert.embeddings.position_ids",),

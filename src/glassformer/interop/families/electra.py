@@ -1,7 +1,6 @@
 """ELECTRA (Clark 2020): BERT's blocks, with other heads. A discriminator is read without its head, as vectors."""
 
 from dataclasses import replace
-from typing import Any
 
 from glassformer.config import transformer as c
 from glassformer.interop.equivalent import Recast, Weights, with_zero_biases
@@ -24,10 +23,6 @@ def read_electra(hf: HFConfig, fields: Fields) -> Fields:
     if isinstance(fields["head"], c.TokenHead):  # its transform always has GELU
         read["activation"] = hf.choose("hidden_act", {"gelu": "gelu"}, "gelu")
     return read
-
-
-def write_electra(config: c.TransformerConfig) -> dict[str, Any]:
-    return bert.write_bert(config) | {"embedding_size": config.table_width}
 
 
 def recast_electra(config: c.TransformerConfig, weights: Weights) -> Recast:
@@ -55,9 +50,8 @@ ELECTRA = replace(
     table=table_electra,
     unused="summary_type summary_use_proj summary_activation summary_last_dropout",
     read_others=read_electra,
-    write_others=write_electra,
+    write_others=lambda config: bert.write_bert(config) | {"embedding_size": config.table_width},
     prefix="electra.",
-    bare=frozenset({"ElectraModel"}),
     drawn=(),
     recast=recast_electra,
     repeats={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},

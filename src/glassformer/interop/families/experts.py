@@ -5,7 +5,7 @@ from typing import Any
 
 from glassformer.config.transformer import Balance, BalanceLoss, Experts, NoBalance, TransformerConfig
 from glassformer.interop.families import llama
-from glassformer.interop.families.windows import windows_of
+from glassformer.interop.families.windows import write_window
 from glassformer.interop.family import Rule, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
@@ -39,10 +39,6 @@ def table(config: TransformerConfig, layer: str, projections: tuple[str, str, st
     ]
 
 
-def one_window(config: TransformerConfig) -> int | None:
-    return max(windows_of(config), default=0) or None
-
-
 MIXTRAL_NAMES = ("num_local_experts", "num_experts_per_tok")
 
 
@@ -55,8 +51,7 @@ def read_mixtral(hf: HFConfig, fields: Fields) -> Fields:
 
 
 def write_mixtral(config: TransformerConfig) -> dict[str, Any]:
-    window = {"sliding_window": one_window(config)}
-    return llama.write_common(config) | window | write_experts(config, MIXTRAL_NAMES)
+    return llama.write_common(config) | write_window(config) | write_experts(config, MIXTRAL_NAMES)
 
 
 MIXTRAL = llama.family(
@@ -83,10 +78,11 @@ def read_qwen3_moe(hf: HFConfig, fields: Fields) -> Fields:
 
 
 def write_qwen3_moe(config: TransformerConfig) -> dict[str, Any]:
-    window = one_window(config)
+    window = write_window(config)
     return (
         llama.write_common(config)
-        | {"use_sliding_window": window is not None, "sliding_window": window}
+        | {"use_sliding_window": window["sliding_window"] is not None}
+        | window
         | {"norm_topk_prob": (config.experts or Experts()).normalize}
         | {"decoder_sparse_step": 1, "mlp_only_layers": [], "intermediate_size": config.head_stack.d_ff}
         | write_experts(config, QWEN_NAMES)

@@ -7,7 +7,12 @@ The models trained on RefinedWeb alone (`falcon-rw`, Penedo 2023) have sublayers
 from typing import Any
 
 from glassformer.config.transformer import AlibiPositions, NormalInit, Positions, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
+from glassformer.interop.equivalent import (
+    Recast,
+    Weights,
+    with_equal_biases,
+    with_scales_and_biases,
+)
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
@@ -68,7 +73,7 @@ def table_falcon(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_falcon(config: TransformerConfig, weights: Weights) -> Recast:
-    config, weights = with_zero_biases(*with_norm_scales(config, weights), "norm_bias")
+    config, weights = with_scales_and_biases(config, weights, "norm_bias")
     return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
 
 
@@ -83,7 +88,6 @@ FALCON = Family(
     read_others=read_falcon,
     write_others=write_falcon,
     prefix="transformer.",
-    bare=frozenset({"FalconModel"}),
     recast=recast_falcon,
     repeats={"lm_head.weight": "transformer.word_embeddings.weight"},
     derived=("transformer.h.*.self_attention.rotary_emb.inv_freq",),

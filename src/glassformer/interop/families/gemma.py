@@ -29,10 +29,6 @@ def read_gemma(hf: HFConfig, fields: Fields) -> Fields:
     return llama.read_common(hf, fields, n_kv_heads=16, d_head=256) | {"activation": activation}
 
 
-def write_gemma(config: TransformerConfig) -> dict[str, Any]:
-    return llama.write_common(config) | {"hidden_act": NAMES[config.activation]}
-
-
 def _read_cap(hf: HFConfig, key: str, default: float) -> float:
     """Return a bound of scores or logits; null means none, and a missing key the default."""
     cap = hf.maybe(key, float)
@@ -91,10 +87,6 @@ def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
     return read | {"positions": read_bases(hf, fields["max_len"], sliding, BASES)}
 
 
-def write_gemma3(config: TransformerConfig) -> dict[str, Any]:
-    return _write_layers(config) | write_bases(config, BASES)
-
-
 MATRICES = attention("self_attn.{}_proj", "qkvo") | {f"ff.{x}_proj": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
 NORMS = {"self_attn_norm": "input_layernorm"} | {f"self_attn.{x}_norm": f"self_attn.{x}_norm" for x in "qk"}
 BOTH_SIDES = {"self_attn_out_norm": "post_attention_layernorm", "ff_norm": "pre_feedforward_layernorm"}
@@ -125,7 +117,7 @@ GEMMA = family(
     always=ALWAYS,
     only={"use_bidirectional_attention": False},
     read_others=read_gemma,
-    write_others=write_gemma,
+    write_others=lambda config: llama.write_common(config) | {"hidden_act": NAMES[config.activation]},
 )
 OUTPUT_NORMS: Fields = ALWAYS | {"norm_order": "sandwich"}
 GEMMA2 = family(
@@ -152,7 +144,6 @@ GEMMA3 = family(
     only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
     unused="cache_implementation",
     read_others=read_gemma3,
-    write_others=write_gemma3,
+    write_others=lambda config: _write_layers(config) | write_bases(config, BASES),
     limits=llama.limits_llama,
-    bare=frozenset({"Gemma3TextModel"}),
 )

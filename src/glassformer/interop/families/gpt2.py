@@ -72,7 +72,6 @@ GPT2 = Family(
     read_others=read_others,
     write_others=write_others,
     prefix="transformer.",
-    bare=frozenset({"GPT2Model"}),
     recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),

@@ -9,7 +9,7 @@ from glassformer.config.transformer import (
     NormalInit,
     TransformerConfig,
 )
-from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, with_zero_biases
+from glassformer.interop.equivalent import with_scales_and_biases
 from glassformer.interop.families.gpt2 import GPT2
 from glassformer.interop.families.windows import shortest, windows_of
 from glassformer.interop.family import QKV_OUT, Rule, attention, decoder_heads, lines, output_name, rule
@@ -72,10 +72,6 @@ def table_neo(config: TransformerConfig) -> list[Rule]:
     ]
 
 
-def recast_neo(config: TransformerConfig, weights: Weights) -> Recast:
-    return with_zero_biases(*with_norm_scales(config, weights), "norm_bias", "attn_out_bias", "ff_bias")
-
-
 GPT_NEO = replace(
     GPT2,
     name="GPT-Neo",
@@ -88,7 +84,6 @@ GPT_NEO = replace(
     unused=GPT2.unused,
     read_others=read_neo,
     write_others=write_neo,
-    bare=frozenset({"GPTNeoModel"}),
-    recast=recast_neo,
+    recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias", "attn_out_bias", "ff_bias"),
     derived=("transformer.h.*.attn.attention.bias", "transformer.h.*.attn.attention.masked_bias"),
 )

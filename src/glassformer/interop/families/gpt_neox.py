@@ -3,7 +3,12 @@
 from typing import Any
 
 from glassformer.config.transformer import NormalInit, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_zero_biases
+from glassformer.interop.equivalent import (
+    Recast,
+    Weights,
+    with_equal_biases,
+    with_scales_and_biases,
+)
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
@@ -50,7 +55,7 @@ def table_neox(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_neox(config: TransformerConfig, weights: Weights) -> Recast:
-    config, weights = with_zero_biases(*with_norm_scales(config, weights), "norm_bias", "ff_bias")
+    config, weights = with_scales_and_biases(config, weights, "norm_bias", "ff_bias")
     return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias")
 
 
@@ -64,7 +69,6 @@ GPT_NEOX = Family(
     read_others=read_neox,
     write_others=write_neox,
     prefix="gpt_neox.",
-    bare=frozenset({"GPTNeoXModel"}),
     recast=recast_neox,
     repeats={"embed_out.weight": "gpt_neox.embed_in.weight"},
     derived=(

@@ -1,10 +1,9 @@
 """GPT-J (Wang 2021): a decoder whose sublayers read one norm; adjacent channels of a head rotate together."""
 
 import math
-from typing import Any
 
 from glassformer.config.transformer import NormalInit, RotaryPositions, TokenHead, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, with_zero_biases
+from glassformer.interop.equivalent import with_scales_and_biases
 from glassformer.interop.families import gpt2, phi
 from glassformer.interop.family import Family, Rule, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, settings
@@ -33,10 +32,6 @@ def rotated_width(config: TransformerConfig) -> int:
     return config.positions.width(d_head) if isinstance(config.positions, RotaryPositions) else d_head
 
 
-def write_gptj(config: TransformerConfig) -> dict[str, Any]:
-    return {"n_inner": config.head_stack.d_ff, "rotary_dim": rotated_width(config)}
-
-
 BLOCK = {"self_attn_norm": "ln_1", "ff.up_proj": "mlp.fc_in", "ff.down_proj": "mlp.fc_out"}
 BLOCK |= {"self_attn.v_proj": "attn.v_proj", "self_attn.out_proj": "attn.out_proj"}
 
@@ -54,10 +49,6 @@ def table_gptj(config: TransformerConfig) -> list[Rule]:
     ]
 
 
-def recast_gptj(config: TransformerConfig, weights: Weights) -> Recast:
-    return with_zero_biases(*with_norm_scales(config, weights), "norm_bias", "ff_bias", logits=True)
-
-
 GPTJ = Family(
     name="GPT-J",
     model_type="gptj",
@@ -67,10 +58,9 @@ GPTJ = Family(
     always=phi.ONE_NORM | {"qkv_bias": False, "attn_out_bias": False, "init": NormalInit(0.02)},
     unused="n_ctx rotary summary_type summary_use_proj summary_activation summary_first_dropout summary_proj_to_labels",
     read_others=read_gptj,
-    write_others=write_gptj,
+    write_others=lambda config: {"n_inner": config.head_stack.d_ff, "rotary_dim": rotated_width(config)},
     prefix="transformer.",
-    bare=frozenset({"GPTJModel"}),
-    recast=recast_gptj,
+    recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias", "ff_bias", logits=True),
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias", "transformer.h.*.attn.embed_positions"),
     other_heads={"vectors": ("lm_head.*",)},

@@ -14,7 +14,15 @@ from glassformer.config.transformer import (
 )
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.families.windows import layer_types, pattern_of, read_window, sliding_layers, windows_of
+from glassformer.interop.families.windows import (
+    layer_types,
+    pattern_of,
+    read_window,
+    sliding_layers,
+    windows_of,
+    with_window,
+    write_window,
+)
 from glassformer.interop.family import Family, Rule, attention, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import qwen_byte_level
@@ -60,12 +68,6 @@ def read_common(
     }
 
 
-def read_mistral(hf: HFConfig, fields: Fields) -> Fields:
-    window = read_window(hf, 4096)
-    pattern = () if window is None else (window,)
-    return read_common(hf, fields, n_kv_heads=8) | {"decoder.window_pattern": pattern}
-
-
 def read_qwen(hf: HFConfig, fields: Fields, d_head: int = 0) -> Fields:
     return read_common(hf, fields, 32, d_head) | {"decoder.window_pattern": _windows(hf)}
 
@@ -88,10 +90,6 @@ def write_common(config: TransformerConfig, with_fraction: bool = False) -> dict
     widths = config.attention_widths(config.head_stack)
     heads = {"num_key_value_heads": widths.n_kv_heads, "head_dim": widths.d_head}
     return heads | write_rotary(config.positions, with_fraction)
-
-
-def write_mistral(config: TransformerConfig) -> dict[str, Any]:
-    return write_common(config) | {"sliding_window": max(windows_of(config), default=0) or None}
 
 
 def write_qwen(config: TransformerConfig) -> dict[str, Any]:
@@ -142,7 +140,6 @@ def family(prefix: str, settings: Settings, **others: Any) -> Family:
         "repeats": REPEATS,
         "derived": DERIVED,
         "prefix": "model.",
-        "bare": frozenset({f"{prefix}Model"}),
         "other_heads": {"vectors": ("lm_head.weight",)},
     }
     return Family(**(fields | others))
@@ -156,7 +153,12 @@ LLAMA = family(
     limits=limits_llama,
     recast=recast_llama,
 )
-MISTRAL = family("Mistral", settings_of("decoder"), read_others=read_mistral, write_others=write_mistral)
+MISTRAL = family(
+    "Mistral",
+    settings_of("decoder"),
+    read_others=lambda hf, fields: with_window(hf, read_common(hf, fields, n_kv_heads=8), default=4096),
+    write_others=lambda config: write_common(config) | write_window(config),
+)
 QWEN: dict[str, Any] = {"write_others": write_qwen, "builder": qwen_byte_level}
 QWEN |= {"roles": {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}}
 QWEN2 = family("Qwen2", settings_of("decoder"), always=ALWAYS | {"qkv_bias": True}, read_others=read_qwen, **QWEN)

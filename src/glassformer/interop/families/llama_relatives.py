@@ -11,35 +11,16 @@ from glassformer.interop.equivalent import (
     Recast,
     Weights,
     with_equal_biases,
-    with_norm_scales,
     with_relu2_as_gate,
-    with_zero_biases,
+    with_scales_and_biases,
 )
 from glassformer.interop.families import llama, phi
 from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.families.windows import FULL, read_window, repeated, windows_of
+from glassformer.interop.families.windows import FULL, repeated, with_window, write_window
 from glassformer.interop.family import Rule, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
 LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
-
-
-def with_window(hf: HFConfig, fields: Fields) -> Fields:
-    """Return the fields, and the window of all layers; without the key, a layer has no window."""
-    window = read_window(hf)
-    return fields | {"decoder.window_pattern": () if window is None else (window,)}
-
-
-def write_window(config: TransformerConfig) -> dict[str, Any]:
-    return {"sliding_window": max(windows_of(config), default=0) or None}
-
-
-def recast_layer_norm(config: TransformerConfig, weights: Weights) -> Recast:
-    return with_zero_biases(*with_norm_scales(config, weights), "norm_bias")
-
-
-def read_starcoder2(hf: HFConfig, fields: Fields) -> Fields:
-    return with_window(hf, llama.read_common(hf, fields, n_kv_heads=2))
 
 
 def table_starcoder2(config: TransformerConfig) -> list[Rule]:
@@ -49,7 +30,8 @@ def table_starcoder2(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_starcoder2(config: TransformerConfig, weights: Weights) -> Recast:
-    return with_equal_biases(*recast_layer_norm(config, weights), "qkv_bias", "attn_out_bias", "ff_bias")
+    config, weights = with_scales_and_biases(config, weights, "norm_bias")
+    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
 
 
 STARCODER2 = llama.family(
@@ -65,7 +47,7 @@ STARCODER2 = llama.family(
     always=LAYER_NORM,
     only={"mlp_type": "default", "norm_type": "layer_norm"},
     unused="layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
-    read_others=read_starcoder2,
+    read_others=lambda hf, fields: with_window(hf, llama.read_common(hf, fields, n_kv_heads=2)),
     write_others=lambda config: llama.write_common(config) | write_window(config),
     recast=recast_starcoder2,
 )
@@ -97,7 +79,7 @@ STABLELM = llama.family(
     only={"qk_layernorm": False},
     read_others=read_stablelm,
     write_others=write_stablelm,
-    recast=recast_layer_norm,
+    recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias"),
 )
 OLMO = llama.family(
     "Olmo",

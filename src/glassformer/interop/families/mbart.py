@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.interop.equivalent import Recast, Weights, with_halves, with_scales_and_biases
+from glassformer.interop.equivalent import with_halves, with_scales_and_biases
 from glassformer.interop.families.bart import BART, limits_bart, read_bart
 from glassformer.interop.families.marian import MARIAN
 from glassformer.interop.hf_config import Fields, HFConfig, settings
@@ -59,10 +59,6 @@ def limits_m2m100(config: TransformerConfig) -> dict[str, bool]:
     return limits_bart(config) | {"model.pad_id is missing: positions start after it": config.pad_id is None}
 
 
-def recast_m2m100(config: TransformerConfig, weights: Weights) -> Recast:
-    return with_scales_and_biases(*with_halves(config, weights))
-
-
 def no_fast_tokenizer(parts: Parts) -> None:
     """Raise `UserError`: the only tokenizer of M2M-100 in transformers writes no `tokenizer.json` (NLLB's does)."""
     raise UserError(
@@ -86,7 +82,7 @@ M2M100 = replace(
     only={**MARIAN.only, **ONLY},
     read_others=read_m2m100,
     limits=limits_m2m100,
-    recast=recast_m2m100,
+    recast=lambda config, weights: with_scales_and_biases(*with_halves(config, weights)),
     derived=(*BART.derived, "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
     builder=no_fast_tokenizer,
     vocabulary=PIECES,

@@ -127,7 +127,6 @@ MODERNBERT = Family(
     read_others=read_modernbert,
     write_others=write_modernbert,
     prefix="model.",
-    bare=frozenset({"ModernBertModel"}),
     recast=recast_modernbert,
     repeats={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     other_heads={"vectors": ("head.*", "decoder.*")},

@@ -58,7 +58,6 @@ MPNET = replace(
     write_others=write_mpnet,
     limits=lambda config: {f"model.pad_id: expected {PADDING}, got {config.pad_id}": config.pad_id != PADDING},
     prefix="mpnet.",
-    bare=frozenset({"MPNetModel"}),
     repeats={
         "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

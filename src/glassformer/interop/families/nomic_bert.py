@@ -7,7 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.equivalent import Recast, Weights, with_norm_scales, with_relu2_as_gate, with_zero_biases
+from glassformer.interop.equivalent import (
+    Recast,
+    Weights,
+    with_relu2_as_gate,
+    with_scales_and_biases,
+)
 from glassformer.interop.families import bert
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.family import Rule, lines, rule
@@ -66,8 +71,7 @@ def table_nomic(config: c.TransformerConfig) -> list[Rule]:
 
 
 def recast_nomic(config: c.TransformerConfig, weights: Weights) -> Recast:
-    config, weights = with_zero_biases(*with_norm_scales(config, weights), "norm_bias", logits=True)
-    return with_relu2_as_gate(config, weights)
+    return with_relu2_as_gate(*with_scales_and_biases(config, weights, "norm_bias", logits=True))
 
 
 NOMIC_BERT = replace(
@@ -92,7 +96,6 @@ NOMIC_BERT = replace(
     read_others=read_nomic,
     write_others=write_nomic,
     prefix="nomic_bert.",
-    bare=frozenset({"NomicBertModel"}),
     drawn=(),
     recast=recast_nomic,
     repeats={

@@ -70,7 +70,6 @@ OPT = Family(
     read_others=read_opt,
     write_others=write_opt,
     prefix="model.",
-    bare=frozenset({"OPTModel"}),
     recast=recast_opt,
     repeats={"lm_head.weight": "model.decoder.embed_tokens.weight"},
     builder=byte_level,

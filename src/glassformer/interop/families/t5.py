@@ -42,10 +42,6 @@ def read_encoder(hf: HFConfig, fields: Fields) -> Fields:
     return _feed_forward(hf, "relu") | {"scale_logits": scale_logits, "tie_output": tie_output}
 
 
-def read_t5(hf: HFConfig, fields: Fields) -> Fields:
-    return read_encoder(hf, fields) | _decoder(hf, fields)
-
-
 def read_mt5(hf: HFConfig, fields: Fields) -> Fields:
     hf.pass_over("tie_word_embeddings")  # transformers ignores it: a head that is not tied is among the weights
     return _feed_forward(hf, "gated-gelu") | _decoder(hf, fields) | {"tie_output": HEAD not in hf.tensors}
@@ -122,7 +118,7 @@ T5 = Family(
     settings=BOTH,
     table=table_t5,
     always=ALWAYS | {"share_embeddings": True},
-    read_others=read_t5,
+    read_others=lambda hf, fields: read_encoder(hf, fields) | _decoder(hf, fields),
     write_others=write_t5,
     recast=with_norm_scales,
     repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
@@ -139,7 +135,6 @@ T5_ENCODER = replace(
     always=ALWAYS,
     unused="num_decoder_layers",
     read_others=read_encoder,
-    bare=frozenset({"T5EncoderModel"}),
     other_heads={"vectors": ("decoder.*", HEAD)},
 )
 MT5 = replace(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from glassformer.config.transformer import MAX_LAYERS, TransformerConfig
-from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.hf_config import Fields, HFConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 T = TypeVar("T")
@@ -44,6 +44,17 @@ def read_window(hf: HFConfig, default: int | None = None) -> int | None:
     if window is not None and window < 1:
         hf.problem(f"sliding_window: expected at least 1, got {window}")
     return window
+
+
+def with_window(hf: HFConfig, fields: Fields, default: int | None = None) -> Fields:
+    """Return the fields, and the window of all layers; `default` is that of a missing key, None = no window."""
+    window = read_window(hf, default)
+    return fields | {"decoder.window_pattern": () if window is None else (window,)}
+
+
+def write_window(config: TransformerConfig) -> dict[str, int | None]:
+    """Return the key of the window of all layers."""
+    return {"sliding_window": max(windows_of(config), default=0) or None}
 
 
 def sliding_layers(hf: HFConfig, default: Callable[[int], bool]) -> list[bool]:

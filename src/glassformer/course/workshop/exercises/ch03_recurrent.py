@@ -16,7 +16,6 @@ from glassformer.course.workshop.solutions.ch03_recurrent import (
 
 GATES = "course/03-recurrent-encoder-decoder#gates-gru-and-lstm"
 TRAINING = "course/03-recurrent-encoder-decoder#the-loss-and-a-step-of-training"
-TARGETS = "course/12-classical-mistakes#padding-as-a-target-and-a-mean-of-means-19"
 
 
 def cell(n_gates: int) -> dict[str, Tensor]:
@@ -156,14 +155,12 @@ EXERCISES = (
                 "The sum is divided by the number of all places: divide by the number of labels that count.",
                 "counts.sum()",
                 "counts.numel()",
-                TARGETS,
                 pitfall=19,
             ),
             Mistake(
                 "Places with the label -100 count as if their label were 0: leave them out.",
                 "nats[counts].sum() / counts.sum()",
                 "nats.mean()",
-                TARGETS,
                 pitfall=19,
             ),
             Mistake(
@@ -171,7 +168,6 @@ EXERCISES = (
                 "of all labels by their number.",
                 "nats[counts].sum() / counts.sum()",
                 "((nats * counts).sum(1) / counts.sum(1)).mean()",
-                TARGETS,
                 pitfall=19,
             ),
             Mistake("This is the sum: divide it by the number of labels that count.", " / counts.sum()", ""),
@@ -185,7 +181,6 @@ EXERCISES = (
                 "the labels are made.",
                 "counts = labels != -100",
                 "logits, labels = logits[:, :-1], labels[:, 1:]\n    counts = labels != -100",
-                "course/12-classical-mistakes#labels-that-are-not-shifted-18",
                 pitfall=18,
             ),
             Mistake(

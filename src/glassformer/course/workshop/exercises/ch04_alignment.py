@@ -159,7 +159,6 @@ EXERCISES = (
                 "The mask is inverted: the tokens are hidden. True means a token.",
                 "allowed = is_token[:, None]",
                 "allowed = ~is_token[:, None]",
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
@@ -182,14 +181,12 @@ EXERCISES = (
                 "too: use the mask itself.",
                 'scores.masked_fill(~allowed, float("-inf"))',
                 '(scores * allowed).masked_fill(scores * allowed == 0, float("-inf"))',
-                f"{MISTAKES}#score-0-as-a-mask-1",
                 pitfall=1,
             ),
             Mistake(
                 "The scores of padding are a finite number such as -1e9, and real scores can be lower: use -inf.",
                 'float("-inf")',
                 "-1e9",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -224,7 +221,6 @@ EXERCISES = (
                 f" {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "weights = scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -237,7 +233,6 @@ EXERCISES = (
                 f"A real score of 0 is hidden too: use the mask itself. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'weights = (scores * allowed).masked_fill(scores * allowed == 0, float("-inf")).softmax(dim=-1)',
-                f"{MISTAKES}#score-0-as-a-mask-1",
                 pitfall=1,
             ),
             Mistake(
@@ -255,7 +250,6 @@ EXERCISES = (
                 f"The mask is inverted: the tokens are hidden. True means a token. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'weights = scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(

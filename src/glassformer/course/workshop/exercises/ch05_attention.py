@@ -71,6 +71,7 @@ EXERCISES = (
                 "The mask has True where a query may NOT attend: here, True means that it may.",
                 ".tril()",
                 ".triu(1)",
+                MASKS,
                 pitfall=6,
             ),
             Mistake("A token cannot attend to itself: the diagonal must be allowed.", ".tril()", ".tril(-1)"),
@@ -117,7 +118,6 @@ EXERCISES = (
                 "The mask of padding is inverted: True means a token, which may be attended to.",
                 "is_token[:, None, None, :]",
                 "~is_token[:, None, None, :]",
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
@@ -152,7 +152,6 @@ EXERCISES = (
                 "The mask is inverted: the allowed keys are hidden. True means that a query may attend.",
                 'hidden = scores.masked_fill(~allowed, float("-inf"))\n    is_empty = ~allowed.any',
                 'hidden = scores.masked_fill(allowed, float("-inf"))\n    is_empty = allowed.all',
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
@@ -160,21 +159,18 @@ EXERCISES = (
                 "hidden too: use the mask itself.",
                 'scores.masked_fill(~allowed, float("-inf"))',
                 '(scores * allowed).masked_fill(scores * allowed == 0, float("-inf"))',
-                f"{MISTAKES}#score-0-as-a-mask-1",
                 pitfall=1,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e9, and real scores can be lower: use -inf.",
                 'float("-inf")',
                 "-1e9",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e4, and real scores can be lower: use -inf.",
                 'float("-inf")',
                 "-1e4",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -233,7 +229,6 @@ EXERCISES = (
                 f" {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -241,7 +236,6 @@ EXERCISES = (
                 f"{ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e4).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -254,7 +248,6 @@ EXERCISES = (
                 f"A real score of 0 is hidden too: use the mask itself. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'return (scores * allowed).masked_fill(scores * allowed == 0, float("-inf")).softmax(dim=-1)',
-                f"{MISTAKES}#score-0-as-a-mask-1",
                 pitfall=1,
             ),
             Mistake(
@@ -274,7 +267,6 @@ EXERCISES = (
                 f"The mask is inverted: the allowed keys are hidden. True means that a query may attend. {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 'return scores.masked_fill(allowed, float("-inf")).softmax(dim=-1)',
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
@@ -355,7 +347,6 @@ EXERCISES = (
                 "The hidden keys get a finite score such as -1e9, and real scores can be lower: use -inf.",
                 "masked_softmax(scores, allowed)",
                 "scores.masked_fill(~allowed, -1e9).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(

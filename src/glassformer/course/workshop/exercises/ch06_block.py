@@ -74,21 +74,18 @@ EXERCISES = (
                 "The variance is unbiased (divided by D - 1): divide by D. In torch, `var` needs correction=0.",
                 "centred.square().mean(dim=-1, keepdim=True)",
                 "x.var(dim=-1, keepdim=True)",
-                PITFALLS,
                 pitfall=13,
             ),
             Mistake(
                 "The number eps is added to the standard deviation: add it to the variance, inside the root.",
                 "(variance + eps).sqrt()",
                 "(variance.sqrt() + eps)",
-                PITFALLS,
                 pitfall=13,
             ),
             Mistake(
                 "The number eps is added to the standard deviation: add it to the variance, inside the root.",
                 "variance = centred.square().mean(dim=-1, keepdim=True)\n    return centred / (variance + eps).sqrt()",
                 "deviation = x.std(dim=-1, keepdim=True, correction=0)\n    return centred / (deviation + eps)",
-                PITFALLS,
                 pitfall=13,
             ),
             Mistake(
@@ -96,7 +93,6 @@ EXERCISES = (
                 "and add eps inside the root.",
                 "variance = centred.square().mean(dim=-1, keepdim=True)\n    return centred / (variance + eps).sqrt()",
                 "deviation = x.std(dim=-1, keepdim=True)\n    return centred / (deviation + eps)",
-                PITFALLS,
                 pitfall=13,
             ),
             Mistake(

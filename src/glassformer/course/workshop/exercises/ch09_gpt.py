@@ -19,12 +19,8 @@ from glassformer.course.workshop.solutions.ch09_gpt import (
 CHAPTER = "course/09-gpt"
 WRITE = f"{CHAPTER}#write"
 CACHE = f"{CHAPTER}#a-context-that-slides"
-LIMITS = "pitfalls#generation"
 SCALE = "course/05-attention#why-the-scores-are-divided-by-d_k"
 MISTAKES = "course/12-classical-mistakes"
-SHIFT = f"{MISTAKES}#labels-that-are-not-shifted-18"
-MEANS = f"{MISTAKES}#padding-as-a-target-and-a-mean-of-means-19"
-PERPLEXITY = f"{MISTAKES}#perplexity-of-averaged-batches-20"
 POSITIONS = f"{MISTAKES}#positions-counted-from-the-first-column-32"
 NATS, COUNTS = [12.0, 3.0, 40.0], [8, 1, 16]
 
@@ -47,28 +43,24 @@ EXERCISES = (
                 "Labels equal the inputs, so the model learns to copy: take the next id.",
                 "ids[:, 1:]",
                 "ids[:, :-1]",
-                SHIFT,
                 pitfall=18,
             ),
             Mistake(
                 "The labels are shifted twice: take the next id, not the one after it.",
                 "ids[:, :-1], ids[:, 1:]",
                 "ids[:, :-2], ids[:, 2:]",
-                SHIFT,
                 pitfall=18,
             ),
             Mistake(
                 "The model predicts the id before: exchange inputs and labels.",
                 "ids[:, :-1], ids[:, 1:]",
                 "ids[:, 1:], ids[:, :-1]",
-                SHIFT,
                 pitfall=18,
             ),
             Mistake(
                 "The shift is along the axis of the texts.",
                 "ids[:, :-1], ids[:, 1:]",
                 "ids[:-1], ids[1:]",
-                SHIFT,
                 pitfall=18,
             ),
             Mistake(
@@ -100,28 +92,24 @@ EXERCISES = (
                 "the number of all labels.",
                 "nats.sum() / counts.sum()",
                 "(nats / counts).mean()",
-                MEANS,
                 pitfall=19,
             ),
             Mistake(
                 "The sum is divided by the number of micro-batches: divide by the number of all labels.",
                 "nats.sum() / counts.sum()",
                 "nats.mean()",
-                MEANS,
                 pitfall=19,
             ),
             Mistake(
                 "The means of the micro-batches are added, so the loss grows with their number.",
                 "nats.sum() / counts.sum()",
                 "(nats / counts).sum()",
-                MEANS,
                 pitfall=19,
             ),
             Mistake(
                 "This is the sum: divide by the number of all labels.",
                 "nats.sum() / counts.sum()",
                 "nats.sum()",
-                MEANS,
                 pitfall=19,
             ),
         ),
@@ -136,21 +124,18 @@ EXERCISES = (
                 "This is exp of the mean of the batches' means: add all nats, and divide by all tokens.",
                 "sum(nats) / sum(counts)",
                 "sum(x / n for x, n in zip(nats, counts)) / len(nats)",
-                PERPLEXITY,
                 pitfall=20,
             ),
             Mistake(
                 "This is the mean of the batches' perplexities: add nats first, and take exp once.",
                 "math.exp(sum(nats) / sum(counts))",
                 "sum(math.exp(x / n) for x, n in zip(nats, counts)) / len(nats)",
-                PERPLEXITY,
                 pitfall=20,
             ),
             Mistake(
                 "The nats are divided by the number of batches: divide by the number of tokens.",
                 "sum(counts)",
                 "len(counts)",
-                PERPLEXITY,
                 pitfall=20,
             ),
             Mistake("This is the loss in nats: return its exponential.", "math.exp(", "float("),
@@ -159,7 +144,6 @@ EXERCISES = (
                 "This is the weighted mean of the batches' perplexities: add nats first, and take exp once.",
                 "math.exp(sum(nats) / sum(counts))",
                 "sum(n * math.exp(x / n) for x, n in zip(nats, counts)) / sum(counts)",
-                PERPLEXITY,
                 pitfall=20,
             ),
         ),
@@ -173,14 +157,12 @@ EXERCISES = (
                 "Temperature 0 divides by zero: take the largest logit in this case.",
                 "    if temperature == 0:",
                 "    if temperature < 0:",
-                LIMITS,
                 pitfall=34,
             ),
             Mistake(
                 "Temperature 0 is treated like 1: the largest logit must have the probability 1.",
                 "torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)",
                 "logits.softmax(dim=-1)",
-                LIMITS,
                 pitfall=34,
             ),
             Mistake(
@@ -209,7 +191,6 @@ EXERCISES = (
                 "A k that is larger than the vocabulary fails: keep all tokens then.",
                 "min(k, logits.shape[-1])",
                 "k",
-                LIMITS,
                 pitfall=34,
             ),
             Mistake(
@@ -249,12 +230,9 @@ EXERCISES = (
                 "The token with which the sum reaches p is removed, so too few tokens are left, or none: keep it.",
                 "before >= p",
                 "probabilities.cumsum(dim=-1) > p",
-                LIMITS,
                 pitfall=34,
             ),
-            Mistake(
-                "For p = 0 no token is left: keep at least one.", "    drops[..., 0] = False\n", "", LIMITS, pitfall=34
-            ),
+            Mistake("For p = 0 no token is left: keep at least one.", "    drops[..., 0] = False\n", "", pitfall=34),
             Mistake(
                 "Tokens are removed by their place in the sorted order: undo the sort first.",
                 "torch.zeros_like(drops).scatter(-1, order, drops)",

@@ -17,7 +17,6 @@ SCORED = f"{CHAPTER}#labels-only-the-answers-count"
 LORA = f"{CHAPTER}#few-new-numbers-lora"
 PREFERENCES = f"{CHAPTER}#preferences-a-better-and-a-worse-answer"
 GROUPS = f"{CHAPTER}#rewards-the-models-own-answers"
-SHIFT = "course/12-classical-mistakes#labels-that-are-not-shifted-18"
 
 
 def conversations() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -45,9 +44,7 @@ EXERCISES = (
                 "is_assistant[:, 1:] | is_assistant[:, :-1]",
                 "is_assistant[:, :-1]",
             ),
-            Mistake(
-                "These are the inputs: the label must be the next id.", "ids[:, 1:]", "ids[:, :-1]", SHIFT, pitfall=18
-            ),
+            Mistake("These are the inputs: the label must be the next id.", "ids[:, 1:]", "ids[:, :-1]", pitfall=18),
             Mistake(
                 "All tokens are scored, so the model learns to write the messages of the user too.",
                 ".masked_fill(~is_scored, -100)",
