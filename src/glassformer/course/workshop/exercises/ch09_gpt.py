@@ -67,7 +67,6 @@ EXERCISES = (
                 "Inputs and labels are the same ids, as for Hugging Face's models, which shift inside: shift here.",
                 "ids[:, :-1], ids[:, 1:]",
                 "ids, ids",
-                SHIFT,
                 pitfall=18,
             ),
             Mistake(
