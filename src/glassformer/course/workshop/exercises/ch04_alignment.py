@@ -257,7 +257,6 @@ EXERCISES = (
                 f"{ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "weights = (scores - 10000.0 * ~allowed).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -265,7 +264,6 @@ EXERCISES = (
                 f"{ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "weights = (scores - 1e9 * ~allowed).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(

@@ -124,7 +124,6 @@ EXERCISES = (
                 AS_IN_MODULE,
                 "causal_mask(n_tokens) & is_token[:, None, None, :]",
                 "~(causal_mask(n_tokens) & is_token[:, None, None, :])",
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
@@ -273,21 +272,18 @@ EXERCISES = (
                 f"{FIRST_BERT} {ALSO_EMPTY}",
                 FROM_MASK_TO_WEIGHTS,
                 "return (scores - 10000.0 * ~allowed).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e9, and real scores can be lower: use -inf.",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e9).softmax(dim=-1) * allowed",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
                 "The hidden keys get a finite score such as -1e4, and real scores can be lower: use -inf.",
                 FROM_MASK_TO_WEIGHTS,
                 "return scores.masked_fill(~allowed, -1e4).softmax(dim=-1) * allowed",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -385,7 +381,6 @@ EXERCISES = (
                 AS_IN_MODULE,
                 "masked_softmax(scores, allowed)",
                 "masked_softmax(scores, ~allowed)",
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
@@ -412,7 +407,6 @@ EXERCISES = (
                 FIRST_BERT,
                 "masked_softmax(scores, allowed)",
                 "(scores - 10000.0 * ~allowed).softmax(dim=-1)",
-                f"{MISTAKES}#a-finite-number-as-a-mask-2",
                 pitfall=2,
             ),
             Mistake(
@@ -524,7 +518,6 @@ EXERCISES = (
                 AS_IN_MODULE,
                 "(query, key, value, allowed)",
                 "(query, key, value, ~allowed)",
-                f"{MISTAKES}#true-means-hidden-6",
                 pitfall=6,
             ),
             Mistake(
