@@ -80,7 +80,7 @@ def tiny_run(text: Path, *, model: TransformerConfig = MODEL, data: dict[str, An
         tokenizer=TokenizerConfig(vocab_size=290),
         data=replace(TextData(path=str(text), cache_dir=str(text.parent / "cache")), **(data or {})),
         train=TrainConfig(**(defaults | train)),
-        generation=GenerationConfig(max_new_tokens=3),  # of the sample of each evaluation
+        generation=GenerationConfig(max_new_tokens=3),
     )
 
 
