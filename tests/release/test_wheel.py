@@ -21,7 +21,7 @@ pytest.importorskip("build")
 pytest.importorskip("jupytext")
 ROOT = Path(__file__).parents[2]
 COURSE = ROOT / "docs" / "course"
-FEW_STEPS = ("--max-steps", "4", "--eval-every", "2", "--checkpoint-every", "2", "--model.decoder.n-layers", "1")
+FEW_STEPS = ("--max-steps", "2", "--eval-every", "2", "--checkpoint-every", "1", "--model.decoder.n-layers", "1")
 SMALLER = {"demo": FEW_STEPS, "train": FEW_STEPS, "generate": ("--max-new-tokens", "4")}
 """Flags that are added to a verb, so that a test takes seconds."""
 
@@ -129,6 +129,7 @@ def test_the_demo_and_a_tutorial_run(environment: Environment) -> None:
     commands = [smaller(line) for line in re.findall(r"^\$ glassformer (.*)$", tutorial, re.MULTILINE)]
     assert ["train", "manual.txt", *FEW_STEPS] in commands and len(commands) >= 6
     program = RUN_COMMANDS.format(commands=[smaller("demo"), *commands])
+    write_text = write_text.replace("120_000", "30_000")
     output = environment.python("\n".join([write_text, program, *use_model]))
     assert "longest passage of this text" in output and "bits per byte" in output
     assert (environment.work / "runs" / "manual" / "manifest.json").is_file()
