@@ -296,3 +296,10 @@ def test_a_search_continues_while_a_live_hypothesis_can_win(penalty: float, best
         cost = -search.live[0][1]
         search.advance([(cost - math.log(0.99), 0, END if ends else 5)])
     assert search.result()[0].ids == best
+
+
+def test_the_limit_bounds_the_score_that_a_live_hypothesis_can_reach() -> None:
+    search = Search(BeamConfig(2, 1.0, "average", early_stopping="never"), START, END, MAX_LEN)
+    finished = [Hypothesis([END], -0.2, -0.2, ended=True)]
+    assert not search.is_decided(finished, ([5, 5], -1.0), 10), "-1 / 10 would be better"
+    assert search.is_decided(finished, ([5, 5], -1.0), 4), "-1 / 4 would be worse"
