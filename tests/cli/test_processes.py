@@ -87,7 +87,8 @@ def test_the_module_writes_utf8_and_ends_quietly_on_a_closed_pipe(
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as broken:
-        left = subprocess.run([*COMMAND, *words], env=environment, stdout=broken, stderr=subprocess.PIPE, timeout=120)
+        buffered = environment | {"PYTHONUNBUFFERED": ""}  # what is in the buffer must not be written at the end
+        left = subprocess.run([*COMMAND, *words], env=buffered, stdout=broken, stderr=subprocess.PIPE, timeout=120)
     assert left.returncode == 128 + signal.SIGPIPE and left.stderr == b""
 
 
