@@ -86,11 +86,11 @@ def conversation(draw: random.Random, *, system: bool) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", MARKED)
 def test_ids_and_scored_tokens_are_those_of_transformers(name: str, tokenizer: Tokenizer) -> None:
-    """With the answers marked and without, on 60 random conversations of each of five families."""
+    """With the answers marked and without, on 200 random conversations of each of five families."""
     marked, theirs, draw = MARKED[name], of_transformers(tokenizer), random.Random(name)
     plain = marked.replace("{% generation %}", "").replace("{% endgeneration %}", "")
     with_blocks, without_blocks = encoder_of(tokenizer, marked), encoder_of(tokenizer, plain)
-    for _ in range(60):
+    for _ in range(200):
         messages = conversation(draw, system=name != "mistral")
         wanted = theirs.apply_chat_template(
             messages, chat_template=marked, return_dict=True, return_assistant_tokens_mask=True
