@@ -13,10 +13,11 @@ import pytest
 
 from faults.children import fork, wait
 from glassformer import api
+from glassformer.cli.main import main
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
-from held import hold
+from held import holding
 from runs import MODEL, remains, tiny_run, write_text
 
 from .conftest import Glassformer
@@ -50,7 +51,11 @@ def test_a_run_after_sigkill_and_ctrl_c_ends_with_equal_weights(
     api.train(run, tmp_path / "whole")
     folder = tmp_path / "parts"
 
-    killed = fork(lambda: hold(5, recipe, ["train", str(recipe), "--out", str(folder)]))
+    def train() -> None:
+        with holding(5, recipe):
+            main(["train", str(recipe), "--out", str(folder)])
+
+    killed = fork(train)
     wait_for(lambda: checkpoint.steps(folder) == [4])
     os.kill(killed, signal.SIGKILL)
     assert wait(killed) == -signal.SIGKILL
