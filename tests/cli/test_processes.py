@@ -17,6 +17,7 @@ from glassformer.cli.main import main
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
+from glassformer.tasks import language_modeling
 from held import holding
 from runs import MODEL, remains, tiny_run, write_text
 
@@ -34,9 +35,10 @@ def wait_for(happened: Callable[[], bool]) -> None:
 
 
 def test_a_run_after_sigkill_and_ctrl_c_ends_with_equal_weights(
-    tmp_path: Path, environment: dict[str, str], glassformer: Glassformer
+    tmp_path: Path, environment: dict[str, str], glassformer: Glassformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The killed process is a child of this one, which has torch already. Ctrl-C goes to a process of its own."""
+    monkeypatch.setattr(language_modeling, "SAMPLE_LENGTH", 64)  # as in that process
     run = tiny_run(
         write_text(tmp_path),
         model=replace(MODEL, residual_dropout=0.1),
