@@ -34,9 +34,9 @@ def shown_with(inspector: Inspector, given: Model, name: str) -> Shown:
     """Return a kept run of a random network: its trace has inputs of the network's own sizes."""
     shown = inspector.run_of(inspector.run(**given_to(given))["run"])
     network = random_model(name, dtype=torch.float32)
-    inputs = {"token_ids": torch.randint(4, 15, (1, 6))}
+    inputs = {"token_ids": torch.randint(4, network.config.vocab_size, (1, 6))}
     if network.config.is_encoder_decoder:
-        inputs["source_ids"] = torch.randint(4, 15, (1, 5))
+        inputs["source_ids"] = torch.randint(4, network.config.encoder_vocab_size, (1, 5))
     shown.model = replace(shown.model, network=network, run=Run(model=network.config))
     shown.trace = replace(shown.trace, inputs=inputs)
     return shown

@@ -118,6 +118,7 @@ def test_other_jobs_of_the_thread_come_between_batches(line: Line) -> None:
     async def test() -> None:
         line.worker.post(step)
         await line.together(line.batches.run(Upper(), list("abcdefg")))
+        await line.worker.run(list)  # after the last step
         assert sorted(set(steps)) == [0, 1, 2, 3] and len(steps) <= 6
 
     run(test)
