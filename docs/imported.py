@@ -19,10 +19,17 @@ from glassformer.cli.help import sentence
 
 def page() -> str:
     """List each name with its module, its meaning and the chapters that import it."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    modules: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+    chapters: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+    public = {value: name for name, value in objects.public().items()}
     for chapter in notebooks.chapters():
-        for one in names(chapter):
-            found[one].append(chapter.stem)
+        number = chapter.stem.partition("-")[0].lstrip("0")
+        for module, name in names(chapter):
+            value = value_of(module, name)
+            known = public.get(value) if inspect.isclass(value) or inspect.isfunction(value) else None
+            shown = f"[`{name}`]({objects.page_of(known)}.md)" if known else f"`{name}`"
+            row = (name.lower(), shown, meaning(module, name))
+            modules[row][f"`{module}`"] = chapters[row][f"[{number}](../../course/{chapter.name})"] = None
     lines = [
         "# What the chapters import",
         "",
@@ -31,14 +38,7 @@ def page() -> str:
         "with any version.",
         "",
     ]
-    public = {value: name for name, value in objects.public().items()}
-    rows = []
-    for (module, name), stems in sorted(found.items(), key=lambda item: (item[0][1].lower(), item[0])):
-        value = value_of(module, name)
-        page = public.get(value) if inspect.isclass(value) or inspect.isfunction(value) else None
-        shown = f"[`{name}`]({objects.page_of(page)}.md)" if page else f"`{name}`"
-        links = ", ".join(f"[{stem.partition('-')[0].lstrip('0')}](../../course/{stem}.md)" for stem in stems)
-        rows.append((shown, meaning(module, name), f"`{module}`", links))
+    rows = ((*row[1:], ", ".join(modules[row]), ", ".join(chapters[row])) for row in sorted(modules))
     return "\n".join([*lines, *table(("Name", "Meaning", "Module", "Chapters"), rows)])
 
 
