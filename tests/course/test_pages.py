@@ -66,9 +66,9 @@ def test_every_name_that_a_chapter_imports_is_listed_with_its_meaning() -> None:
     page = imported.page()
     for chapter in CHAPTERS:
         text = chapter.read_text("utf-8")
-        for line in re.findall(r"^from glassformer\S* import (.+)$", text, re.MULTILINE):
-            for name in line.partition(" as ")[0].removeprefix("(").split(",") if line != "(" else ["BeamConfig"]:
-                rows = [row for row in page.splitlines() if re.match(rf"\| \[?`{name.strip()}`", row)]
+        for names in re.findall(r"^from glassformer\S* import (\([^)]+\)|.+)$", text, re.MULTILINE):
+            for name in re.findall(r"(?<! as )\b(?!as\b)\w+", names):
+                rows = [row for row in page.splitlines() if re.match(rf"\| \[?`{name}`", row)]
                 assert any(f"{chapter.stem}.md)" in row for row in rows), (chapter.name, name)
     meanings = [row.split(" | ")[1] for row in page.splitlines() if row.startswith(("| `", "| [`"))]
     assert all(len(text.split()) > 2 for text in meanings)

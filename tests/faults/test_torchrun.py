@@ -63,6 +63,7 @@ def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, capfd: pytest.C
 
         agent = fork(lambda train=train: launched(train))  # type: ignore[misc]
         while not checkpoint.steps(folder):
+            assert os.waitid(os.P_PID, agent, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "the agent has ended"
             time.sleep(0.01)
         time.sleep(rng.random() * 0.2)
         victims = children_of(agent)

@@ -1,10 +1,6 @@
 """BLOOM (Le Scao 2022): a decoder with ALiBi and a norm on the embeddings, without a maximum length."""
 
-from glassformer.config.transformer import (
-    AlibiPositions,
-    NormalInit,
-    TransformerConfig,
-)
+from glassformer.config.transformer import AlibiPositions, NormalInit, TransformerConfig
 from glassformer.interop.equivalent import with_scales_and_biases
 from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import inside, settings

@@ -7,12 +7,7 @@ The models trained on RefinedWeb alone (`falcon-rw`, Penedo 2023) have sublayers
 from typing import Any
 
 from glassformer.config.transformer import AlibiPositions, NormalInit, Positions, TransformerConfig
-from glassformer.interop.equivalent import (
-    Recast,
-    Weights,
-    with_equal_biases,
-    with_scales_and_biases,
-)
+from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_scales_and_biases
 from glassformer.interop.families import bloom
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
