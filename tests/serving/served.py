@@ -84,9 +84,20 @@ class RunningServer:
         objects of the event loop. This collects them here, without the warning, and not during a later test.
         """
         self._server.should_exit = True
-        self._thread.join()
         with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            self._thread.join()
             gc.collect()
+
+    def cut(self) -> None:
+        """Cut all connections in the middle of their answers, and let the server end without another answer."""
+        connections = list(self._server.server_state.connections)
+
+        def cut() -> None:
+            for connection in connections:
+                connection.transport.abort()  # type: ignore[union-attr]
+            self._server.force_exit = self._server.should_exit = True
+
+        connections[0].loop.call_soon_threadsafe(cut)  # type: ignore[union-attr]
 
 
 @dataclass

@@ -5,14 +5,13 @@ import math
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 import torch
-import uvicorn
 
 import glassformer
 from glassformer.config.run import InfillingConfig
@@ -21,7 +20,7 @@ from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from inspector.browsing import SOURCE, Open, Visit, close, number, percents, visits
 from runs import label_run, text_run_of
-from serving.conftest import Serve
+from serving.conftest import Run, Serve
 from serving.served import ask
 
 if TYPE_CHECKING:
@@ -57,29 +56,6 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
     monkeypatch.setattr(Engine, "step", allowed)
     yield left
     left.release(10_000)
-
-
-@pytest.fixture
-def stop_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Cut all connections of the servers of the test."""
-    run, running = uvicorn.Server.run, list[uvicorn.Server]()
-
-    def noted(server: uvicorn.Server, *args: Any) -> None:
-        running.append(server)
-        run(server, *args)
-
-    def end(server: uvicorn.Server) -> None:
-        for connection in list(server.server_state.connections):
-            connection.transport.abort()  # type: ignore[union-attr]
-        server.force_exit = server.should_exit = True
-
-    def stop() -> None:
-        for server in running:
-            [connection, *_] = server.server_state.connections
-            connection.loop.call_soon_threadsafe(end, server)  # type: ignore[union-attr]
-
-    monkeypatch.setattr(uvicorn.Server, "run", noted)
-    return stop
 
 
 def settings(found: Visit, **values: float) -> None:
@@ -283,12 +259,14 @@ def test_an_answer_arrives_in_parts_and_stops(serve: Serve, visit: Open, steps: 
 
 @pytest.mark.usefixtures("steps")
 def test_a_server_that_dies_is_reported_beside_what_it_wrote(
-    stop_server: Callable[[], None], serve: Serve, visit: Open, steps: threading.Semaphore
+    running: Run, visit: Open, steps: threading.Semaphore
 ) -> None:
-    found = visit(serve("chat"), refusals=True)
+    server = running("chat")
+    found = visit(server.address, refusals=True)
     begin_long_answer(found)
-    stop_server()  # in the middle of the answer
+    server.cut()  # in the middle of the answer
     steps.release(200)
+    server.stop()  # else the message that is sent again finds a server that refuses it
     found.until(
         "() => document.querySelector('.problem')?.textContent.includes('ended before the answer was complete')"
     )
