@@ -29,6 +29,8 @@ RENDERED = ("01",)
 WEEK = 7 * 24 * 3600
 ANSWER, PICTURE = "hide-cell", "hide-input"
 """The tags of a cell with an answer, and of one whose code makes a picture: the site shows both after a click."""
+CELL_TIMEOUT_S = 3600
+"""Time limit of one cell. On two busy cores, the longest training of a chapter took over 15 minutes."""
 WORDS_PER_MINUTE, LINES_PER_MINUTE = 120, 10
 """The speed of a reader, in prose and in code."""
 INSTALL = """\
@@ -115,7 +117,7 @@ def run_alone(chapter: Path) -> None:
     """Run a chapter as a notebook in a folder with nothing else; an error of a cell is raised."""
     with tempfile.TemporaryDirectory() as folder:
         made = nbformat.reads(notebook(chapter), as_version=4)
-        nbclient.NotebookClient(made, timeout=900, resources={"metadata": {"path": folder}}).execute()
+        nbclient.NotebookClient(made, timeout=CELL_TIMEOUT_S, resources={"metadata": {"path": folder}}).execute()
 
 
 if __name__ == "__main__" and "--run" in sys.argv:
