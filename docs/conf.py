@@ -26,6 +26,7 @@ gc.disable()
 
 project = "glassformer"
 author = "The glassformer authors"
+html_show_copyright = False
 version = release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx-mathjax-offline"]
