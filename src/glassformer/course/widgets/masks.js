@@ -1,4 +1,4 @@
-// Which keys each query may attend to. data: {tokens: [text], padding: number of padding tokens at the end}
+// Table of the keys that each query may attend to. data: {tokens: [text], padding: number of padding tokens at the end}
 function draw(place, data) {
   const n = data.tokens.length;
   const settings = { causal: true, padding: true, window: n };

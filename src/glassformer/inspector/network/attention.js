@@ -133,7 +133,7 @@ export class MultiHeadAttention {
     return this.attend(this.projectQuery(x), memory, { allowed: null, bias: null }, tap);
   }
 
-  /** The bias of the values of each head, (1, H·W); zeros without one. A key-value head serves several heads. */
+  /** Return the value bias of each head, (1, H·W); zeros without a bias. Several query heads share a key-value head. */
   valueBias() {
     const { n_heads, n_kv_heads, d_value } = this.sizes;
     const [, bias = null] = this.qkv ?? this.v ?? [];

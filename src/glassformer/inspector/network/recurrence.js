@@ -88,7 +88,7 @@ export function joining(tap) {
   };
 }
 
-/** Step of each cell, and its number of vectors in a state. @type {Record<string, {step: (x: Tensor, h: Tensor, state: LayerState, tap?: Tap) => LayerState, parts: number}>} */
+/** Step function of each cell, and the number of vectors in its state. @type {Record<string, {step: (x: Tensor, h: Tensor, state: LayerState, tap?: Tap) => LayerState, parts: number}>} */
 const CELLS = { rnn: { step: rnnStep, parts: 1 }, gru: { step: gruStep, parts: 1 }, lstm: { step: lstmStep, parts: 2 } };
 
 /** One or several recurrent layers, in one direction or both. */

@@ -117,13 +117,13 @@ export class RecurrentDecoder {
     return { layers: first, attentional, summary, memory: this.crossAttn && this.crossAttn.projectMemory(memory) };
   }
 
-  /** The context (1, W) of a decoder state (1, D). @param {Tensor} state @param {RecurrentState} of @param {Tap} tap */
+  /** Return the context (1, W) of a decoder state (1, D). @param {Tensor} state @param {RecurrentState} of @param {Tap} tap */
   look(state, { memory }, tap) {
     const [crossAttn, keys] = [/** @type {SingleHeadAttention} */ (this.crossAttn), /** @type {{key: Tensor, value: Tensor}} */ (memory)];
     return tapped(tap, "cross_attn", crossAttn.forward(state, keys, scoped(tap, "cross_attn")));
   }
 
-  /** The vector beside the token in the input of the next step. @param {RecurrentState} state @param {Tap} tap @returns {Tensor | null} */
+  /** Return the vector that is concatenated with the token in the input of the next step. @param {RecurrentState} state @param {Tap} tap @returns {Tensor | null} */
   fed(state, tap) {
     if (this.attention.kind === "before") return this.look(state.layers[state.layers.length - 1][0], state, tap);
     return this.attention.context_every_step ? state.summary : state.attentional;

@@ -21,10 +21,10 @@ const CHUNKS = {
   whitespace: new RegExp(`[${WORD}]+|[^${WORD}${SPACE}]+`, "gu"),
   whole_words: new RegExp(`[^${SPACE}]+`, "gu"),
 };
-/** The character of `</w>` in a vocabulary; in a text, it is replaced by U+FFFD. */
+/** Character of the vocabulary that marks the end of a word. In a text, it is replaced by U+FFFD. */
 const END_OF_WORD = "␣";
 
-/** A text that a model cannot read; its message is one sentence for the reader of the page. */
+/** Error for a text that the model cannot read. The page shows its message. */
 export class TextError extends Error {}
 
 /** Return the character of each byte in the scheme `byte`: printable Latin-1 keeps its code, the others follow from U+0100. */

@@ -1,5 +1,5 @@
 /**
- * Bars of labels and numbers.
+ * Bar charts.
  *
  * @import { Table } from "./types.js"
  * @import { Scene, Shape } from "./scene.js"
@@ -14,7 +14,7 @@ import { theme } from "./theme.js";
  *   label: string, value: number, before?: number, text: string, title?: string, is_marked?: boolean,
  *   onclick?: () => void,
  * }} Bar
- * `value` and `before` are shares of the width (0 to 1); `before` is drawn as an outline.
+ * `value` and `before` are fractions of the width (0 to 1). `before` is drawn as an outline.
  */
 
 /**

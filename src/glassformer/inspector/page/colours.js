@@ -81,7 +81,7 @@ export function colourTable(scale, dark) {
 }
 
 /**
- * Return the place (0 to 1) of a value in a range; of a diverging scale, 0 is always in the centre.
+ * Return the position (0 to 1) of a value in a range. In a diverging scale, 0 is always at the centre.
  * @param {number} value
  * @param {"sequential" | "diverging"} scale
  * @param {[number, number]} range
@@ -108,8 +108,8 @@ export function colourOf(value, scale, range, dark) {
 }
 
 /**
- * Return the background of a token: only the lighter (dark page: darker) part of the sequential scale, so that the ink
- * of the page is readable on all of it.
+ * Return the background of a token. Use only the lighter part of the sequential scale (on a dark page, the darker
+ * part), so that the text is readable.
  * @param {number} value from 0 to 1
  * @param {boolean} dark
  * @returns {Rgb}

@@ -98,7 +98,7 @@ export function curvesScene(curves, { width, height, title, is_small: isSmall })
 }
 
 /**
- * Return the places of the names of a legend: one line after the other.
+ * Return the positions of the names of a legend, line by line.
  * @param {string[]} names
  * @param {number} width
  */

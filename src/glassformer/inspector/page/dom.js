@@ -126,7 +126,7 @@ export function legendParts(colours, low, high) {
 const keptWidths = new WeakMap();
 
 /**
- * Keep the largest height that an element has had at its width, so that nothing below it moves while the pointer moves.
+ * Keep the largest height that an element has had at its current width, so that the elements below it do not move.
  * @param {HTMLElement} element
  */
 export function keepHeight(element) {

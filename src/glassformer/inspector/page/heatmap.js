@@ -115,7 +115,7 @@ export class Heatmap {
     this.resize();
     this.view.scrollLeft = (scrollLeft + clientWidth / 2) * ratio - clientWidth / 2;
     const isWhole = scrollLeft === 0 && this.matrix.rows > 2 && ratio > 1 && !this.matrix.cell && this.zoom / ratio === 1;
-    const middle = isWhole ? (this.layout.height * this.matrix.rows) / 2 : (scrollTop + clientHeight / 2) * ratio; // the diagonal
+    const middle = isWhole ? (this.layout.height * this.matrix.rows) / 2 : (scrollTop + clientHeight / 2) * ratio; // keep the diagonal in view
     this.view.scrollTop = middle - clientHeight / 2;
   }
 
@@ -131,7 +131,7 @@ export class Heatmap {
     const left = 18 + 7 * longest(row_labels) + 8;
     const columnLength = longest(column_labels);
     const room = Math.max(60, this.element.clientWidth - left - 2);
-    const share = cell ? room / columns / cell[0] : 1; // cells shrink to show all columns, but not below a smallest share
+    const share = cell ? room / columns / cell[0] : 1; // shrink the cells to show all columns, but not below LEAST_SHARE
     const least = this.matrix?.least ?? 0.65;
     const wide = cell ? cell[0] * (share < least ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
     const isUpright = wide >= 34;
@@ -203,14 +203,14 @@ export class Heatmap {
     context.strokeRect(x0 - 0.5, y0 - 0.5, width + 1, height + 1);
   }
 
-  /** One pixel per cell. */
+  /** Return an image with one pixel per cell. */
   image() {
     const matrix = /** @type {Matrix} */ (this.matrix);
     this.pixels ??= pixelImage(matrix.values, matrix.rows, matrix.columns, matrix);
     return this.pixels;
   }
 
-  /** The largest value of the cells below each pixel. @param {number} width @param {number} height */
+  /** Return an image with one pixel per screen pixel: the largest value of its cells. @param {number} width @param {number} height */
   #pooledImage(width, height) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const ratio = devicePixelRatio || 1;
@@ -427,8 +427,8 @@ export class Heatmap {
 }
 
 /**
- * Draw the labels of visible rows or columns: as many as fit, and the marked one in the second colour without neighbours
- * that would overlap it.
+ * Draw as many labels of the visible rows or columns as fit. Draw the marked label in the second colour, and leave out
+ * labels that would overlap it.
  * @param {CanvasRenderingContext2D} context
  * @param {number[]} visible first one, and the one after the last
  * @param {number} marked -1 without one
@@ -462,8 +462,8 @@ function shownRange({ scale, range }) {
 }
 
 /**
- * Return the maximum (of signed numbers: the number of the largest size) of the cells below each of rows × columns
- * pixels. Empty cells count only where all are empty.
+ * Reduce a matrix to rows × columns pixels. Each pixel has the value of the largest magnitude among its cells. NaN
+ * cells are ignored; a pixel is NaN if all of its cells are.
  * @param {ArrayLike<number>} values
  * @param {number} height
  * @param {number} width

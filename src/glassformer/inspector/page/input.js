@@ -51,7 +51,7 @@ function summary({ text, source, messages }) {
 }
 
 /**
- * Return a text with the line ends that a text box gives it.
+ * Return a text with the line ends of a text box.
  * @param {string} text
  */
 function plain(text) {
@@ -68,7 +68,7 @@ function clipped(text) {
 }
 
 /**
- * Fill a section with the boxes of the model.
+ * Create the boxes of the model in a section of the page.
  * @param {App} app
  * @param {HTMLElement} section
  */
@@ -99,12 +99,12 @@ export function createInput(app, section) {
 
   /** @type {{key: "text" | "source" | "target" | "messages", area: HTMLTextAreaElement}[]} */
   let boxes = [];
-  /** The messages whose boxes are shown; null if the boxes have texts. @type {Message[] | null} */
+  /** The messages that the boxes show; null if the boxes show texts. @type {Message[] | null} */
   let conversation = null;
-  /** True if the target was written for the source that is in its box. */
+  /** True if the user has edited the target since the last run. */
   let isOwnTarget = false;
 
-  /** Drop a target that belongs to the former source. @param {string} key @param {HTMLTextAreaElement} area */
+  /** Clear the target after an edit of the source, unless the user has edited the target. @param {string} key @param {HTMLTextAreaElement} area */
   function edited(key, area) {
     grow(area);
     const target = boxes.find((box) => box.key === "target")?.area;
@@ -113,14 +113,14 @@ export function createInput(app, section) {
     mark();
   }
 
-  /** Note whether the results that are shown belong to another text than that of the boxes. */
+  /** Set `is_old` if the boxes have other texts than the shown run. */
   function mark() {
     const { ran, run } = store.state;
     const isOther = Object.entries(written()).some(([key, text]) => plain(text) !== plain(ran?.[/** @type {keyof Texts} */ (key)] ?? ""));
     store.set({ is_old: Boolean(run && ran) && isOther });
   }
 
-  /** Return the texts of the boxes. A text that has only lost its line ends in its box stays that of the state. @returns {Omit<Texts, "ids">} */
+  /** Return the texts of the boxes. If a box differs from the state only in line ends, keep the text of the state. @returns {Omit<Texts, "ids">} */
   function written() {
     const { text, source, target, messages } = store.state;
     const texts = { text, source, target, messages };
@@ -189,7 +189,7 @@ export function createInput(app, section) {
     return JSON.stringify([{ role: "user", content: boxes[0]?.area.value ?? "" }]);
   }
 
-  /** Show other boxes: those of messages, or the one of the text. @param {string} messages */
+  /** Switch between boxes for messages and a box for a text. @param {string} messages */
   function become(messages) {
     store.set({ messages });
     draw();

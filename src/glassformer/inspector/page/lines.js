@@ -130,7 +130,7 @@ export function alignmentScene(weights, { rows, columns, lines, width }) {
   return { width: full, height: bottom + 56, background: paper, shapes };
 }
 
-/** Centres of texts in one line, in the order of writing. @param {string[]} labels */
+/** Return the texts of one line, and the positions of their centres in visual order. @param {string[]} labels */
 function placed(labels) {
   let x = 16;
   const texts = labels.map((label) => shortened(label, 18));

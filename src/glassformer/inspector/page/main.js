@@ -36,7 +36,7 @@ function isExpired(error) {
 }
 
 /**
- * Begin the page with the source of its data.
+ * Start the page with the source of its data.
  * @param {Source} source
  */
 export function start(source) {
@@ -64,7 +64,7 @@ export function start(source) {
     submitRandom: () => void post({ random: true }, null, "The run shows random tokens that follow twice. Press Run to return to your text."),
   };
 
-  /** Messages by panel; that of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
+  /** Messages by panel. The message of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
   const messages = new Map();
 
   /** @param {string} panel @param {string} text @param {boolean} isProblem */
@@ -86,7 +86,7 @@ export function start(source) {
   /** @param {string} panel @param {unknown} error */
   function failAt(panel, error) {
     if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
-      app.data.clear(); // a server that was started again counts its runs from 1
+      app.data.clear(); // a restarted server counts its runs from 1 again
       void run();
       return;
     }
@@ -103,7 +103,7 @@ export function start(source) {
   const input = createInput(app, byId("input"));
   const visit = createVisit(app, byId("visit"));
 
-  /** Tabs that the model has. */
+  /** Return the tabs of the model. */
   function tabs() {
     const { model } = store.state;
     const isOffered = (/** @type {Tab} */ { route }) => source.isEmbedded || route === undefined || source.answers(route);
@@ -182,7 +182,7 @@ export function start(source) {
   let isQueued = false;
   /** @param {Set<string>} changed */
   function changedKeys(changed) {
-    if (changed.has("lit")) changed.add("hover").add("across"); // it is marked in their place
+    if (changed.has("lit")) changed.add("hover").add("across"); // panels mark `lit` if `hover` and `across` are null
     for (const { pending } of [...always, ...opened.values()]) for (const key of changed) pending.add(key);
     if (changed.has("panel") || changed.has("model")) {
       drawTabs();
@@ -203,11 +203,11 @@ export function start(source) {
   store.subscribe((changed) => {
     changedKeys(changed);
     clearTimeout(hashTimer);
-    document.body.dataset.unwritten = ""; // the address is not yet that of the view
+    document.body.dataset.unwritten = ""; // the address does not show the view yet
     hashTimer = setTimeout(() => {
       history.replaceState(null, "", `#${encodeHash(store.state)}`);
       delete document.body.dataset.unwritten;
-      dispatchEvent(new Event("view")); // for the page around this one; see two.js
+      dispatchEvent(new Event("view")); // for a page that contains this one in a frame; see two.js
     }, 150);
   });
   addEventListener("hashchange", () => {
@@ -264,7 +264,7 @@ export function start(source) {
     }
   }
 
-  /** The embedded input that has the texts of the state, or the first one; null with a server. */
+  /** Return the embedded input that has the texts of the state, or else the first one; null with a server. */
   function embeddedBody() {
     const { text, source: from, target } = store.state;
     const bodies = source.isEmbedded ? source.embeddedBodies("/api/run") : [];
@@ -351,7 +351,7 @@ export function start(source) {
 
   let isGallery = false;
 
-  /** Show the gallery, or the wait for the first checkpoint. @param {Session} session */
+  /** Show the gallery, or the card of a run before its first checkpoint. @param {Session} session */
   function showStart(session) {
     document.body.classList.add("is-start");
     clearTimeout(watchTimer);
@@ -400,7 +400,7 @@ export function start(source) {
       const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
       if ((isPair(model) ? from : text || messages) === "" && first) Object.assign(patch, textsOf(first));
       if (parent !== window) patch.visit = 0; // two pages side by side
-      else if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // the first view, not one of a bookmark
+      else if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // not if a bookmark names the panel
       store.set(patch);
       drawHeader();
       input.draw();

@@ -8,10 +8,11 @@
  * @import { Attribution } from "../panels/attribution.js"
  *
  * @typedef {{name: string, p: number, index: number}} Said
- * A token or a label of the output, its probability, and its position; −1 for a label.
+ * A predicted token or label, its probability, and its position; −1 for a label.
  *
  * @typedef {{said: Said, word: Word, after: number | null}} Loss
- * @typedef {{text: string, number: number, rest: string}} Word a word, its place among the words, and the input without it
+ * @typedef {{text: string, number: number, rest: string}} Word a word, its index among the words, and the input without
+ * it
  */
 
 import { capital, named, partWords, quoted } from "./sentences.js";
@@ -20,17 +21,17 @@ import { fixed, percent } from "./text.js";
 
 /** Largest number of words that are left out, one run each; the server keeps eight runs. */
 const MAX_WORDS = 6;
-/** The mask in a text, whatever the token of the model is. */
+/** The mask in a text. It does not depend on the mask token of the model. */
 const MASK = "[MASK]";
 
-/** The positions that are asked about: the masks of a model that fills masks, or all. @param {State} state */
+/** Return the positions that a question is about: the masks of a model that fills masks, or all positions. @param {State} state */
 export function askedPositions(state) {
   const tokens = mainTokens(state);
   const masks = state.model?.verb === "fill" ? tokens.flatMap(({ text }, i) => (text === state.model?.mask ? [i] : [])) : [];
   return masks.length ? masks : tokens.map((_, i) => i);
 }
 
-/** The asked position whose best candidate is furthest above the second; the end of the text comes last. @param {State} state */
+/** Return the position at which the two best candidates differ most in probability. A position that predicts the end of the text is the last choice. @param {State} state */
 function surest(state) {
   const tokens = mainTokens(state);
   const isEnd = (/** @type {number} */ t) => state.model?.end_ids.includes(tokens[t]?.top[0]?.[0] ?? -1);
@@ -38,7 +39,7 @@ function surest(state) {
   return askedPositions(state).reduce((best, t) => (gap(t) > gap(best) ? t : best));
 }
 
-/** The place in the flow at which the scores are computed. @param {State} state */
+/** Return the stage of the flow at which the scores are computed. @param {State} state */
 function outputPlace({ model }) {
   return `${model?.kind === "encoder" ? "encoder" : "decoder"}.0.0.output`;
 }
@@ -75,7 +76,8 @@ export async function askParts({ data, source, store: { state } }, run) {
 }
 
 /**
- * Return the words of a text but its masks, or its letters if it is one word, each with the text without it.
+ * Return the words of a text except its masks, each with the text without that word. If the text is one word, return
+ * its letters.
  * @param {string} text
  * @returns {Word[]}
  */
@@ -89,7 +91,7 @@ export function wordsOf(text) {
 }
 
 /**
- * Return the token with which each word begins; null if the tokens do not have the words, because one is unknown.
+ * Return the index of the first token of each word; null if the number of words differs because of unknown tokens.
  * @param {Token[]} tokens
  * @param {number} nWords
  */
@@ -106,7 +108,7 @@ export function beginsOfWords(tokens, nWords) {
   return begins.length === nWords ? begins : null;
 }
 
-/** What a run says: the tokens that it scores, its most probable label, or its best candidate for the mask. @param {Run} run @param {string | null} mask @returns {Said[]} */
+/** Return the predictions of a run: the tokens that it scores, its labels, or its candidates for the mask. @param {Run} run @param {string | null} mask @returns {Said[]} */
 function saidBy(run, mask) {
   if (run.written.length) return run.written.map(({ log_prob: logProb }, index) => ({ name: named(run.written, index), p: Math.exp(logProb ?? -Infinity), index }));
   if (run.labels) return run.labels.map(({ name, probability }) => ({ name: quoted(name), p: probability, index: -1 }));

@@ -1,6 +1,6 @@
 /**
- * Questions of a first visit. Each has the view that shows its answer, and two sentences: what is seen, with the numbers of
- * this run, and what it means. Which questions a model has follows from its abilities.
+ * Questions of the first visit. An answer has a view and two texts: `seen` states what the view shows, with the numbers
+ * of this run, and `means` explains it. The abilities of a model determine its questions.
  *
  * @import { App } from "./app.js"
  * @import { Source } from "./source.js"
@@ -14,8 +14,8 @@
  * @typedef {{rows: number, columns: number, values: ArrayLike<number>}} Matrix
  * @typedef {{kind: string, layer: number, head: number}} Head
  * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null, asks_new_texts?: boolean}} Question
- * `input` returns the input with which the answer is clear; null keeps the one that is shown. `asks_new_texts` is true if the
- * answer needs runs of other texts, which a file with embedded data does not have.
+ * `input` returns an input that makes the answer clear; null keeps the current input. `asks_new_texts` is true if the
+ * answer needs runs of other texts. A file with embedded data does not have such runs.
  */
 
 import { partOf } from "../panels/ablation.js";
@@ -52,12 +52,12 @@ export function questionsOf(model, source) {
   return QUESTIONS.filter((question) => question.exists(model) && isAnswered(question)).slice(0, MAX_QUESTIONS);
 }
 
-/** Return true if the labels of a model are those of a text. @param {Model} model */
+/** Return true if the model classifies texts. @param {Model} model */
 function hasClasses({ labels, verb }) {
   return labels.length > 1 && verb === "classify";
 }
 
-/** The kind of attention of a text to itself; null without one. @param {Record<string, unknown>} attention */
+/** Return the kind of self-attention; null without one. @param {Record<string, unknown>} attention */
 function selfKind(attention) {
   return ["decoder", "encoder"].find((kind) => kind in attention) ?? null;
 }
@@ -67,7 +67,7 @@ function hasGates({ architecture }) {
   return architecture.some(({ rows }) => rows.some(([name, value]) => name === "cell" && value !== "rnn"));
 }
 
-/** Patterns of heads, the clearest one first: the key at which the head looks from a token (−1 without one), and what that means. */
+/** Patterns of heads, the clearest one first. `key` returns the key that the head attends to from a token (−1 without one). `means` explains the pattern. */
 export const PATTERNS = [
   {
     name: "induction", key: (/** @type {number[]} */ ids, /** @type {number} */ t) => (earlier(ids, t) < 0 ? -1 : earlier(ids, t) + 1),
@@ -88,13 +88,13 @@ export const PATTERNS = [
 ];
 const NO_PATTERN = "The head follows none of the known patterns on this text: it is the one whose weights are largest.";
 
-/** The last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
+/** Return the last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
 function earlier(ids, t) {
   return t ? ids.lastIndexOf(ids[t] ?? -1, t - 1) : -1;
 }
 
 /**
- * Return the row and the column of the largest weight on the key of a row; the last one of equal weights.
+ * Return the row with the largest weight on its key, and that key. Of equal weights, take the last.
  * @param {Matrix} weights
  * @param {(row: number) => number} keyOf the key of a row; −1 leaves the row out
  */
@@ -108,7 +108,7 @@ export function clearest({ rows, columns, values }, keyOf) {
   return best;
 }
 
-/** The column of the largest weight of a row, other than `but`. @param {Matrix} weights @param {number} row @param {number} [but] */
+/** Return the column of the largest weight of a row, other than `but`. @param {Matrix} weights @param {number} row @param {number} [but] */
 function largestKey({ columns, values }, row, but = -1) {
   const weight = (/** @type {number} */ j) => (j === but ? -1 : values[row * columns + j] ?? 0);
   let best = 0;
@@ -117,7 +117,8 @@ function largestKey({ columns, values }, row, but = -1) {
 }
 
 /**
- * Return the text twice, so that a token has an earlier place; null if the text repeats two tokens already, or is not a text of a decoder.
+ * Return the text twice in a row, so that tokens occur again. Return null if the text repeats a pair of tokens already,
+ * or if the model is not a decoder.
  * @param {State} state
  * @returns {Example | null}
  */
@@ -130,7 +131,7 @@ export function repeated({ run, model, text }) {
   return part === "" ? null : { text: `${part} ${part}` };
 }
 
-/** The head of a kind with the largest value. @param {Scores} scores @param {string} kind @param {(sharpness: number) => number} value @returns {Head} */
+/** Return the head of a kind with the largest value. @param {Scores} scores @param {string} kind @param {(sharpness: number) => number} value @returns {Head} */
 function headWith(scores, kind, value) {
   const all = (scores.kinds[kind]?.heads ?? []).flatMap((heads, layer) => heads.map((one, head) => ({ kind, layer, head, value: value(one.sharpness ?? 0) })));
   return all.reduce((best, one) => (one.value > best.value ? one : best), all[0] ?? { kind, layer: 0, head: 0, value: 0 });
@@ -228,7 +229,7 @@ async function askOff(app, run) {
   };
 }
 
-/** The token whose probability falls most without a part; null if the run has no probabilities of its tokens. @param {App} app @param {Run} run @param {string} off */
+/** Return the token whose probability falls most without a part; null if the run has no probabilities of its tokens. @param {App} app @param {Run} run @param {string} off */
 async function largestDrop(app, run, off) {
   const [body, path] = [{ off, mean: false }, `/api/run/${run.run}/ablate`];
   const { before, after } = /** @type {Ablation} */ (await app.data.once(`${path} ${JSON.stringify(body)}`, () => app.source.post(path, body)));
@@ -245,13 +246,13 @@ async function askLayers(app, run) {
   const { state } = app.store;
   const last = cells.at(-1) ?? [];
   const actual = [...(run.written.length ? run.written : mainTokens(state).slice(1))].map(({ id }) => id);
-  /** Probability after each layer of the token that the last one predicts at a position; 0 below the table of each layer. @param {number} t */
+  /** Return the probability, after each layer, of the token that the last layer predicts; 0 if it is not among the best tokens of a layer. @param {number} t */
   const probabilities = (t) => cells.map((row) => {
     const predicted = last[t]?.top[0]?.[0];
     const known = row[t]?.top.find(([id]) => id === predicted)?.[2];
     return known ?? (run.target.length && predicted === actual[t] ? row[t]?.next : 0) ?? 0;
   });
-  /** The largest step of these probabilities. @param {number} t */
+  /** Return the largest increase of this probability from one layer to the next. @param {number} t */
   const stepOf = (t) => {
     const p = probabilities(t);
     const steps = p.slice(1).map((x, i) => x - (p[i] ?? 0));

@@ -96,7 +96,7 @@ export function entropy(values) {
 }
 
 /**
- * Return the index in whose interval of the cumulative distribution `uniform` (0 to 1) is.
+ * Return the index at which the cumulative distribution exceeds `uniform` (0 to 1).
  * @param {Float64Array} values
  * @param {number} uniform
  */

@@ -1,6 +1,6 @@
 /**
- * The stages from a text to a prediction, read from the names of its tensors in the order of the computation.
- * A stage has columns; a column is a tensor, and each row of it belongs to a token. No stage depends on the name of a model.
+ * The stages from a text to a prediction, derived from the names of the tensors in the order of the computation. A
+ * stage has columns. A column is a tensor with one row per token. No stage depends on the name of a model.
  *
  * @typedef {[name: string, shape: number[]]} Named
  * @typedef {{tensors: Named[], config: Record<string, any>, formulas: Record<string, string>}} Flow
@@ -31,7 +31,7 @@ const CHAPTERS = {
   alignment: "4, Attention is alignment", attention: "5, Attention", block: "6, The block", output: "9, GPT",
 };
 
-/** A table of shapes with questions about them. */
+/** Names, shapes and order of the tensors. */
 class Names {
   /** @param {Named[]} tensors */
   constructor(tensors) {
@@ -44,7 +44,7 @@ class Names {
     return this.shapes.has(name);
   }
 
-  /** Width of a tensor: its last size. @param {string} name */
+  /** Return the width of a tensor, its last size. @param {string} name */
   width(name) {
     return this.shapes.get(name)?.at(-1) ?? 0;
   }
@@ -84,7 +84,7 @@ export function headsOf({ tensors }, attention) {
 }
 
 /**
- * Return the number of a key-value head that serves a query head.
+ * Return the index of the key-value head of a query head.
  * @param {Flow} flow
  * @param {string} attention path
  * @param {number} head
@@ -95,7 +95,7 @@ export function keyHead({ tensors }, attention, head) {
 }
 
 /**
- * Return the stages of a stack of which one block is opened.
+ * Return the stages of a stack with one open block.
  * @param {Flow} flow
  * @param {{stack: string, block: number}} chosen
  * @returns {Stage[]}
@@ -137,7 +137,7 @@ function embedding(names, config, stack) {
   /** @type {Column[]} */
   const columns = [];
   if (names.has(position ?? "")) {
-    if (names.has(token ?? "")) columns.push({ kind: "vector", title: "token", tensor: token }); // a table of both sides has one name
+    if (names.has(token ?? "")) columns.push({ kind: "vector", title: "token", tensor: token }); // a table that both stacks share has the name of one stack only
     columns.push({ kind: "vector", title: "position", tensor: position });
   }
   columns.push({ kind: "vector", title: "x", tensor: sum });
@@ -157,7 +157,7 @@ function blockStages(names, flow, stack, block) {
   const parts = ["self_attn", "cross_attn", "ff"].filter((part) => names.has(`${path}.${part}`));
   return parts.flatMap((part, i) => {
     const [here, norm] = [`${path}.${part}`, `${path}.${part}_norm`];
-    const isPre = !names.has(norm) || names.isBefore(norm, here); // without the name: one norm for both sublayers, or of outputs
+    const isPre = !names.has(norm) || names.isBefore(norm, here); // no tensor: both sublayers share a norm, or only outputs are normalised
     const next = parts[i + 1] ? `${path}.${parts[i + 1]}_norm.input` : `${path}.residual`;
     const stages = part === "ff" ? feedForward(names, config, path) : attention(names, flow, path, part);
     if (names.isBefore(norm, here)) {

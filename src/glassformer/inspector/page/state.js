@@ -110,7 +110,7 @@ export function mainTokens(state) {
 }
 
 /**
- * Return the tokens before the prediction of a position; the position of an encoder is that of the predicted token.
+ * Return the tokens before the token that a position predicts. A position of an encoder predicts its own token.
  * @param {State} state
  * @param {number} position
  */
@@ -128,7 +128,7 @@ export function mainSide(state) {
 }
 
 /**
- * Return the tokens that positions count: position i is token i of the main row at the top of the page.
+ * Return the tokens that a position is an index of: position i is token i of the main row at the top of the page.
  * @param {State} state
  */
 export function positionTokens(state) {
@@ -191,7 +191,8 @@ export function markedPlaces({ hover, across, lit }) {
 }
 
 /**
- * Return true if a place is a position of a side. A written token has the position of the target that predicts it.
+ * Return true if a place is a position of a side. A written token has the position of the target token that predicts
+ * it.
  * @param {Place | null} place
  * @param {string} side
  * @param {number} index

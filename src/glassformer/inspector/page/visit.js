@@ -14,7 +14,7 @@ import { wordList } from "./words.js";
 
 const NUMBERS = ["No questions", "One question", "Two questions", "Three questions", "Four questions", "Five questions"];
 
-/** Return true if the person has closed the first visit before. */
+/** Return true if the user has closed the first visit before. */
 export const isVisitClosed = () => stored("visit") === "closed";
 
 /**
@@ -39,7 +39,7 @@ export function createVisit(app, section) {
   });
 
   const latest = new Latest(app, section);
-  /** The number of the question that is answered, and the run of the answer; −1 without one. */
+  /** Index of the answered question (−1 without one), and the run of the answer. */
   let asked = -1;
   /** @type {Run | null} */
   let answered = null;

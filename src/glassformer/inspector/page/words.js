@@ -1,4 +1,4 @@
-/** Words of the page, explained in one sentence each, with the chapter of the course that explains them. */
+/** Glossary of the page, with the chapter of the course for each word. */
 
 import { h } from "./dom.js";
 

@@ -126,13 +126,13 @@ export function createAblation(app) {
 
   const kind = () => chosenKind(store.state) ?? "";
   const effects = () => (measured && measured.mean === store.state.mean && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
-  /** Spread of the effect of a part over the texts, beside its baseline. @param {string} name */
+  /** Return the spread of the effect of a part over the texts, with its baseline. @param {string} name */
   const spreadOf = (name) => spreadText(effects()?.beside[partOf(name)], effects()?.n_texts ?? 1);
 
-  /** True if the effect of a part over the texts is beyond its baseline. @param {string} name */
+  /** Return true if the effect of a part over the texts is beyond its baseline. @param {string} name */
   const isBeyond = (name) => effects()?.beside[partOf(name)]?.is_beyond ?? false;
 
-  /** Names of the parts of a layer. @param {number} layer */
+  /** Return the names of the parts of a layer. @param {number} layer */
   function names(layer) {
     const heads = store.state.run?.attention[kind()]?.heads ?? 0;
     const own = Array.from({ length: heads }, (_, head) => `${kind()}.${layer}.${head}`);
@@ -180,7 +180,7 @@ export function createAblation(app) {
     all.disabled = !off.size;
   }
 
-  /** Say what the numbers on the switches are. */
+  /** Describe the numbers on the switches. */
   function overText() {
     const shown = effects();
     if (!shown) return "";
@@ -220,7 +220,7 @@ export function createAblation(app) {
     });
   }
 
-  /** Change of the log-probability per position; NaN without one. */
+  /** Return the change of the log-probability per position; NaN without one. */
   function differences() {
     return (result?.after.positions ?? []).map((position, i) => {
       const [was, is] = [result?.before.positions[i]?.log_prob, position.log_prob];
@@ -255,7 +255,7 @@ export function createAblation(app) {
     changes.refresh();
   }
 
-  /** The heading of the predictions before and after. @param {Outcome} outcome @param {number} position */
+  /** Return the heading of the predictions before and after. @param {Outcome} outcome @param {number} position */
   function headingOf(outcome, position) {
     if (outcome.number !== null) return "Number";
     if (outcome.labels) return "Labels";

@@ -56,7 +56,7 @@ export function createAttention(app) {
   const ofTokens = choice("Lines of all layers", TOKENS, (all) => store.set({ all: Number(all) }));
   const legend = h("div", { class: "head-legend", role: "group", "aria-label": "Colours of the heads" });
   arrowKeys(legend, "button", () => 0);
-  /** The head whose lines are drawn alone. @type {number | undefined} */
+  /** The only head whose lines are drawn; undefined for all heads. @type {number | undefined} */
   let onlyHead;
   const gridCard = frame({
     title: "Heads", explanation: `${ABOUT.maps}${states}`,
@@ -153,7 +153,7 @@ export function createAttention(app) {
     gridCard.refresh();
   }
 
-  /** The scene of the lines of all layers. */
+  /** Return the scene of the lines of all layers. */
   function layersPicture() {
     const { state } = store;
     if (!grid || !state.run) return null;
@@ -196,7 +196,7 @@ export function createAttention(app) {
     badges.setOptions([["best", "beyond uniform"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
     badges.list.value = store.state.badge;
     const { model } = store.state;
-    random.hidden = app.source.isEmbedded || !model || model.kind === "recurrent"; // its attention has no scores of patterns
+    random.hidden = app.source.isEmbedded || !model || model.kind === "recurrent"; // the attention of a recurrent model has no pattern scores
     if (!scores) {
       fill(foundPlace);
       return;
@@ -263,7 +263,7 @@ export function createAttention(app) {
     headCard.refresh();
   }
 
-  /** The scene of the lines. */
+  /** Return the scene of the lines of a head. */
   function linesScene() {
     if (!weights) return null;
     const { state } = store;

@@ -1,5 +1,6 @@
 /**
- * Attribution: the logit of a token at the selected position as a sum of terms, beside the same terms of a random token.
+ * Attribution: the logit of a token at the selected position as a sum of terms. The baseline is the same term of a
+ * random token.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture, Table } from "../page/types.js"
@@ -78,7 +79,7 @@ export function createAttribution(app) {
   /** @type {Attribution | null} */
   let found = null;
 
-  /** The number that a cell shows; NaN without a part. @param {string | null | undefined} name */
+  /** Return the number of a cell; NaN without a part. @param {string | null | undefined} name */
   function shownValue(name) {
     const term = name ? found?.terms[name] : undefined;
     if (!term) return NaN;

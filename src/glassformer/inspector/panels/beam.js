@@ -111,7 +111,7 @@ export function createBeam(app) {
 
   function search() {
     const { run, ran, model } = store.state;
-    const source = ran?.source; // the run that is shown
+    const source = ran?.source; // the source of the shown run
     if (!run || !model) return;
     again.disabled = !source;
     tree.body.hidden = results.element.hidden = !source;
@@ -133,7 +133,7 @@ export function createBeam(app) {
     return (found?.nodes ?? []).filter((node) => store.state.pruned || node.state !== "pruned").slice(0, MAX_NODES);
   }
 
-  /** Scroll to the rows of the first steps, which are visible on the left; to the root if they do not fit. */
+  /** Scroll to the rows of the first steps, or to the root if these rows do not fit. */
   function showBeginning() {
     const shown = shownNodes();
     const { rows } = treeRows(shown);

@@ -89,7 +89,7 @@ export function createCompare(app) {
   }
 
   const checkpoints = () => store.state.model?.checkpoints ?? [];
-  /** True if the run has a checkpoint of another step than the model that is open. */
+  /** Return true if the run has a checkpoint of another step than the open model. */
   const hasChoice = () => checkpoints().some((step) => step !== store.state.model?.step);
 
   function writeStep() {
@@ -103,7 +103,7 @@ export function createCompare(app) {
     if (step !== undefined) store.set({ step, folder: "" });
   }
 
-  /** Choose the checkpoint before that of the page, or the next one, if nothing is chosen. */
+  /** If nothing is chosen, choose the checkpoint before that of the page, or else the next one. */
   function chooseOther() {
     const { step, folder: path, model } = store.state;
     if (step >= 0 || path || !hasChoice()) return;
@@ -185,7 +185,7 @@ export function createCompare(app) {
     return [...texts].map(([id, text]) => bar(labelAfter(before, text), of(second, id), of(first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
   }
 
-  /** A bar of two probabilities; one that is not among the ten largest is unknown. @param {string} label @param {number | undefined} second @param {number | undefined} first */
+  /** Return a bar with the probabilities of both models. A probability that is not among the ten largest is unknown. @param {string} label @param {number | undefined} second @param {number | undefined} first */
   function bar(label, second, first) {
     const text = (/** @type {number | undefined} */ p) => (p === undefined ? "–" : percent(p));
     return { label, value: second ?? 0, before: first ?? 0, text: text(second), title: `first ${text(first)}, second ${text(second)}` };

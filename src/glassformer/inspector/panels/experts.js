@@ -56,7 +56,7 @@ export function createExperts(app) {
   const number = () => Math.max(0, Math.min(store.state.layer, (found?.stacks[stack()]?.length ?? 1) - 1));
   const side = () => store.state.run?.attention[stack()]?.columns ?? "target";
 
-  /** The numbers of the layer that is shown, with the labels of its tokens. */
+  /** Return the numbers of the shown layer, with the labels of its tokens. */
   function shown() {
     const layer = found?.stacks[stack()]?.[number()];
     if (!found || !layer || !store.state.run) return null;

@@ -1,5 +1,5 @@
 /**
- * Flow: how the text becomes a prediction, drawn with the numbers of this model.
+ * Flow: the computation from the text to a prediction, drawn with the numbers of this model.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture } from "../page/types.js"
@@ -23,7 +23,7 @@ import { fixed, visible } from "../page/text.js";
 /** @type {Tab} */
 export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: () => true, route: "/flow" };
 
-/** Tokens of an answer, and the distance between the first tokens of answers. */
+/** Number of tokens per request. Requests begin at multiples of `STRIDE`, so that they are found in the cache. */
 const COUNT = 64;
 const STRIDE = 32;
 const PAUSE_MS = 2600;
@@ -45,7 +45,7 @@ export function createFlow(app) {
   let flow = null;
   /** @type {Map<string, Rows>} */
   let loaded = new Map();
-  /** The token of the source that is chosen, and the key; -1 for the strongest one. */
+  /** The chosen source token, and the chosen key; -1 for the key with the largest weight. */
   let [sourceRow, chosenKey] = [0, -1];
   let timer = 0;
   /** @type {{drawing: Drawing, layout: ReturnType<typeof placed>} | null} */
@@ -79,7 +79,7 @@ export function createFlow(app) {
   });
   place.addEventListener("click", (event) => choose(event));
 
-  /** The place that is shown; values that the model does not have are replaced. */
+  /** Return the shown stack, block, head and stage. Values that the model does not have are replaced. */
   function here() {
     const wanted = readPlace(store.state.flow);
     const known = flow ? stacksOf(flow) : [];
@@ -90,7 +90,7 @@ export function createFlow(app) {
     return { stack, block, head: wanted.head, stages, current: Math.max(0, found) };
   }
 
-  /** A model without probabilities has no last stage. @param {Stage[]} stages */
+  /** Leave out the last stage of a model without probabilities. @param {Stage[]} stages */
   function shownStages(stages) {
     return bars().length ? stages : stages.filter((stage) => stage.id !== "output");
   }
@@ -132,7 +132,7 @@ export function createFlow(app) {
     play.textContent = "play";
   }
 
-  /** Labels and probabilities of the chosen token, or of the text. */
+  /** Return labels and probabilities for the chosen token, or for the text. */
   function bars() {
     const { run } = store.state;
     if (run?.labels) return run.labels.map(({ name, probability }) => ({ label: name, value: probability }));
@@ -180,7 +180,7 @@ export function createFlow(app) {
     });
   }
 
-  /** The rows of a matrix belong to the queries, also if its columns belong to the source. @param {Column} column */
+  /** Return true if the rows of a column are source tokens. The rows of a matrix are queries. @param {Column} column */
   function isOfSource(column) {
     return column.side === "source" && column.kind === "vector";
   }
@@ -284,7 +284,7 @@ export function createFlow(app) {
     const hasFocus = names.contains(document.activeElement);
     fill(names, ...stages.map((stage, i) => button(stage.title, () => go({ stage: stage.id }), { "aria-pressed": String(i === current), class: "quiet" })));
     const chosen = /** @type {HTMLElement | undefined} */ (names.children[current]);
-    if (chosen) names.scrollLeft = chosen.offsetLeft - names.offsetLeft - 60; // on a phone, they are one line
+    if (chosen) names.scrollLeft = chosen.offsetLeft - names.offsetLeft - 60; // on a phone, the stages are one line
     if (hasFocus) chosen?.focus();
   }
 

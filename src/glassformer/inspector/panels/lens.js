@@ -71,7 +71,7 @@ export function createLens(app) {
     card.refresh();
   }
 
-  /** A predicted token, named by the letter that it completes. @param {number} position @param {string} text */
+  /** Return the label of a predicted token, with the letter that it completes. @param {number} position @param {string} text */
   const label = (position, text) => labelAfter(tokensBefore(store.state, position), text);
 
   /** @param {string} layer @param {number} position @param {string} token @param {LensCell | undefined} cell */

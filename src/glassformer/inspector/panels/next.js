@@ -1,5 +1,5 @@
 /**
- * Next token: probabilities at the selected position, of the model that the panel shows; a person may choose sampling rules.
+ * Next token: probabilities at the selected position, with sampling rules that the user can choose.
  *
  * @import { App, Panel } from "../page/app.js"
  * @import { Bar } from "../page/bars.js"
@@ -36,20 +36,20 @@ export function rulesText({ temperature, top_k, top_p }) {
   return rules.filter(Boolean).join(", ");
 }
 
-/** The heading of a model that predicts labels. @param {Run} run */
+/** Return the heading for a model that predicts labels or a number. @param {Run} run */
 function headingOf(run) {
   if (run.number !== null) return "Number";
   return run.labels ? "Labels" : "Label of the token";
 }
 
-/** How the model computes what the card shows. @param {Run} run @param {Model} model */
+/** Return the formula of the numbers on the card. @param {Run} run @param {Model} model */
 function formulaOf(run, model) {
   if (model.has_head_over_tokens) return "p = softmax(logits / temperature)";
   if (run.number !== null) return "number = mean + std · output";
   return model.is_multi_label ? "p = sigmoid(logit)" : "p = softmax(logits)";
 }
 
-/** What the card of such a model shows. @param {Run} run @param {Model} model */
+/** Return the explanation of the card for a model that predicts labels or a number. @param {Run} run @param {Model} model */
 function aboutLabels(run, model) {
   if (run.number !== null) return "The number that the model predicts for the text.";
   if (model.is_multi_label) return "Probability of each label of the text. Each label is present or absent by itself: the probabilities do not sum to 1.";
@@ -78,7 +78,7 @@ export function createNext(app) {
   }, where, changes, list, facts, sliders);
   card.element.classList.add("next");
   const latest = new Latest(app, list);
-  /** Sampling rules that `generate` uses for this model. */
+  /** Return the sampling rules that `generate` uses for this model. */
   function ofModel() {
     const { temperature = 1, top_k = 0, top_p = 1 } = store.state.model?.generation ?? {};
     return { temperature: Number(temperature), top_k: Number(top_k ?? 0), top_p: Number(top_p ?? 1) };
@@ -89,7 +89,7 @@ export function createNext(app) {
   let bars = [];
   let timer = 0;
 
-  /** Request the full logits of the position, after a short rest of the pointer. */
+  /** Request the full logits of the position, after the pointer has rested for a short time. */
   function request() {
     const { run, model, hover } = store.state;
     const position = shownPosition(store.state);
@@ -106,7 +106,7 @@ export function createNext(app) {
     }, hover ? 150 : 0);
   }
 
-  /** Names what the card shows: the run, the parts that are off, and the position. */
+  /** Return a key for what the card shows: the run, the parts that are off, and the position. */
   function wanted() {
     const off = offBeside(store.state);
     return JSON.stringify([store.state.run?.run, shownPosition(store.state), off, off ? store.state.mean : 0]);
@@ -116,7 +116,7 @@ export function createNext(app) {
     return loaded?.key === wanted();
   }
 
-  /** The sentences that name what changes the probabilities. @param {State} state @param {string} rules */
+  /** Return the sentences that name what changes the probabilities. @param {State} state @param {string} rules */
   function changesText(state, rules) {
     const off = offBeside(state);
     const texts = [off ? `Without ${off.replaceAll(",", ", ")}.` : "", rules ? `After the rules ${rules}; outline and first number: without them.` : ""];
@@ -136,8 +136,8 @@ export function createNext(app) {
     const heading = card.element.querySelector("h2");
     const isLabels = !model.has_head_over_tokens;
     const ofText = run.labels !== null || run.number !== null;
-    card.element.hidden = isLabels && !ofText && !model.labels.length; // vectors and marks of answers
-    const isSteps = state.panel === "steps"; // the panel shows the probabilities of the step itself
+    card.element.hidden = isLabels && !ofText && !model.labels.length; // for example a model of text vectors or of answer spans
+    const isSteps = state.panel === "steps"; // the panel "Step by step" shows the probabilities
     if (heading) heading.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? headingOf(run) : run.target.length ? "Next token" : "Token at the position";
     sliders.hidden = isLabels || (app.source.isEmbedded && !isLoaded());
     const position = shownPosition(state);
@@ -165,7 +165,7 @@ export function createNext(app) {
     return (shown?.labels ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
   }
 
-  /** Bars of the ten tokens that came with the run. @param {State} state @param {number} position @returns {Bar[]} */
+  /** Return bars of the ten tokens that the run contains. @param {State} state @param {number} position @returns {Bar[]} */
   function topBars(state, position) {
     facts.textContent = "";
     const chosen = actual(state, position);
@@ -176,7 +176,7 @@ export function createNext(app) {
     }));
   }
 
-  /** Bars from the full logits. @param {State} state @returns {Bar[]} */
+  /** Return bars from the full logits. @param {State} state @returns {Bar[]} */
   function shapedBars(state) {
     if (!loaded) return [];
     const { logits, names, position } = loaded;
@@ -194,7 +194,7 @@ export function createNext(app) {
     }));
   }
 
-  /** The id that follows in the text, or that is at the position of an encoder. @param {State} state @param {number} position */
+  /** Return the id of the next token of the text, or of the token at the position of an encoder. @param {State} state @param {number} position */
   function actual({ run }, position) {
     if (!run) return -1;
     if (run.written.length) return run.written[position]?.id ?? -1;

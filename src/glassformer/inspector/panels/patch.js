@@ -1,6 +1,6 @@
 /**
- * Patching: the residual stream of a clean text, or a head, replaces that of a corrupted text, one place at a time. An
- * encoder-decoder has two sources in place of the texts, and a map for each of its stacks.
+ * Activation patching: copy the residual stream or a head of a clean run into a corrupted run, one layer and position
+ * at a time. An encoder-decoder has two sources in place of the texts, and one map per stack.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture, Table } from "../page/types.js"
@@ -44,7 +44,7 @@ function spreadTable({ layers, columns, beside }) {
 /** @param {App} app @returns {Panel} */
 export function createPatch(app) {
   const { store } = app;
-  const { model } = store.state; // another model opens a new panel
+  const { model } = store.state; // for another model, a new panel is created
   const hasPair = isPair(model);
   /** @param {Field} key @param {string} label @param {string} placeholder */
   const field = (key, label, placeholder) => {
@@ -101,7 +101,7 @@ export function createPatch(app) {
   const latest = new Latest(app, card.body);
   /** @type {Patching | null} */
   let result = null;
-  /** Texts of the fields that `result` belongs to. */
+  /** Texts of the fields at the request of `result`. */
   let patched = "";
   heat.element.hidden = true;
 
@@ -113,7 +113,7 @@ export function createPatch(app) {
     if (area.scrollHeight) area.style.height = `${area.scrollHeight + 2}px`;
   }
 
-  /** Enable the button when both texts are given and differ. */
+  /** Enable the button if both texts are given and differ. */
   function drawStart() {
     const [clean, corrupted] = [cleanBox.input.value, corruptedBox.input.value];
     start.disabled = !clean || !corrupted || clean === corrupted;

@@ -5,7 +5,7 @@
  * @import { Model, Picture } from "../page/types.js"
  *
  * @typedef {{mean: number, deviation: number | null, quartiles: [number, number, number], baseline: number | null, is_beyond: boolean}} Beside
- * A number over a set of texts, beside the mean of the other parts.
+ * Statistics of a number over a set of texts. The baseline is the mean of the other parts.
  *
  * @typedef {{number: number, tokens: string[], activity: (number | null)[], strength: number}} StrongText
  * @typedef {{model: string, units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
@@ -45,7 +45,7 @@ export function unitsOf(model) {
 }
 
 /**
- * Return the spread of a number over texts in words, beside its baseline; empty for one text.
+ * Return the spread of a number over texts, with its baseline, as text; empty for one text.
  * @param {Beside | undefined} beside
  * @param {number} nTexts
  */
@@ -65,7 +65,7 @@ export function spreadCells({ mean, deviation, quartiles, baseline, is_beyond })
 }
 
 /**
- * Create a box for texts, one per line, which are also read from the validation data of the run or from a file.
+ * Create a box for texts, one per line. Its buttons read texts from the validation data of the run or from a file.
  * @param {App} app
  * @param {string} label
  */
@@ -109,7 +109,7 @@ export function textBox(app, label) {
 }
 
 /**
- * Write how many texts are done while a request for a set of texts runs.
+ * Show how many texts are done during a request for a set of texts.
  * @template T
  * @param {App} app
  * @param {Promise<T>} request
@@ -134,7 +134,7 @@ export async function withProgress(app, request, place) {
 /** @param {App} app @returns {Panel} */
 export function createTexts(app) {
   const { store } = app;
-  const { model } = store.state; // another model opens a new panel
+  const { model } = store.state; // for another model, a new panel is created
   const all = unitsOf(model);
   const box = textBox(app, "texts");
   const parts = select("part", all.map((name) => [name, name.replace(".head", ": heads").replace(".neuron", ": neurons")]), (units) => choose(units, 0));
@@ -157,7 +157,7 @@ export function createTexts(app) {
     store.set({ unit: `${units}.${Math.max(0, Math.trunc(unit) || 0)}` });
   }
 
-  /** The part and the number that the view names; by default the first. @returns {[string, number]} */
+  /** Return the part and the number that the view names; by default the first. @returns {[string, number]} */
   function chosen() {
     const [, units = "", unit = "0"] = /^(.+)\.(\d+)$/.exec(store.state.unit) ?? [];
     return all.includes(units) ? [units, Number(unit)] : [all[0] ?? "", 0];

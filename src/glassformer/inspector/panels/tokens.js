@@ -97,7 +97,7 @@ export function createTokens(app) {
     if (ends) fill(legend, ...legendParts(Array.from({ length: 5 }, (_, i) => css(tokenColour(i / 4, dark))), ...ends));
   }
 
-  /** Give the detail line the height of its largest text: a token under the pointer never moves the page. */
+  /** Reserve the height of the longest detail text, so that the page does not move under the pointer. */
   function reserve() {
     const { run } = store.state;
     const shown = detail.textContent;

@@ -93,7 +93,7 @@ function samplesScene(lines) {
 /**
  * @param {App} app
  * @param {string} [folder] of the run; by default that of the model
- * @param {number | null} [lastStep] used until the server has read it from the run
+ * @param {number | null} [lastStep] is used until the server has read the last step from the run
  * @returns {Panel}
  */
 export function createTraining(app, folder = app.store.state.model?.folder, lastStep = null) {

@@ -1,4 +1,4 @@
-/** A text box with the button that sends it, or stops what is written. */
+/** A text box with a button that sends the text, or stops the answer. */
 
 import { button, h } from "../../inspector/page/dom.js";
 

@@ -29,7 +29,7 @@ export function conversationView(app) {
     list.setAttribute("aria-busy", String(isBusy));
     draw();
   });
-  /** The elements of answers, which are kept while other versions are shown. @type {Map<Message, Written>} */
+  /** The elements of answers. They are kept while other versions are shown. @type {Map<Message, Written>} */
   const answers = new Map();
   /** The message that is edited. @type {Message | null} */
   let edited = null;
@@ -41,7 +41,7 @@ export function conversationView(app) {
   }
 
   /**
-   * Let the model answer a message, from given pieces on.
+   * Let the model answer a message. The answer begins with the given pieces.
    * @param {Message} message
    * @param {Piece[]} [begun]
    */
@@ -63,7 +63,7 @@ export function conversationView(app) {
     }
   }
 
-  /** The addresses of the inspector. @type {Map<Answer, string>} */
+  /** The address of the inspector for each answer. @type {Map<Answer, string>} */
   const looks = new Map();
 
   /** @param {Message} message @param {Answer} found */

@@ -1,5 +1,5 @@
 /**
- * A form whose answer comes at once: text boxes, a button, and the result below them.
+ * A form for requests without a stream: text boxes, a button, and the result below them.
  *
  * @import { App, View } from "./app.js"
  */

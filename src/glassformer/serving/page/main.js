@@ -1,5 +1,5 @@
 /**
- * The page of `glassformer serve`: the models, and a view for each thing that they can do.
+ * The page of `glassformer serve`: the models, and a view for each of their abilities.
  *
  * @import { App, Model, View } from "./app.js"
  */
@@ -82,7 +82,7 @@ function start() {
     if (matchMedia("(pointer: fine)").matches) byId("view").querySelector("textarea")?.focus({ preventScroll: true });
   }
 
-  /** Views of the model. */
+  /** Return the views of the model. */
   const views = () => VIEWS.filter((view) => view.suits(app.model));
   const chosen = () => views().find((view) => view.id === viewId) ?? views()[0];
 

@@ -1,5 +1,5 @@
 /**
- * Settings of the texts that the models write.
+ * Settings of generation.
  *
  * @import { Model } from "./app.js"
  */
@@ -17,7 +17,7 @@ export class Settings {
   constructor(onchange) {
     this.onchange = onchange;
     this.system = "";
-    /** Settings that the user has changed; the others are those of the model. @type {Record<string, number>} */
+    /** Settings that the user has changed. The others are those of the model. @type {Record<string, number>} */
     this.own = {};
     /** @type {number | null} */
     this.seed = null;
