@@ -29,7 +29,7 @@ function slider(label, values, start, changed, shown = String) {
 }
 
 /** Return a labelled checkbox. */
-function tick(label, start, changed) {
+function checkbox(label, start, changed) {
   const input = element("input", { type: "checkbox" });
   input.checked = start;
   input.addEventListener("change", () => changed(input.checked));

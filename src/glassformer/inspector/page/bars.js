@@ -1,7 +1,6 @@
 /**
  * Bar charts.
  *
- * @import { Table } from "./types.js"
  * @import { Scene, Shape } from "./scene.js"
  */
 
@@ -60,18 +59,4 @@ export function barsScene(bars, title) {
     shapes.push({ type: "text", x: left + width + 8, y: y + 12, text: bar.text, fill: ink });
   }
   return { width: left + width + 90, height: 46 + 22 * bars.length, background: paper, shapes };
-}
-
-/**
- * Return bars as a table.
- * @param {Bar[]} bars
- * @param {string} first name of the labels
- * @returns {Table}
- */
-export function barsTable(bars, first) {
-  const hasBefore = bars.some((bar) => bar.before !== undefined);
-  return {
-    header: [first, "value", ...(hasBefore ? ["before"] : [])],
-    rows: bars.map(({ label, value, before }) => [label, value, ...(hasBefore ? [before ?? null] : [])]),
-  };
 }

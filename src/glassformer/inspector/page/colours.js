@@ -118,6 +118,14 @@ export function tokenColour(value, dark) {
   return colourOf(value * (dark ? 0.42 : 0.46), "sequential", [0, 1], dark);
 }
 
+/**
+ * Return the colours of the legend of token backgrounds, as CSS.
+ * @param {boolean} dark
+ */
+export function tokenLegend(dark) {
+  return Array.from({ length: 5 }, (_, i) => css(tokenColour(i / 4, dark)));
+}
+
 /** @param {Rgb} colour @returns {string} */
 export function css([red, green, blue]) {
   return `#${[red, green, blue].map((x) => x.toString(16).padStart(2, "0")).join("")}`;

@@ -56,7 +56,7 @@ export function runsOf(directions, whole) {
  * @param {string[]} texts
  * @returns {number[]}
  */
-export function seenOrder(texts) {
+export function visualOrder(texts) {
   const whole = directionOfText(texts.join(""));
   const runs = runsOf(texts.map(directionOf), whole);
   if (whole === "rtl") runs.reverse();

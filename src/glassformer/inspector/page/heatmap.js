@@ -17,19 +17,20 @@ import { tooltip } from "./tooltip.js";
  *   rows: number, columns: number, values: ArrayLike<number>, row_labels: string[], column_labels: string[],
  *   row_axis: string, column_axis: string, scale: "sequential" | "diverging", range: [number, number], dark: boolean,
  *   cell_text?: (row: number, column: number) => string, cell?: [number, number], describe: (row: number, column: number) => string,
- *   unit?: string, plain_rows?: boolean, plain_columns?: boolean, least?: number,
+ *   unit?: string, plain_rows?: boolean, plain_columns?: boolean,
  * }} Matrix
- * `least` is the smallest share of the width of `cell` at which all columns are shown without scrolling.
  * Values are row by row; NaN is an empty cell. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
  * square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
  *
  * @typedef {{
  *   label: string, onhover?: (row: number, column: number) => void, onleave?: () => void,
- *   onselect?: (row: number, column: number) => void, max_height?: number,
+ *   onselect?: (row: number, column: number) => void,
  * }} Options
  */
 
 const MIN_LABEL = 11;
+/** Smallest share of the width of `cell` at which all columns are shown without scrolling. */
+const LEAST_SHARE = 0.65;
 
 /** A heat map with its buttons. */
 export class Heatmap {
@@ -47,8 +48,6 @@ export class Heatmap {
     this.cursor = null;
     /** @type {{row: number, column: number}} */
     this.marked = { row: -1, column: -1 };
-    /** @type {{rows: number[], columns: number[]}} */
-    this.lines = { rows: [], columns: [] };
 
     this.canvas = h("canvas", { class: "heat-canvas" });
     this.space = h("div", { class: "heat-space" }, this.canvas);
@@ -63,10 +62,10 @@ export class Heatmap {
 
     this.view.addEventListener("scroll", () => this.draw());
     this.view.addEventListener("pointermove", (event) => this.#pointed(event, false));
-    this.view.addEventListener("pointerleave", () => this.#left());
+    this.view.addEventListener("pointerleave", () => this.#leave());
     this.view.addEventListener("click", (event) => this.#pointed(event, true));
     this.view.addEventListener("keydown", (event) => this.#key(event));
-    this.view.addEventListener("blur", () => this.#left());
+    this.view.addEventListener("blur", () => this.#leave());
     this.view.addEventListener("wheel", (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
@@ -121,7 +120,7 @@ export class Heatmap {
 
   /** Largest height in pixels. */
   get max_height() {
-    return this.options.max_height ?? Math.max(260, Math.min(620, innerHeight * 0.62));
+    return Math.max(260, Math.min(620, innerHeight * 0.62));
   }
 
   /** Size in pixels of margins and cells. */
@@ -132,8 +131,7 @@ export class Heatmap {
     const columnLength = longest(column_labels);
     const room = Math.max(60, this.element.clientWidth - left - 2);
     const share = cell ? room / columns / cell[0] : 1; // shrink the cells to show all columns, but not below LEAST_SHARE
-    const least = this.matrix?.least ?? 0.65;
-    const wide = cell ? cell[0] * (share < least ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
+    const wide = cell ? cell[0] * (share < LEAST_SHARE ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
     const isUpright = wide >= 34;
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
     const fit = Math.min(30, room / columns, Math.max(15, (this.max_height - top) / rows));
@@ -344,7 +342,7 @@ export class Heatmap {
   #pointed(event, isClick) {
     const cell = this.#cellAt(event);
     if (!cell) {
-      this.#left();
+      this.#leave();
       return;
     }
     this.#moveTo(cell);
@@ -361,7 +359,7 @@ export class Heatmap {
     this.draw();
   }
 
-  #left() {
+  #leave() {
     tooltip("");
     if (!this.cursor) return;
     this.cursor = null;

@@ -5,9 +5,12 @@
  * @import { Example, Message, Model, Texts } from "./types.js"
  */
 
-import { button, fill, h } from "./dom.js";
+import { button, fill, grow, h, insertText } from "./dom.js";
 import { NOT_EMBEDDED } from "./source.js";
 import { messagesOf } from "./state.js";
+
+const MAX_HEIGHT = 180;
+const MASK = "[MASK]";
 
 /**
  * Return true if the model reads a source and writes a target.
@@ -91,12 +94,6 @@ export function createInput(app, section) {
     return { key, area };
   }
 
-  /** @param {HTMLTextAreaElement} area */
-  function grow(area) {
-    area.style.height = "auto";
-    area.style.height = `${Math.min(180, area.scrollHeight + 2)}px`;
-  }
-
   /** @type {{key: "text" | "source" | "target" | "messages", area: HTMLTextAreaElement}[]} */
   let boxes = [];
   /** The messages that the boxes show; null if the boxes show texts. @type {Message[] | null} */
@@ -106,7 +103,7 @@ export function createInput(app, section) {
 
   /** Clear the target after an edit of the source, unless the user has edited the target. @param {string} key @param {HTMLTextAreaElement} area */
   function edited(key, area) {
-    grow(area);
+    grow(area, MAX_HEIGHT);
     const target = boxes.find((box) => box.key === "target")?.area;
     if (key === "target") isOwnTarget = true;
     else if (key === "source" && target && !isOwnTarget && area.value !== plain(store.state.source)) target.value = "";
@@ -152,7 +149,7 @@ export function createInput(app, section) {
   function write() {
     for (const [i, { key, area }] of boxes.entries()) {
       area.value = conversation?.[i]?.content ?? store.state[key];
-      grow(area);
+      grow(area, MAX_HEIGHT);
     }
     isOwnTarget = false;
     mark();
@@ -177,11 +174,11 @@ export function createInput(app, section) {
       h("div", { class: "row" },
         examples.length ? h("div", { class: "examples" }, "examples", ...examples.map((example) =>
           button(clipped(summary(example)), () => use(example), { title: summary(example) }))) : null,
-        conversation && !isFixed ? button("as text", () => become(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
-        model.has_template && !conversation && !isPair(model) && !isFixed ? button("as message", () => become(firstMessage()), {
+        conversation && !isFixed ? button("as text", () => showBoxes(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
+        model.has_template && !conversation && !isPair(model) && !isFixed ? button("as message", () => showBoxes(firstMessage()), {
           class: "quiet", title: "Read the text as a message of the user, by the chat template of the model",
         }) : null,
-        model.mask && model.verb === "fill" && !isFixed ? button(`insert [MASK]`, () => insertMask("[MASK]"), { class: "quiet" }) : null));
+        model.mask && model.verb === "fill" && !isFixed ? button(`insert ${MASK}`, () => boxes[0] && insertText(boxes[0].area, MASK), { class: "quiet" }) : null));
     write();
   }
 
@@ -190,18 +187,10 @@ export function createInput(app, section) {
   }
 
   /** Switch between boxes for messages and a box for a text. @param {string} messages */
-  function become(messages) {
+  function showBoxes(messages) {
     store.set({ messages });
     draw();
     boxes[0]?.area.focus();
-  }
-
-  /** @param {string} mask */
-  function insertMask(mask) {
-    const area = boxes[0]?.area;
-    if (!area) return;
-    area.setRangeText(mask, area.selectionStart, area.selectionEnd, "end");
-    area.focus();
   }
 
   return { draw, mark };

@@ -72,19 +72,19 @@ export function layerLines(thumbnails, chosen) {
 /**
  * Return the first token of a thumbnail cell, along one axis. A thumbnail of a long text has fewer cells than the text
  * has tokens.
- * @param {number} place
- * @param {number} places
+ * @param {number} cell
+ * @param {number} cells
  * @param {number} tokens
  */
-export const tokenOf = (place, places, tokens) => Math.floor((place * tokens) / places);
+export const tokenOf = (cell, cells, tokens) => Math.floor((cell * tokens) / cells);
 
 /**
  * Return the thumbnail cell of a token, along one axis.
  * @param {number} token
- * @param {number} places
+ * @param {number} cells
  * @param {number} tokens
  */
-export const placeOf = (token, places, tokens) => Math.ceil(((token + 1) * places) / tokens) - 1;
+export const cellOf = (token, cells, tokens) => Math.ceil(((token + 1) * cells) / tokens) - 1;
 
 /**
  * Return the picture of all layers.

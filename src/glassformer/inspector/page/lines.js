@@ -5,7 +5,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { seenOrder } from "./direction.js";
+import { visualOrder } from "./direction.js";
 import { shortened } from "./text.js";
 import { theme } from "./theme.js";
 
@@ -136,7 +136,7 @@ function placed(labels) {
   const texts = labels.map((label) => shortened(label, 18));
   /** @type {number[]} */
   const centres = [];
-  for (const i of seenOrder(labels)) {
+  for (const i of visualOrder(labels)) {
     const width = [...(texts[i] ?? "")].length * 7.9 + 14;
     x += width;
     centres[i] = x - width / 2;

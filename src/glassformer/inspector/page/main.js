@@ -13,19 +13,16 @@ import { createNext } from "../panels/next.js";
 import { createStart } from "../panels/start.js";
 import { createTokens } from "../panels/tokens.js";
 import { RunData } from "./app.js";
-import { arrowKeys, button, fill, h } from "./dom.js";
+import { arrowKeys, button, byId, fill, h } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
 import { NOT_EMBEDDED, OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
-import { storeDark, storedDark, useTheme } from "./theme.js";
+import { storedDark, themeButton, useTheme } from "./theme.js";
 import { addressOf } from "./two.js";
 import { createVisit, isVisitClosed } from "./visit.js";
-
-/** @param {string} id @returns {HTMLElement} */
-const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /**
  * Return true if the server no longer has the run: it was restarted, or has had many runs since.
@@ -232,13 +229,10 @@ export function start(source) {
 
   function drawHeader() {
     const { model, dark } = store.state;
-    const themeButton = button(dark ? "light" : "dark", () => {
-      const next = !store.state.dark;
-      storeDark(next);
-      useTheme(next);
+    const darkButton = themeButton(dark, (next) => {
       store.set({ dark: next });
       drawHeader();
-    }, { class: "quiet", title: "Switch between light and dark" });
+    });
     const cardButton = button("model", () => store.set({ card: store.state.card ? 0 : 1 }), {
       class: "quiet", "aria-pressed": String(Boolean(store.state.card)), "aria-controls": "model-card", title: "Architecture, parameters and training curve",
     });
@@ -252,8 +246,8 @@ export function start(source) {
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
-      h("div", { class: "header-buttons" }, galleryButton, twoButton, model ? visitButton : null, model ? cardButton : null, themeButton)), card?.panel.element);
-    if (focused) [visitButton, cardButton, themeButton].find((one) => one.title === focused)?.focus();
+      h("div", { class: "header-buttons" }, galleryButton, twoButton, model ? visitButton : null, model ? cardButton : null, darkButton)), card?.panel.element);
+    if (focused) [visitButton, cardButton, darkButton].find((one) => one.title === focused)?.focus();
   }
 
   async function openGallery() {

@@ -7,10 +7,10 @@
  * @import { Example, Place, Run, State, Token } from "./types.js"
  * @import { Attribution } from "../panels/attribution.js"
  *
- * @typedef {{name: string, p: number, index: number}} Said
+ * @typedef {{name: string, p: number, index: number}} Prediction
  * A predicted token or label, its probability, and its position; −1 for a label.
  *
- * @typedef {{said: Said, word: Word, after: number | null}} Loss
+ * @typedef {{prediction: Prediction, word: Word, after: number | null}} LeftOut
  * @typedef {{text: string, number: number, rest: string}} Word a word, its index among the words, and the input without
  * it
  */
@@ -108,8 +108,8 @@ export function beginsOfWords(tokens, nWords) {
   return begins.length === nWords ? begins : null;
 }
 
-/** Return the predictions of a run: the tokens that it scores, its labels, or its candidates for the mask. @param {Run} run @param {string | null} mask @returns {Said[]} */
-function saidBy(run, mask) {
+/** Return the predictions of a run: the tokens that it scores, its labels, or its candidates for the mask. @param {Run} run @param {string | null} mask @returns {Prediction[]} */
+function predictionsOf(run, mask) {
   if (run.written.length) return run.written.map(({ log_prob: logProb }, index) => ({ name: named(run.written, index), p: Math.exp(logProb ?? -Infinity), index }));
   if (run.labels) return run.labels.map(({ name, probability }) => ({ name: quoted(name), p: probability, index: -1 }));
   const index = run.source.findIndex(({ text }) => text === mask);
@@ -133,30 +133,30 @@ export async function askLeftOut(app, run) {
   const words = wordsOf(text);
   if (words.length < (model.verb === "fill" ? 1 : 2)) throw new Error("the text has one word: run a text of several words");
   const target = isPair ? ran?.target || new TextDecoder().decode(Uint8Array.from(run.written.flatMap(({ bytes }) => bytes))) : null;
-  const before = isPair ? saidBy(run, null) : saidBy(run, model.mask).sort((a, b) => b.p - a.p).slice(0, 1);
-  /** @type {Loss[]} */
-  const losses = [];
+  const before = isPair ? predictionsOf(run, null) : predictionsOf(run, model.mask).sort((a, b) => b.p - a.p).slice(0, 1);
+  /** @type {LeftOut[]} */
+  const trials = [];
   for (const word of words.slice(0, MAX_WORDS)) {
     const body = { model: model.id, ...(isPair ? { source: word.rest, target } : { text: word.rest }) };
     const changed = /** @type {Run} */ (await app.data.once(`run ${JSON.stringify(body)}`, () => source.post("/api/run", body)));
-    const after = saidBy(changed, model.mask);
-    losses.push(...before.map((said) => ({ said, word, after: after.find(({ name }) => name === said.name)?.p ?? null })));
+    const after = predictionsOf(changed, model.mask);
+    trials.push(...before.map((prediction) => ({ prediction, word, after: after.find(({ name }) => name === prediction.name)?.p ?? null })));
   }
-  const fall = (/** @type {Loss} */ { said, after }) => said.p - (after ?? 0);
-  const most = losses.reduce((best, one) => (fall(one) > fall(best) ? one : best));
-  const ofSame = losses.filter(({ said }) => said === most.said);
+  const fall = (/** @type {LeftOut} */ { prediction, after }) => prediction.p - (after ?? 0);
+  const most = trials.reduce((best, one) => (fall(one) > fall(best) ? one : best));
+  const ofSame = trials.filter(({ prediction }) => prediction === most.prediction);
   const least = ofSame.reduce((best, one) => (fall(one) < fall(best) ? one : best));
-  const change = (/** @type {Loss} */ { said, after }) => {
-    const [was, is] = [percent(said.p), after === null ? "less than that of the ten best" : percent(after)];
+  const change = (/** @type {LeftOut} */ { prediction, after }) => {
+    const [was, is] = [percent(prediction.p), after === null ? "less than that of the ten best" : percent(after)];
     return was === is ? `stays at ${was}` : `changes from ${was} to ${is}`;
   };
   const begin = beginsOfWords(run.source, words.length)?.[most.word.number];
   const word = begin === undefined ? null : /** @type {Place} */ ({ side: "source", index: begin });
   return {
-    view: isPair && "cross" in run.attention ? { panel: "alignment", align_layer: -1, align_head: -1, pos: most.said.index } : { panel: "flow", flow: outputPlace(state), ...(most.said.index < 0 ? {} : { pos: most.said.index }) },
-    lit: isPair ? { hover: { side: "written", index: most.said.index }, across: word } : word && { hover: word, across: null },
-    seen: `Without ${quoted(most.word.text)}, the probability of ${most.said.name} ${change(most)}.`,
-    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest: this word matters most for ${most.said.name}; without ${quoted(least.word.text)}, the probability ${change(least)}.`,
+    view: isPair && "cross" in run.attention ? { panel: "alignment", align_layer: -1, align_head: -1, pos: most.prediction.index } : { panel: "flow", flow: outputPlace(state), ...(most.prediction.index < 0 ? {} : { pos: most.prediction.index }) },
+    lit: isPair ? { hover: { side: "written", index: most.prediction.index }, across: word } : word && { hover: word, across: null },
+    seen: `Without ${quoted(most.word.text)}, the probability of ${most.prediction.name} ${change(most)}.`,
+    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest: this word matters most for ${most.prediction.name}; without ${quoted(least.word.text)}, the probability ${change(least)}.`,
   };
 }
 

@@ -103,7 +103,7 @@ export function keyHead({ tensors }, attention, head) {
 export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);
   const n = blocksOf(flow, stack);
-  const first = [tokens(), embedding(names, flow.config, stack)];
+  const first = [tokens(), embedding(names, stack)];
   if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output("hidden")] : [])];
   const stages = [...first, ...blockStages(names, flow, stack, block)];
   const before = folded(0, block);
@@ -131,8 +131,8 @@ function tokens() {
   };
 }
 
-/** @param {Names} names @param {Record<string, any>} config @param {string} stack @returns {Stage} */
-function embedding(names, config, stack) {
+/** @param {Names} names @param {string} stack @returns {Stage} */
+function embedding(names, stack) {
   const [token, position, sum] = ["embeddings.tokens", "embeddings.positions", "embeddings"].map((end) => `${stack}.${end}`);
   /** @type {Column[]} */
   const columns = [];

@@ -8,7 +8,7 @@
  */
 
 import { css, inkOn } from "./colours.js";
-import { directionOf, directionOfText, runsOf, seenOrder } from "./direction.js";
+import { directionOf, directionOfText, runsOf, visualOrder } from "./direction.js";
 import { arrowKeys, h } from "./dom.js";
 import { lettersOf, partText } from "./letters.js";
 import { visible } from "./text.js";
@@ -83,7 +83,7 @@ export function stripScene(strips) {
     for (const line of linesOf(letters, items)) {
       const width = line.reduce((sum, one) => sum + widthOf(one, items) + 2, 0);
       let x = isRight ? WIDTH - 12 - width : 12;
-      for (const number of seenOrder(line.map(({ text }) => text))) {
+      for (const number of visualOrder(line.map(({ text }) => text))) {
         const one = /** @type {Letters} */ (line[number]);
         shapes.push(...letterShapes(one, items, x, y));
         x += widthOf(one, items) + 2;

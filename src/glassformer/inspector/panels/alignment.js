@@ -9,7 +9,7 @@
  */
 
 import { Latest, cellPlaces, markedCell } from "../page/app.js";
-import { fill, h, select } from "../page/dom.js";
+import { fill, h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { labelsOf } from "../page/letters.js";
@@ -62,8 +62,8 @@ export function createAlignment(app) {
     const { run, model, align_layer: layer, align_head: head } = store.state;
     const size = model?.attention.cross;
     if (!run || !size) return;
-    layers.setOptions([["-1", "default"], ...Array.from({ length: size.layers }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]))]);
-    heads.setOptions([["-1", "mean of all"], ...Array.from({ length: size.heads }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]))]);
+    layers.setOptions([["-1", "default"], ...numberOptions(size.layers)]);
+    heads.setOptions([["-1", "mean of all"], ...numberOptions(size.heads)]);
     layers.list.value = String(layer);
     heads.list.value = String(head);
     choices.hidden = size.layers * size.heads === 1;

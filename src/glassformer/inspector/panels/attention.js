@@ -18,11 +18,11 @@
  */
 
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
-import { arrowKeys, button, choice, fill, h, select } from "../page/dom.js";
+import { arrowKeys, button, choice, fill, h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "../page/grid.js";
 import { Heatmap } from "../page/heatmap.js";
-import { headColour, layersScene, placeOf } from "../page/layers.js";
+import { headColour, layersScene, cellOf } from "../page/layers.js";
 import { columnScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
@@ -163,8 +163,8 @@ export function createAttention(app) {
     const cell = markedCell(state, place);
     const isSelf = place.rows === place.columns;
     const token = cell.row >= 0 ? cell.row : selectedPosition(state);
-    const only = !isSelf && cell.row < 0 && cell.column >= 0 ? { column: placeOf(cell.column, nColumns, columns.length) }
-      : { row: placeOf(token, nRows, rows.length) };
+    const only = !isSelf && cell.row < 0 && cell.column >= 0 ? { column: cellOf(cell.column, nColumns, columns.length) }
+      : { row: cellOf(token, nRows, rows.length) };
     const chosen = { ...(state.all ? {} : only), ...(onlyHead === undefined ? {} : { head: onlyHead }) };
     return layersScene(grid.thumbnails, { side: place.rows, labels: rows }, { side: place.columns, labels: columns }, { chosen, dark: state.dark });
   }
@@ -231,7 +231,7 @@ export function createAttention(app) {
     if (!run || !kind || !isOpen()) return;
     const place = here();
     headTitle.textContent = `${kind}, layer ${layer}, head ${head}`;
-    layers.setOptions(Array.from({ length: place.layers }, (_, i) => [String(i), String(i)]));
+    layers.setOptions(numberOptions(place.layers));
     layers.list.value = String(layer);
     void headLatest.use(app.data.head(run, kind, layer, head), ({ rows, columns, values }) => {
       const labels = attentionLabels(run, place);

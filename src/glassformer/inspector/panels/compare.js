@@ -8,7 +8,7 @@
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
 import { barList, barsScene } from "../page/bars.js";
 import { colourOf } from "../page/colours.js";
-import { button, choice, fill, h, keepHeight, select } from "../page/dom.js";
+import { button, choice, fill, h, keepHeight, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap, pixelImage } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
@@ -247,9 +247,8 @@ export function createCompare(app) {
     const kind = chosenKind(store.state);
     const place = here();
     if (!run || !second || !kind || !place) return;
-    const numbers = (/** @type {number} */ n) => Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
-    layers.setOptions(numbers(place.layers));
-    heads.setOptions(numbers(place.heads));
+    layers.setOptions(numberOptions(place.layers));
+    heads.setOptions(numberOptions(place.heads));
     const [l, k] = [Math.min(place.layers - 1, Math.max(0, layer)), Math.min(place.heads - 1, Math.max(0, head))];
     layers.list.value = String(l);
     heads.list.value = String(k);

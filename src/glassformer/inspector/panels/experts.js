@@ -9,7 +9,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { h, select } from "../page/dom.js";
+import { h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { labelsOf } from "../page/letters.js";
@@ -69,7 +69,7 @@ export function createExperts(app) {
     if (!found || !numbers) return;
     const { values, columns, rows, labels } = numbers;
     stacks.setOptions(Object.keys(found.stacks).map((name) => [name, name]));
-    layers.setOptions((found.stacks[stack()] ?? []).map((_, i) => [String(i), String(i)]));
+    layers.setOptions(numberOptions(found.stacks[stack()]?.length ?? 0));
     stacks.list.value = stack();
     stacks.element.hidden = Object.keys(found.stacks).length === 1;
     layers.list.value = String(number());

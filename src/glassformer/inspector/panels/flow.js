@@ -9,7 +9,7 @@
 
 import { Latest } from "../page/app.js";
 import { floats } from "../page/decode.js";
-import { button, fill, h, select } from "../page/dom.js";
+import { button, fill, h, numberOptions, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
 import { ROW, TOP, flowScene, laneOf, placed, rowOf } from "../page/flow_scene.js";
 import { frame } from "../page/frame.js";
@@ -63,12 +63,12 @@ export function createFlow(app) {
   const sentence = h("p");
   const formula = h("p", { class: "formula" });
   const lines = h("ul", { class: "flow-numbers" });
-  const doors = h("div", { class: "row" });
+  const links = h("div", { class: "row" });
   const card = frame({
     title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, a strip is a vector: blue is positive, orange negative.",
     picture: () => picture(),
   }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place,
-  h("div", { class: "flow-text" }, title, sentence, formula, lines, doors));
+  h("div", { class: "flow-text" }, title, sentence, formula, lines, links));
   const latest = new Latest(app, card.body);
 
   card.element.addEventListener("keydown", (event) => {
@@ -251,7 +251,7 @@ export function createFlow(app) {
     sentence.textContent = stage?.sentence ?? "";
     formula.textContent = stage?.formula ?? "";
     fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, line)));
-    drawDoors(stage, { stack, block, head });
+    drawLinks(stage, { stack, block, head });
     markTokens(store);
     card.refresh();
   }
@@ -271,12 +271,12 @@ export function createFlow(app) {
     stacks.list.value = stack;
     stacks.element.hidden = known.length < 2;
     const n = blocksOf(/** @type {Flow} */ (flow), stack);
-    blocks.setOptions(Array.from({ length: n }, (_, i) => [String(i), String(i)]));
+    blocks.setOptions(numberOptions(n));
     blocks.list.value = String(block);
     blocks.element.hidden = n < 2;
     const attention = stages[current]?.attention ?? stages.find((stage) => stage.attention)?.attention ?? "";
     const nHeads = headsOf(/** @type {Flow} */ (flow), attention);
-    heads.setOptions(Array.from({ length: nHeads }, (_, i) => [String(i), String(i)]));
+    heads.setOptions(numberOptions(nHeads));
     heads.list.value = String(Math.min(head, nHeads - 1));
     heads.element.hidden = nHeads < 2;
     back.disabled = current === 0;
@@ -289,7 +289,7 @@ export function createFlow(app) {
   }
 
   /** @param {Stage | undefined} stage @param {{stack: string, block: number, head: number}} now */
-  function drawDoors(stage, { stack, block, head }) {
+  function drawLinks(stage, { stack, block, head }) {
     const { model } = store.state;
     const found = [];
     if (stage?.attention && model && Object.keys(model.attention).length) {
@@ -304,7 +304,7 @@ export function createFlow(app) {
     if (model?.has_head_over_tokens && model.kind !== "recurrent" && ["final", "output", "ff"].includes(stage?.id ?? "")) {
       found.push(button("Predictions of all layers", () => store.set({ panel: "lens" })));
     }
-    fill(doors, ...found, stage ? h("span", { class: "facts" }, `In the course: chapter ${stage.chapter}`) : null);
+    fill(links, ...found, stage ? h("span", { class: "facts" }, `In the course: chapter ${stage.chapter}`) : null);
   }
 
   /** Choose the key of a matrix, or open a folded block. @param {MouseEvent} event */

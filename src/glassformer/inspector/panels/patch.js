@@ -14,7 +14,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { button, choice, fill, h } from "../page/dom.js";
+import { button, choice, fill, grow, h } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { isPair } from "../page/input.js";
@@ -106,12 +106,6 @@ export function createPatch(app) {
   heat.element.hidden = true;
 
   const texts = () => JSON.stringify(fields.map(({ input }) => input.value));
-
-  /** @param {HTMLTextAreaElement} area */
-  function grow(area) {
-    area.style.height = "auto";
-    if (area.scrollHeight) area.style.height = `${area.scrollHeight + 2}px`;
-  }
 
   /** Enable the button if both texts are given and differ. */
   function drawStart() {

@@ -105,7 +105,7 @@ export function textBox(app, label) {
   }
 
   write();
-  return { element, area, lines: () => linesOf(area.value) };
+  return { element, lines: () => linesOf(area.value) };
 }
 
 /**

@@ -6,7 +6,7 @@
  * @import { StripItem } from "../page/strip.js"
  */
 
-import { css, tokenColour } from "../page/colours.js";
+import { tokenColour, tokenLegend } from "../page/colours.js";
 import { fill, h, legendParts, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { markTokens } from "../page/link.js";
@@ -94,7 +94,7 @@ export function createTokens(app) {
     const { colour, dark, run } = store.state;
     const ends = scaleEnds(colour);
     legend.hidden = !ends || !shownSides(store.state).some(([side]) => run?.[side].some((token) => surprise(token, colour) !== null));
-    if (ends) fill(legend, ...legendParts(Array.from({ length: 5 }, (_, i) => css(tokenColour(i / 4, dark))), ...ends));
+    if (ends) fill(legend, ...legendParts(tokenLegend(dark), ...ends));
   }
 
   /** Reserve the height of the longest detail text, so that the page does not move under the pointer. */

@@ -6,11 +6,11 @@
  * @import { Message } from "./branches.js"
  */
 
-import { button, fill, h } from "../../inspector/page/dom.js";
+import { button, fill, grow, h } from "../../inspector/page/dom.js";
 import { download } from "../../inspector/page/export.js";
 import { Answer, chatPart } from "./answer.js";
 import { Conversation } from "./branches.js";
-import { Composer, grow } from "./composer.js";
+import { Composer, MAX_HEIGHT } from "./composer.js";
 import { lookLink } from "./form.js";
 import { TOP } from "./settings.js";
 import { lookAt } from "./write.js";
@@ -141,7 +141,7 @@ export function conversationView(app) {
 
   /** @param {Message} message */
   function editor(message) {
-    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area), onkeydown: (/** @type {KeyboardEvent} */ event) => {
+    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area, MAX_HEIGHT), onkeydown: (/** @type {KeyboardEvent} */ event) => {
       if (event.key === "Escape") close();
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -158,7 +158,7 @@ export function conversationView(app) {
     };
     area.value = message.text;
     requestAnimationFrame(() => {
-      grow(area);
+      grow(area, MAX_HEIGHT);
       area.focus();
     });
     return h("article", { class: "message is-user is-edited", "aria-label": "You" }, area,

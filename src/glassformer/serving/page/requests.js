@@ -19,9 +19,9 @@ export async function get(path) {
   return (await answer(path, {})).json();
 }
 
-/** @param {string} path @param {unknown} body @param {AbortSignal} [signal] @returns {Promise<any>} */
-export async function post(path, body, signal) {
-  const response = await answer(path, posted(body, signal));
+/** @param {string} path @param {unknown} body @returns {Promise<any>} */
+export async function post(path, body) {
+  const response = await answer(path, posted(body));
   return response.status === 204 ? null : response.json();
 }
 
