@@ -44,7 +44,7 @@ test("an induction head is answered with its token, its weight and its name", as
   const answers = { scores: { best: [{ name: "previous", kind: "decoder", layer: 0, head: 0, is_found: true }, { name: "induction", kind: "decoder", layer: 1, head: 0, is_found: true }], kinds: {} } };
   const app = { store: { state: { run, model: DECODER } }, data: { json: async (_run, what) => answers[what], head: async () => ({ rows: 5, columns: 5, values }) } };
   const found = await QUESTIONS[0].ask(app, run);
-  assert.equal(found.seen, "Row 3 of this attention map, in the frame, is token 3 “a”: it puts 75.0 % of its weight on token 1 “b”.");
+  assert.equal(found.seen, "Row 3 of this attention map has a frame and belongs to token 3 “a”. It puts 75.0 % of its weight on token 1 “b”.");
   assert.match(found.means, /induction head/);
   assert.deepEqual(found.view, { panel: "attention", kind: "decoder", layer: 1, head: 0, shown: "matrix", pos: 3 });
   assert.deepEqual(found.lit, { hover: { side: "target", index: 3 }, across: { side: "target", index: 1 } });

@@ -27,6 +27,6 @@ function draw(place, data) {
   };
   const widths = data.tokens.map((_, i) => i + 1);
   const window = slider("window (keys)", widths, n, change("window"));
-  fill(place, checkbox("causal", true, change("causal")), checkbox("padding hidden", true, change("padding")), window.row, shown);
+  fill(place, checkbox("causal", true, change("causal")), checkbox("mask the padding", true, change("padding")), window.row, shown);
   window.update();
 }

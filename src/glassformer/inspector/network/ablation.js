@@ -31,7 +31,7 @@ export function feedForwardName(block, config) {
  * @param {Map<string, Tensor> | null} means tensors of the unchanged run
  * @returns {NonNullable<Tap>}
  */
-export function ablating(parts, config, means) {
+function ablating(parts, config, means) {
   /** Heads that are off, by tensor name; null for the whole tensor. @type {Map<string, number[] | null>} */
   const replaced = new Map();
   const skipped = new Set();
@@ -86,7 +86,7 @@ function measureOf(run) {
   if (measure === "loss" && !labels.some((label) => label !== null)) throw new TextError("the text has one token, and the first token is not scored: give a longer text");
   if (measure === "loss") return { name: "loss", value: (changed) => lossOf(changed, labels) };
   if (measure === "change") return { name: "change", value: (changed) => meanOf(Array.from(changed.data, (x, i) => Math.abs(x - unchanged.data[i]))) };
-  if (measure === "each label") return { name: "kl", value: (changed) => ofEachLabel(unchanged.data, changed.data) };
+  if (measure === "each label") return { name: "kl", value: (changed) => multiLabelDivergence(unchanged.data, changed.data) };
   if (measure === "span") return { name: "kl", value: (changed) => divergence(column(unchanged, 0), column(changed, 0)) + divergence(column(unchanged, 1), column(changed, 1)) };
   const rows = range(0, unchanged.data.length / widthOf(unchanged));
   const masks = measure === "tokens" ? rows.filter((t) => ids[t] === mask?.id) : [];
@@ -177,7 +177,7 @@ export function effects(texts, attention, config) {
  * @param {{off: string, mean: boolean}} what
  */
 export async function without(run, config, { off, mean }) {
-  const changed = run.again();
+  const changed = run.copy();
   await changed.compute(ablating(off.split(","), config, mean ? run.tensors : null));
   return changed;
 }
@@ -197,13 +197,13 @@ function lossOf(logits, labels) {
  * @param {Float32Array} before
  * @param {Float32Array} after
  */
-export function divergence(before, after) {
+function divergence(before, after) {
   const [p, q] = [logSoftmax(before), logSoftmax(after)];
   return p.reduce((sum, x, i) => sum + (x === -Infinity ? 0 : Math.exp(x) * (x - q[i])), 0);
 }
 
 /** Compute the KL divergence of independent labels: the sum over the labels. @param {Float32Array} before @param {Float32Array} after */
-function ofEachLabel(before, after) {
+function multiLabelDivergence(before, after) {
   return before.reduce((sum, x, i) => sum + divergence(Float32Array.of(x, 0), Float32Array.of(after[i], 0)), 0);
 }
 

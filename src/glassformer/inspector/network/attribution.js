@@ -128,7 +128,7 @@ export function headOutput({ out, sizes }, context, valueBias, head) {
  * @param {number | null} against
  * @returns {Term}
  */
-export function termOf(logits, token, against) {
+function termOf(logits, token, against) {
   const mean = logits.reduce((sum, x) => sum + x, 0) / logits.length;
   const deviation = Math.sqrt(logits.reduce((sum, x) => sum + (x - mean) ** 2, 0) / logits.length);
   const term = against === null ? { value: logits[token], mean, deviation } : { value: logits[token] - logits[against], mean: 0, deviation: Math.SQRT2 * deviation };

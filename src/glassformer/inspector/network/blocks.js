@@ -25,7 +25,7 @@ import { add, scoped, tapped } from "./tensors.js";
  * @param {TransformerConfig} config
  * @param {StackConfig} stack
  */
-export function attentionSizes(config, stack) {
+function attentionSizes(config, stack) {
   const d_head = stack.d_head || config.d_model / stack.n_heads;
   return {
     n_heads: stack.n_heads,

@@ -66,7 +66,7 @@ export class ComputedRun {
   }
 
   /** Return a new run of the same input. `compute` fills it. */
-  again() {
+  copy() {
     return new ComputedRun(this.names.run, this.facts, this.reading, this.network, this.input, this.vocabulary);
   }
 
@@ -102,22 +102,22 @@ export class ComputedRun {
   tokens() {
     const { reading: { rules, tokenizer, sourceTokenizer }, input: { ids, sourceIds } } = this;
     if (rules.is_pair) {
-      const [target, written] = [this.plain(tokenizer, ids), this.plain(tokenizer, [...ids.slice(1), rules.end_id])];
+      const [target, written] = [this.plainTokens(tokenizer, ids), this.plainTokens(tokenizer, [...ids.slice(1), rules.end_id])];
       this.predict(target);
       const loss = this.score(written, 0);
       target.slice(1).forEach((token, i) => Object.assign(token, { log_prob: written[i].log_prob, rank: written[i].rank }));
-      return { source: this.plain(sourceTokenizer, sourceIds), target, written, ...loss };
+      return { source: this.plainTokens(sourceTokenizer, sourceIds), target, written, ...loss };
     }
-    const tokens = this.plain(tokenizer, ids);
+    const tokens = this.plainTokens(tokenizer, ids);
     if (this.facts.model.is_causal) {
       this.predict(tokens);
       return { target: tokens, ...this.score(tokens.slice(1), 0) };
     }
-    return { source: tokens, ...this.ofEncoder(tokens) };
+    return { source: tokens, ...this.encoderPredictions(tokens) };
   }
 
   /** Add the predictions of an encoder to its tokens, or return the labels or the number of the text. @param {Token[]} tokens */
-  ofEncoder(tokens) {
+  encoderPredictions(tokens) {
     const { outputs, model } = this.facts;
     if (outputs === "number") return { number: this.logits(0)[0] };
     if (outputs === "labels") {
@@ -134,7 +134,7 @@ export class ComputedRun {
   }
 
   /** Return tokens without predictions. A special token has no bytes. @param {Tokenizer} tokenizer @param {number[]} ids @returns {Token[]} */
-  plain(tokenizer, ids) {
+  plainTokens(tokenizer, ids) {
     return ids.map((id) => {
       const is_special = tokenizer.special.has(id);
       const bytes = is_special ? [] : [...tokenizer.pieces[id]];

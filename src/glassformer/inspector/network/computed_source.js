@@ -56,7 +56,7 @@ async function packed(values) {
 }
 
 /** Wait for an answer. Convert a `TextError` to the `ServerError` that a server would send. @param {Promise<any>} answer */
-async function answered(answer) {
+async function withServerErrors(answer) {
   try {
     return await answer;
   } catch (error) {
@@ -109,13 +109,13 @@ export class ComputedSource extends Source {
     const found = logitsAt(logits, rowsOf(logits) - 1);
     const largest = Math.max(1, ...expected.map(Math.abs));
     if (expected.some((x, i) => !(Math.abs(x - found[i]) <= TOLERANCE * largest))) {
-      throw new ServerError("This browser computes other numbers than PyTorch: use another browser.", 0);
+      throw new ServerError("The results of this browser differ from those of PyTorch: use another browser.", 0);
     }
   }
 
   /** @override @param {string} path @returns {Promise<any>} */
   async get(path) {
-    return answered(this.#get(path));
+    return withServerErrors(this.#get(path));
   }
 
   /** @param {string} path @returns {Promise<any>} */
@@ -170,7 +170,7 @@ export class ComputedSource extends Source {
 
   /** @override @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
   async post(path, body) {
-    return answered(this.#post(path, body));
+    return withServerErrors(this.#post(path, body));
   }
 
   /** @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */

@@ -76,7 +76,7 @@ export function pool(hidden, how) {
  * @param {{pooling?: string, pooler?: string}} head
  * @returns {Head}
  */
-export function sequenceVector(weights, { pooling = "", pooler = "none" }) {
+function sequenceVector(weights, { pooling = "", pooler = "none" }) {
   if (!(pooler in ACTIVATIONS)) return (hidden) => pool(hidden, pooling); // "none", or "unused" (stored, but not applied)
   const dense = weights.linear("output.pooler");
   return (hidden) => map(linear(pool(hidden, pooling), ...dense), ACTIVATIONS[pooler]);
@@ -86,7 +86,7 @@ export function sequenceVector(weights, { pooling = "", pooler = "none" }) {
  * Divide a vector by its L2 norm.
  * @param {Tensor} x
  */
-export function normalized(x) {
+function normalized(x) {
   const norm = Math.sqrt(x.data.reduce((sum, value) => sum + value * value, 0));
   return map(x, (value) => value / Math.max(norm, 1e-12));
 }

@@ -100,7 +100,7 @@ async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, 
   if (isPair && !target) {
     const [one, other] = inputs.map(({ ids }) => [...ids.slice(1), end]);
     const at = one.findIndex((id, i) => other[i] !== undefined && id !== other[i]);
-    if (at < 0) throw new ServerError("the model writes one target for both sources: give a target prefix, or change another word", 400);
+    if (at < 0) throw new ServerError("the model writes the same target for both sources: give a target prefix, or change another word", 400);
     best = [one[at], other[at]];
     for (const input of inputs) input.ids = inputs[0].ids.slice(0, at + 1);
   }
@@ -145,7 +145,7 @@ async function sharesOf({ clean, corrupted, position, answer, wrong }, places) {
         row.push(0);
         continue;
       }
-      const patched = corrupted.again();
+      const patched = corrupted.copy();
       await patched.compute((one, x) => one === name && part(x, index).set(from));
       row.push((metric(patched) - ofCorrupted) / (ofClean - ofCorrupted));
     }

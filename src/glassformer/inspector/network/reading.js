@@ -101,7 +101,7 @@ export class Reading {
     const sourceIds = checked("source", this.sourceIds(source), source_max_len, this.sourceTokenizer);
     if (typeof target === "string") return { ids: checked("target", this.targetIds(target), max_len, this.tokenizer), sourceIds, note: "" };
     const written = this.tokenizer.decode(await this.greedy(sourceIds, network));
-    const note = beam > 1 ? `The target is that of a greedy search, and translate searches with a beam of ${beam}.` : "";
+    const note = beam > 1 ? `The target is the result of a greedy search; translate uses a beam of ${beam}.` : "";
     return { ids: this.targetIds(written).slice(0, max_len), sourceIds, note };
   }
 

@@ -25,7 +25,7 @@ import { add, beside, columns, linear, map, rowAt, rowsAt, scoped, tapped, width
  * @param {Tensor} x
  * @returns {Tensor}
  */
-export function backwards(x) {
+function backwards(x) {
   const y = zeros(...x.shape);
   for (let t = 0; t < x.shape[0]; t++) y.data.set(rowAt(x, x.shape[0] - 1 - t).data, t * widthOf(x));
   return y;
@@ -71,7 +71,7 @@ export class Bridge {
 }
 
 /** Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c (Bahdanau 2015, A.2.2; Goodfellow 2013). */
-export class MaxoutReadout {
+class MaxoutReadout {
   /** @param {Weights} weights @param {string} path */
   constructor(weights, path) {
     this.ofState = weights.linear(`${path}.state_proj`);

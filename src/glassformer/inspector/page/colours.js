@@ -86,7 +86,7 @@ export function colourTable(scale, dark) {
  * @param {"sequential" | "diverging"} scale
  * @param {[number, number]} range
  */
-export function place(value, scale, range) {
+export function scalePosition(value, scale, range) {
   const [low, high] = range;
   if (scale === "diverging") {
     const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
@@ -104,7 +104,7 @@ export function place(value, scale, range) {
  * @returns {Rgb}
  */
 export function colourOf(value, scale, range, dark) {
-  return /** @type {Rgb} */ (colourTable(scale, dark)[Math.round(255 * place(value, scale, range))]);
+  return /** @type {Rgb} */ (colourTable(scale, dark)[Math.round(255 * scalePosition(value, scale, range))]);
 }
 
 /**

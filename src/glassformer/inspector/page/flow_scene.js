@@ -76,11 +76,11 @@ export function rowOf(rows, token) {
  * current stage shows only its weights and its result.
  * @param {Drawing} drawing
  */
-export function placed(drawing) {
-  const all = place(drawing, () => true);
+export function columnLayout(drawing) {
+  const all = layOut(drawing, () => true);
   if (all.width <= WIDEST) return all;
   const open = drawing.stages[drawing.current]?.part;
-  return place(drawing, (stage, column) => stage.part === undefined || stage.part === open || isResult(stage, column));
+  return layOut(drawing, (stage, column) => stage.part === undefined || stage.part === open || isResult(stage, column));
 }
 
 /** @param {Stage} stage @param {Column} column */
@@ -89,7 +89,7 @@ function isResult(stage, column) {
 }
 
 /** @param {Drawing} drawing @param {(stage: Stage, column: Column) => boolean} isShown */
-function place(drawing, isShown) {
+function layOut(drawing, isShown) {
   /** @type {Placed[]} */
   const columns = [];
   let x = 8;
@@ -120,7 +120,7 @@ function laneFor({ lane, source }, column) {
 /**
  * Draw the flow.
  * @param {Drawing} drawing
- * @param {ReturnType<typeof placed>} layout
+ * @param {ReturnType<typeof columnLayout>} layout
  * @returns {Scene}
  */
 export function flowScene(drawing, { columns, width }) {
@@ -159,7 +159,7 @@ function fitted(text, width, per) {
 }
 
 /** @param {Lane} lane @param {number} token */
-export function yOf(lane, token) {
+function yOf(lane, token) {
   return TOP + (token - lane.from) * ROW;
 }
 

@@ -6,7 +6,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { colourOf, colourTable, css, inkOn, place } from "./colours.js";
+import { colourOf, colourTable, css, inkOn, scalePosition } from "./colours.js";
 import { button, h, keepHeight, legendParts } from "./dom.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
@@ -500,7 +500,7 @@ export function pixelImage(values, rows, columns, { scale, range, dark }) {
   for (let i = 0; i < rows * columns; i++) {
     const value = /** @type {number} */ (values[i]);
     if (Number.isNaN(value)) continue;
-    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * place(value, scale, range))]);
+    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * scalePosition(value, scale, range))]);
     data[4 * i] = red;
     data[4 * i + 1] = green;
     data[4 * i + 2] = blue;

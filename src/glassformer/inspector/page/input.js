@@ -57,7 +57,7 @@ function summary({ text, source, messages }) {
  * Return a text with the line ends of a text box.
  * @param {string} text
  */
-function plain(text) {
+function boxLineEnds(text) {
   return text.replace(/\r\n?/g, "\n");
 }
 
@@ -82,7 +82,7 @@ export function createInput(app, section) {
   /** @param {"text" | "source" | "target" | "messages"} key @param {string} label @param {string} placeholder */
   function box(key, label, placeholder) {
     const area = h("textarea", {
-      rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Ctrl+Enter runs it.`,
+      rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Press Ctrl+Enter to run.`,
       oninput: () => edited(key, area),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -106,22 +106,22 @@ export function createInput(app, section) {
     grow(area, MAX_HEIGHT);
     const target = boxes.find((box) => box.key === "target")?.area;
     if (key === "target") isOwnTarget = true;
-    else if (key === "source" && target && !isOwnTarget && area.value !== plain(store.state.source)) target.value = "";
+    else if (key === "source" && target && !isOwnTarget && area.value !== boxLineEnds(store.state.source)) target.value = "";
     mark();
   }
 
   /** Set `is_old` if the boxes have other texts than the shown run. */
   function mark() {
     const { ran, run } = store.state;
-    const isOther = Object.entries(written()).some(([key, text]) => plain(text) !== plain(ran?.[/** @type {keyof Texts} */ (key)] ?? ""));
+    const isOther = Object.entries(boxTexts()).some(([key, text]) => boxLineEnds(text) !== boxLineEnds(ran?.[/** @type {keyof Texts} */ (key)] ?? ""));
     store.set({ is_old: Boolean(run && ran) && isOther });
   }
 
   /** Return the texts of the boxes. If a box differs from the state only in line ends, keep the text of the state. @returns {Omit<Texts, "ids">} */
-  function written() {
+  function boxTexts() {
     const { text, source, target, messages } = store.state;
     const texts = { text, source, target, messages };
-    const kept = (/** @type {string} */ before, /** @type {string} */ now) => (now === plain(before) ? before : now);
+    const kept = (/** @type {string} */ before, /** @type {string} */ now) => (now === boxLineEnds(before) ? before : now);
     if (!conversation) {
       for (const { key, area } of boxes) texts[key] = kept(texts[key], area.value);
       return texts;
@@ -132,7 +132,7 @@ export function createInput(app, section) {
   }
 
   function submit() {
-    const texts = written();
+    const texts = boxTexts();
     const isSame = Object.entries(texts).every(([key, value]) => value === store.state[/** @type {keyof Texts} */ (key)]);
     store.set({ ...texts, ids: isSame ? store.state.ids : "", pos: -1 });
     conversation = conversation && messagesOf(store.state.messages);
@@ -162,7 +162,7 @@ export function createInput(app, section) {
     if (conversation) boxes = conversation.map(({ role }, i) => box("messages", `Message ${i + 1} of the ${role}`, ""));
     else boxes = isPair(model)
       ? [box("source", "Source", "source text"), box("target", "Target", "target text (optional: without it, the model writes one)")]
-      : [box("text", "Text", model.verb === "fill" ? "text with [MASK] at the masked places" : "text")];
+      : [box("text", "Text", model.verb === "fill" ? "text with [MASK] in place of a word" : "text")];
     const examples = isFixed ? source.embeddedBodies("/api/run") : model.examples;
     const areas = boxes.map(({ area }) => area);
     const content = conversation
@@ -176,7 +176,7 @@ export function createInput(app, section) {
           button(clipped(summary(example)), () => use(example), { title: summary(example) }))) : null,
         conversation && !isFixed ? button("as text", () => showBoxes(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
         model.has_template && !conversation && !isPair(model) && !isFixed ? button("as message", () => showBoxes(firstMessage()), {
-          class: "quiet", title: "Read the text as a message of the user, by the chat template of the model",
+          class: "quiet", title: "Read the text as a user message, with the chat template of the model",
         }) : null,
         model.mask && model.verb === "fill" && !isFixed ? button(`insert ${MASK}`, () => boxes[0] && insertText(boxes[0].area, MASK), { class: "quiet" }) : null));
     write();

@@ -58,7 +58,7 @@ export function start(source) {
       input.draw();
       await run();
     },
-    submitRandom: () => void post({ random: true }, null, "The run shows random tokens that follow twice. Press Run to return to your text."),
+    submitRandom: () => void post({ random: true }, null, "The run shows repeated random tokens. Press Run to return to your text."),
   };
 
   /** Messages by panel. The message of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
@@ -237,7 +237,7 @@ export function start(source) {
       class: "quiet", "aria-pressed": String(Boolean(store.state.card)), "aria-controls": "model-card", title: "Architecture, parameters and training curve",
     });
     const visitButton = button("help", () => store.set({ visit: store.state.visit ? 0 : 1 }), {
-      class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, answered with one click each, and the words of the page",
+      class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, each answered with one click, and a glossary",
     });
     const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
     const canDivide = model && source.answers("/api/beside") && parent === window;
@@ -401,7 +401,7 @@ export function start(source) {
       drawTabs();
       await run();
       await watch();
-      if (source.isEmbedded) app.say(`This file has no server: its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
+      if (source.isEmbedded) app.say(`This file has no server. Its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
     } catch (error) {
       app.fail(error);
     } finally {

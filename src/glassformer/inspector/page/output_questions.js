@@ -15,7 +15,7 @@
  * it
  */
 
-import { capital, named, partWords, quoted } from "./sentences.js";
+import { capital, partWords, quoted, tokenName } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 import { fixed, percent } from "./text.js";
 
@@ -32,7 +32,7 @@ export function askedPositions(state) {
 }
 
 /** Return the position at which the two best candidates differ most in probability. A position that predicts the end of the text is the last choice. @param {State} state */
-function surest(state) {
+function mostCertain(state) {
   const tokens = mainTokens(state);
   const isEnd = (/** @type {number} */ t) => state.model?.end_ids.includes(tokens[t]?.top[0]?.[0] ?? -1);
   const gap = (/** @type {number} */ t) => (isEnd(t) ? -1 : 0) + (tokens[t]?.top[0]?.[2] ?? 0) - (tokens[t]?.top[1]?.[2] ?? 0);
@@ -46,23 +46,23 @@ function outputPlace({ model }) {
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 export async function askScores({ store: { state } }, run) {
-  const t = surest(state);
+  const t = mostCertain(state);
   const candidates = run.labels ?? mainTokens(state)[t]?.top.map(([, name, probability]) => ({ name, probability })) ?? [];
   const [first, second] = [...candidates].sort((a, b) => b.probability - a.probability);
   if (!first || !second) throw new Error("the model has one answer only");
-  const where = run.labels ? "" : `${capital(named(positionTokens(state), t))}: `;
+  const where = run.labels ? "" : `${capital(tokenName(positionTokens(state), t))}: `;
   const logit = Math.log(first.probability / second.probability);
   return {
     view: { panel: "flow", flow: outputPlace(state), ...(run.labels ? {} : { pos: t }) },
     lit: run.labels ? null : { hover: { side: positionSide(state), index: t }, across: null },
-    seen: `${where}${quoted(first.name)} has a probability of ${percent(first.probability)}, and the second, ${quoted(second.name)}, of ${percent(second.probability)}: its score (logit) is ${fixed(logit, 2)} higher.`,
-    means: "The model gives each candidate a score, and softmax turns the scores into probabilities: one more point of score means 2.7 times the probability.",
+    seen: `${where}${quoted(first.name)} has a probability of ${percent(first.probability)}. The second candidate, ${quoted(second.name)}, has ${percent(second.probability)}. The score (logit) of the first is ${fixed(logit, 2)} higher.`,
+    means: "The model gives each candidate a score, and softmax turns the scores into probabilities. If one score is higher by 1, its probability is 2.7 times as large.",
   };
 }
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 export async function askParts({ data, source, store: { state } }, run) {
-  const query = source.isEmbedded ? {} : { position: surest(state) };
+  const query = source.isEmbedded ? {} : { position: mostCertain(state) };
   const { token, position, logit, terms } = /** @type {Attribution} */ (await data.json(run, "attribution", query));
   const [[name, term] = ["", null]] = Object.entries(terms).sort(([, a], [, b]) => b.value - b.mean - a.value + a.mean);
   if (!term) throw new Error("the logit has no terms");
@@ -70,8 +70,8 @@ export async function askParts({ data, source, store: { state } }, run) {
   return {
     view: { panel: "attribution", pos: position, answer: "", wrong: "" },
     lit: { hover: { side: mainSide(state), index: position }, across: null },
-    seen: `${relation} ${named(mainTokens(state), position)}, the score (logit) of ${quoted(token)} is ${fixed(logit, 2)}: ${partWords(name)} gives ${fixed(term.value, 2)} of it, and ${fixed(term.mean, 2)} to a token on average.`,
-    means: "Each head and each feed-forward adds a vector, and the output reads the sum: so the score of a token is a sum too, with one term for each part.",
+    seen: `${relation} ${tokenName(mainTokens(state), position)}, the score (logit) of ${quoted(token)} is ${fixed(logit, 2)}. ${capital(partWords(name))} adds ${fixed(term.value, 2)} to it, and ${fixed(term.mean, 2)} to a token on average.`,
+    means: "Each head and each feed-forward adds a vector, and the output reads the sum. So the score of a token is also a sum, with one term per part.",
   };
 }
 
@@ -110,7 +110,7 @@ export function beginsOfWords(tokens, nWords) {
 
 /** Return the predictions of a run: the tokens that it scores, its labels, or its candidates for the mask. @param {Run} run @param {string | null} mask @returns {Prediction[]} */
 function predictionsOf(run, mask) {
-  if (run.written.length) return run.written.map(({ log_prob: logProb }, index) => ({ name: named(run.written, index), p: Math.exp(logProb ?? -Infinity), index }));
+  if (run.written.length) return run.written.map(({ log_prob: logProb }, index) => ({ name: tokenName(run.written, index), p: Math.exp(logProb ?? -Infinity), index }));
   if (run.labels) return run.labels.map(({ name, probability }) => ({ name: quoted(name), p: probability, index: -1 }));
   const index = run.source.findIndex(({ text }) => text === mask);
   return (run.source[index]?.top ?? []).map(([, text, p]) => ({ name: quoted(text), p, index }));
@@ -129,7 +129,7 @@ export async function askLeftOut(app, run) {
   const { model, ran } = state;
   const isPair = run.written.length > 0;
   const text = isPair ? ran?.source : ran?.text;
-  if (!model || !text || ran?.messages) throw new Error("the tokens are not those of a text: run a text first");
+  if (!model || !text || ran?.messages) throw new Error("the run has no text: run a text first");
   const words = wordsOf(text);
   if (words.length < (model.verb === "fill" ? 1 : 2)) throw new Error("the text has one word: run a text of several words");
   const target = isPair ? ran?.target || new TextDecoder().decode(Uint8Array.from(run.written.flatMap(({ bytes }) => bytes))) : null;
@@ -147,7 +147,7 @@ export async function askLeftOut(app, run) {
   const ofSame = trials.filter(({ prediction }) => prediction === most.prediction);
   const least = ofSame.reduce((best, one) => (fall(one) < fall(best) ? one : best));
   const change = (/** @type {LeftOut} */ { prediction, after }) => {
-    const [was, is] = [percent(prediction.p), after === null ? "less than that of the ten best" : percent(after)];
+    const [was, is] = [percent(prediction.p), after === null ? "less than that of the ten best candidates" : percent(after)];
     return was === is ? `stays at ${was}` : `changes from ${was} to ${is}`;
   };
   const begin = beginsOfWords(run.source, words.length)?.[most.word.number];
@@ -156,7 +156,7 @@ export async function askLeftOut(app, run) {
     view: isPair && "cross" in run.attention ? { panel: "alignment", align_layer: -1, align_head: -1, pos: most.prediction.index } : { panel: "flow", flow: outputPlace(state), ...(most.prediction.index < 0 ? {} : { pos: most.prediction.index }) },
     lit: isPair ? { hover: { side: "written", index: most.prediction.index }, across: word } : word && { hover: word, across: null },
     seen: `Without ${quoted(most.word.text)}, the probability of ${most.prediction.name} ${change(most)}.`,
-    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest: this word matters most for ${most.prediction.name}; without ${quoted(least.word.text)}, the probability ${change(least)}.`,
+    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest. This word matters most for ${most.prediction.name}. Without ${quoted(least.word.text)}, the probability ${change(least)}.`,
   };
 }
 
@@ -172,7 +172,7 @@ export async function askSurprise({ store: { state } }, run) {
   return {
     view: { panel: "flow", flow: outputPlace(state), pos: position },
     lit: { hover: { side: positionSide(state), index: least.index }, across: null },
-    seen: `${capital(named(tokens, least.index))} has a probability of ${percent(Math.exp(least.logProb))}${least.rank === 1 ? ", and is still the most probable token." : ` and rank ${least.rank}: the model expected ${quoted(expected)}, with ${percent(p)}.`}`,
-    means: `The loss of a text is the mean of −log p over its tokens${run.loss === null ? "" : `, here ${fixed(run.loss, 2)} nats`}: a token that the model does not expect makes it large.`,
+    seen: `${capital(tokenName(tokens, least.index))} has a probability of ${percent(Math.exp(least.logProb))}${least.rank === 1 ? ", and is still the most probable token." : ` and rank ${least.rank}. The model expected ${quoted(expected)}, with ${percent(p)}.`}`,
+    means: `The loss of a text is the mean of −log p over its tokens${run.loss === null ? "" : `, here ${fixed(run.loss, 2)} nats`}. A token that the model does not expect makes it large.`,
   };
 }

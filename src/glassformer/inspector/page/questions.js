@@ -21,7 +21,7 @@
 import { partOf } from "../panels/ablation.js";
 import { floats } from "./decode.js";
 import { askLeftOut, askParts, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
-import { capital, named, quoted } from "./sentences.js";
+import { capital, quoted, tokenName } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 import { fixed, percent } from "./text.js";
 
@@ -31,7 +31,7 @@ export const QUESTIONS = [
   { title: "From which source token is this target token?", routes: ["/alignment"], exists: (model) => "cross" in model.attention, ask: askAlignment },
   { title: "What does a gate keep?", routes: ["/flow", "/tensor"], exists: hasGates, ask: askGate },
   { title: "What does the mask hide?", routes: ["/scores", "/attention"], exists: (model) => "decoder" in model.attention, ask: askMask },
-  { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askOff },
+  { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askAblation },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
   { title: "Which part writes this token?", routes: ["/attribution"], exists: (model) => model.kind === "decoder" && model.is_additive, ask: askParts },
   { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask, asks_new_texts: true },
@@ -40,7 +40,7 @@ export const QUESTIONS = [
 ];
 
 /** Largest number of questions of a model. */
-export const MAX_QUESTIONS = 5;
+const MAX_QUESTIONS = 5;
 
 /**
  * Return the first questions of a model that a source can answer.
@@ -71,22 +71,22 @@ function hasGates({ architecture }) {
 export const PATTERNS = [
   {
     name: "induction", key: (/** @type {number[]} */ ids, /** @type {number} */ t) => (earlier(ids, t) < 0 ? -1 : earlier(ids, t) + 1),
-    means: "The head has found the same token earlier in the text and reads the token after it, which is the best guess of what comes next: it is called an induction head.",
+    means: "The head finds the same token earlier in the text, and reads the token after it. That token is a good guess of what comes next. Such a head is called an induction head.",
   },
   {
     name: "duplicate", key: earlier,
-    means: "The head reads the same token at an earlier place: from this, the next layers can know that the token repeats.",
+    means: "The head reads the same token at an earlier place. From this, the next layers can know that the token repeats.",
   },
   {
     name: "previous", key: (/** @type {number[]} */ _ids, /** @type {number} */ t) => t - 1,
-    means: "The head reads the token before each token: from this, the next layers can know the order of the text.",
+    means: "The head reads the token before each token. From this, the next layers can know the order of the text.",
   },
   {
     name: "first", key: (/** @type {number[]} */ _ids, /** @type {number} */ t) => (t ? 0 : -1),
-    means: "The head reads the first token, which adds little: many heads do this where they find nothing to read.",
+    means: "The head reads the first token, which adds little. Many heads do this if no other token is useful to them.",
   },
 ];
-const NO_PATTERN = "The head follows none of the known patterns on this text: it is the one whose weights are largest.";
+const NO_PATTERN = "No head shows a known pattern on this text. This is the head with the largest weights.";
 
 /** Return the last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
 function earlier(ids, t) {
@@ -150,7 +150,7 @@ async function askReading(app, run) {
   return {
     view: { panel: "attention", kind, layer, head, shown: "matrix", ...(place.rows === mainSide(app.store.state) ? { pos: row } : {}) },
     lit: { hover: { side: place.rows, index: row }, across: { side: place.columns, index: column } },
-    seen: `Row ${row} of this attention map, in the frame, is ${named(tokens, row)}: it puts ${percent(weight)} of its weight on ${named(tokens, column)}.`,
+    seen: `Row ${row} of this attention map has a frame and belongs to ${tokenName(tokens, row)}. It puts ${percent(weight)} of its weight on ${tokenName(tokens, column)}.`,
     means: found?.pattern.means ?? NO_PATTERN,
   };
 }
@@ -167,8 +167,8 @@ async function askAlignment(app, run) {
   return {
     view: { panel: "alignment", align_layer: -1, align_head: -1, pos: row },
     lit: { hover: { side: "written", index: row }, across: { side: "source", index: column } },
-    seen: `${capital(named(run.written, row))} of the target puts ${percent(weight)} of its weight on ${named(run.source, column)} of the source.`,
-    means: "The model has learned by itself which source token it needs for each target token: this table is called an alignment.",
+    seen: `${capital(tokenName(run.written, row))} of the target puts ${percent(weight)} of its weight on ${tokenName(run.source, column)} of the source.`,
+    means: "The model has learned by itself which source token it needs for each target token. This table is called an alignment.",
   };
 }
 
@@ -181,8 +181,8 @@ async function askGate(app, run) {
   return {
     view: { panel: "flow", flow: "decoder.0.0.cell0", pos: least },
     lit: { hover: { side: "target", index: least }, across: null },
-    seen: `At ${named(run.target, most)} of the target, the keep gate keeps ${percent(means[most] ?? 0)} of the old state (mean over the cell), and at ${named(run.target, least)} ${percent(means[least] ?? 0)}.`,
-    means: "A gate is a number from 0 to 1 for each number of the state: with it the cell decides, token by token, what it remembers and what it replaces.",
+    seen: `At ${tokenName(run.target, most)} of the target, the keep gate keeps ${percent(means[most] ?? 0)} of the old state (mean over the cell), and at ${tokenName(run.target, least)} ${percent(means[least] ?? 0)}.`,
+    means: "A gate is a number from 0 to 1 for each number of the state. It decides, token by token, what the cell keeps and what it replaces.",
   };
 }
 
@@ -198,12 +198,12 @@ async function askMask(app, run) {
     view: { panel: "attention", kind, layer, head, shown: "matrix", pos: row },
     lit: { hover: { side: "target", index: row }, across: { side: "target", index: next } },
     seen: `In row ${row}, the weights of tokens 0 to ${row} sum to ${percent(sum(0, row + 1))}, and those of the ${columns - row - 1} later tokens to ${percent(sum(row + 1, columns))}.`,
-    means: "The mask hides all later tokens, because the model has to predict them: the upper right half of the map stays empty.",
+    means: "The mask hides all later tokens, because the model has to predict them. So the upper right half of the map is empty.",
   };
 }
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
-async function askOff(app, run) {
+async function askAblation(app, run) {
   const effects = /** @type {Effects} */ (await app.data.json(run, "effects"));
   const heads = Object.keys(run.attention).flatMap((kind) => /** @type {number[][]} */ (effects[kind]).flatMap((row, layer) => row.map((effect, head) => ({ kind, layer, head, effect }))));
   const order = heads.sort((a, b) => b.effect - a.effect);
@@ -223,9 +223,9 @@ async function askOff(app, run) {
   return {
     view: { panel: "ablation", kind: most.kind, off: app.source.isEmbedded ? "" : part, mean: 0, ...(drop ? { pos: isAfter ? index - 1 : index } : {}) },
     lit: drop ? { hover: { side, index }, across: null } : null,
-    seen: drop ? `Without ${name(most)}, the probability of ${named(positionTokens(app.store.state), index)} falls from ${percent(drop.before)} to ${percent(drop.after)}.`
+    seen: drop ? `Without ${name(most)}, the probability of ${tokenName(positionTokens(app.store.state), index)} falls from ${percent(drop.before)} to ${percent(drop.after)}.`
       : `Without ${name(most)}, ${change(most.effect)}.`,
-    means: `Of all heads, this one matters most for this text: without it, ${change(most.effect)}, and without ${name(least)}, ${change(least.effect)}.`,
+    means: `Of all heads, this one matters most for this text. Without it, ${change(most.effect)}. Without ${name(least)}, ${change(least.effect)}.`,
   };
 }
 
@@ -265,8 +265,8 @@ async function askLayers(app, run) {
   return {
     view: { panel: "lens", norm: 1, lens: "top", pos: step.t },
     lit: { hover: { side: positionSide(state), index: step.t }, across: null },
-    seen: `${relation} ${named(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}: read before ${layers[step.layer]}, ` +
+    seen: `${relation} ${tokenName(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}. Before ${layers[step.layer]}, ` +
       `its probability is ${step.before ? percent(step.before) : "below that of the five best tokens"}, and after it ${percent(step.after)}.`,
-    means: `${capital(layers[step.layer] ?? "")} decides: each layer adds to the vector of the token, and the logit lens reads a prediction from it after each layer.`,
+    means: `${capital(layers[step.layer] ?? "")} decides. Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.`,
   };
 }

@@ -38,7 +38,7 @@ export function keepTopK(logits, k) {
  * @param {number} p
  * @returns {Float32Array}
  */
-export function keepTopP(logits, p) {
+function keepTopP(logits, p) {
   const probabilities = softmax(logits);
   const kept = new Float32Array(logits.length).fill(-Infinity);
   let before = 0;

@@ -175,7 +175,7 @@ export function selectedPosition(state) {
 export function shownPosition(state) {
   const side = mainSide(state);
   for (const place of [state.hover, state.across]) {
-    if (place && isSame(place, side, place.index)) return Math.min(place.index, mainTokens(state).length - 1);
+    if (place && isAtPosition(place, side, place.index)) return Math.min(place.index, mainTokens(state).length - 1);
   }
   return selectedPosition(state);
 }
@@ -197,7 +197,7 @@ export function markedPlaces({ hover, across, lit }) {
  * @param {string} side
  * @param {number} index
  */
-export function isSame(place, side, index) {
+export function isAtPosition(place, side, index) {
   if (!place || place.index !== index) return false;
   return place.side === side || (place.side !== "source" && side !== "source");
 }

@@ -25,7 +25,7 @@ export const isVisitClosed = () => stored("visit") === "closed";
 export function createVisit(app, section) {
   const { store, source } = app;
   const number = h("span");
-  const intro = h("p", { class: "about" }, number, h("span", { class: "only-wide" }, " In an attention map, a row is a token that reads, a column is a token that is read, and the colour is the weight."));
+  const intro = h("p", { class: "about" }, number, h("span", { class: "only-wide" }, " In an attention map, row i shows how much token i reads from each token. The colour is the weight."));
   const list = h("div", { class: "questions", role: "group", "aria-label": "Questions" });
   const seen = h("p");
   const means = h("p", { class: "about" });

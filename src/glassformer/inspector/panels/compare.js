@@ -34,7 +34,7 @@ export function difference(a, b) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createCompare(app) {
+function createCompare(app) {
   const { store } = app;
   const steps = h("input", { type: "range", min: 0, step: 1, "aria-label": "checkpoint", onchange: () => loadStep(Number(steps.value)), oninput: () => writeStep() });
   const stepText = h("output");

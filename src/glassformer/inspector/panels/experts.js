@@ -35,7 +35,7 @@ export function expertWeights(layer, count) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createExperts(app) {
+function createExperts(app) {
   const { store } = app;
   const stacks = select("stack", [], (kind) => store.set({ kind }));
   const layers = select("layer", [], (layer) => store.set({ layer: Number(layer) }));
@@ -45,7 +45,7 @@ export function createExperts(app) {
     onselect: (_row, column) => store.set({ pos: column }),
   });
   const card = frame({
-    title: "Experts", explanation: "Rows are the experts of a layer, with the share of all choices that each gets on this text; columns are tokens. A coloured cell is an expert that reads the token, and its weight; the other experts do not compute anything for it.",
+    title: "Experts", explanation: "Rows are the experts of a layer, with their share of the choices of the router on this text. Columns are tokens. A coloured cell shows the weight of an expert that reads the token. The other experts compute nothing for this token.",
     formula: "p = softmax(W x);  y = Σ weight · expert(x) over the active experts", picture: () => picture(),
   }, h("div", { class: "row" }, stacks.element, layers.element), heat.element);
   const latest = new Latest(app, card.body);

@@ -11,7 +11,7 @@ import { Latest } from "../page/app.js";
 import { floats } from "../page/decode.js";
 import { button, fill, h, numberOptions, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
-import { ROW, TOP, flowScene, laneOf, placed, rowOf } from "../page/flow_scene.js";
+import { ROW, TOP, columnLayout, flowScene, laneOf, rowOf } from "../page/flow_scene.js";
 import { frame } from "../page/frame.js";
 import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
@@ -39,7 +39,7 @@ export function readPlace(text) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createFlow(app) {
+function createFlow(app) {
   const { store } = app;
   /** @type {Flow | null} */
   let flow = null;
@@ -48,7 +48,7 @@ export function createFlow(app) {
   /** The chosen source token, and the chosen key; -1 for the key with the largest weight. */
   let [sourceRow, chosenKey] = [0, -1];
   let timer = 0;
-  /** @type {{drawing: Drawing, layout: ReturnType<typeof placed>} | null} */
+  /** @type {{drawing: Drawing, layout: ReturnType<typeof columnLayout>} | null} */
   let drawn = null;
 
   const stacks = select("stack", [], (stack) => go({ stack, block: 0, stage: "" }));
@@ -65,7 +65,7 @@ export function createFlow(app) {
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
   const card = frame({
-    title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, a strip is a vector: blue is positive, orange negative.",
+    title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, and a strip is a vector. Blue is positive, orange is negative.",
     picture: () => picture(),
   }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place,
   h("div", { class: "flow-text" }, title, sentence, formula, lines, links));
@@ -232,7 +232,7 @@ export function createFlow(app) {
       stages, current, lane, source, key, dark: store.state.dark, bars: bars(),
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
-    drawn = { drawing, layout: placed(drawing) };
+    drawn = { drawing, layout: columnLayout(drawing) };
     const scene = flowScene(drawing, drawn.layout);
     const picture = sceneElement(scene);
     picture.removeAttribute("width");

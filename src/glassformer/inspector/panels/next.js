@@ -23,7 +23,7 @@ const SHOWN = 15;
  * Return the names of the parts that the panel beside the card has switched off.
  * @param {State} state
  */
-function offBeside(state) {
+function partsOffBeside(state) {
   return state.panel === "ablation" ? partsOff(state.off) : "";
 }
 
@@ -52,7 +52,7 @@ function formulaOf(run, model) {
 /** Return the explanation of the card for a model that predicts labels or a number. @param {Run} run @param {Model} model */
 function aboutLabels(run, model) {
   if (run.number !== null) return "The number that the model predicts for the text.";
-  if (model.is_multi_label) return "Probability of each label of the text. Each label is present or absent by itself: the probabilities do not sum to 1.";
+  if (model.is_multi_label) return "Probability of each label of the text. The labels are independent, so the probabilities do not sum to 1.";
   return `Probability of each label of the ${run.labels ? "text" : "token"}.`;
 }
 
@@ -71,7 +71,7 @@ export function createNext(app) {
   const topP = slider("top-p", { min: 0.05, max: 1, step: 0.01 }, (x) => store.set({ top_p: x }), (x) => x.toFixed(2));
   const sliders = h("div", { class: "sliders" }, temperature.element, topK.element, topP.element,
     h("div", { class: "row" }, button("reset", () => store.set({ temperature: 1, top_k: 0, top_p: 1 }), { class: "quiet", title: "Temperature 1, no limit: the probabilities of the model" }),
-      button("as generate", () => store.set(ofModel()), { class: "quiet", title: "The rules of generation.json, which generate uses" })));
+      button("rules of generate", () => store.set(generationRules()), { class: "quiet", title: "The sampling rules of generation.json, which the command generate uses" })));
   const card = frame({
     title: "Next token", picture: () => picture(),
     explanation: "Probability of each token at the position.", formula: "p = softmax(logits / temperature)",
@@ -79,7 +79,7 @@ export function createNext(app) {
   card.element.classList.add("next");
   const latest = new Latest(app, list);
   /** Return the sampling rules that `generate` uses for this model. */
-  function ofModel() {
+  function generationRules() {
     const { temperature = 1, top_k = 0, top_p = 1 } = store.state.model?.generation ?? {};
     return { temperature: Number(temperature), top_k: Number(top_k ?? 0), top_p: Number(top_p ?? 1) };
   }
@@ -94,7 +94,7 @@ export function createNext(app) {
     const { run, model, hover } = store.state;
     const position = shownPosition(store.state);
     if (!run || !model?.has_head_over_tokens || position < 0 || isLoaded()) return;
-    const [off, key] = [offBeside(store.state), wanted()];
+    const [off, key] = [partsOffBeside(store.state), shownKey()];
     clearTimeout(timer);
     timer = setTimeout(() => {
       if (app.source.isEmbedded && !app.source.has(`GET /api/run/${run.run}/logits?position=${position}`)) return;
@@ -107,19 +107,19 @@ export function createNext(app) {
   }
 
   /** Return a key for what the card shows: the run, the parts that are off, and the position. */
-  function wanted() {
-    const off = offBeside(store.state);
+  function shownKey() {
+    const off = partsOffBeside(store.state);
     return JSON.stringify([store.state.run?.run, shownPosition(store.state), off, off ? store.state.mean : 0]);
   }
 
   function isLoaded() {
-    return loaded?.key === wanted();
+    return loaded?.key === shownKey();
   }
 
   /** Return the sentences that name what changes the probabilities. @param {State} state @param {string} rules */
   function changesText(state, rules) {
-    const off = offBeside(state);
-    const texts = [off ? `Without ${off.replaceAll(",", ", ")}.` : "", rules ? `After the rules ${rules}; outline and first number: without them.` : ""];
+    const off = partsOffBeside(state);
+    const texts = [off ? `Without ${off.replaceAll(",", ", ")}.` : "", rules ? `With the rules ${rules}. Outline and first number: without the rules.` : ""];
     if (state.panel === "compare" && state.other_run) texts.push("First model.");
     return texts.filter(Boolean).join(" ");
   }
@@ -168,10 +168,10 @@ export function createNext(app) {
   /** Return bars of the ten tokens that the run contains. @param {State} state @param {number} position @returns {Bar[]} */
   function topBars(state, position) {
     facts.textContent = "";
-    const chosen = actual(state, position);
+    const chosen = actualId(state, position);
     const { ablated, run } = state;
     const ofParts = ablated?.run === run?.run ? ablated?.after.positions[position]?.top : [];
-    return ((offBeside(state) ? ofParts : mainTokens(state)[position]?.top) ?? []).map(([id, text, probability]) => ({
+    return ((partsOffBeside(state) ? ofParts : mainTokens(state)[position]?.top) ?? []).map(([id, text, probability]) => ({
       label: labelAfter(tokensBefore(state, position), text), value: probability, text: percent(probability), is_marked: id === chosen, title: `id ${id}`,
     }));
   }
@@ -182,7 +182,7 @@ export function createNext(app) {
     const { logits, names, position } = loaded;
     const before = softmax(logits);
     const shaped = probabilities(logits, state);
-    const chosen = actual(state, position);
+    const chosen = actualId(state, position);
     let kept = 0;
     for (const p of shaped) kept += p > 0 ? 1 : 0;
     facts.textContent = `${count(kept)} of ${count(logits.length)} tokens can be chosen; entropy ${fixed(entropy(shaped), 2)} nats` +
@@ -195,7 +195,7 @@ export function createNext(app) {
   }
 
   /** Return the id of the next token of the text, or of the token at the position of an encoder. @param {State} state @param {number} position */
-  function actual({ run }, position) {
+  function actualId({ run }, position) {
     if (!run) return -1;
     if (run.written.length) return run.written[position]?.id ?? -1;
     return run[mainSide(store.state)][position + (run.target.length ? 1 : 0)]?.id ?? -1;

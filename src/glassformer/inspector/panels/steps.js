@@ -53,7 +53,7 @@ export function chooseNext(logits, names, sampling, uniform) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createSteps(app) {
+function createSteps(app) {
   const { store } = app;
   /** @type {Branch[]} */
   let branches = [{ tokens: [], parent: -1, at: 0 }];

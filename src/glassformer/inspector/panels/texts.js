@@ -30,7 +30,7 @@ const MAX_FILE = 1e6;
  * Return the lines that have words.
  * @param {string} text
  */
-export function linesOf(text) {
+function linesOf(text) {
   return text.split(/\r?\n/).filter((line) => line.trim());
 }
 
@@ -39,7 +39,7 @@ export function linesOf(text) {
  * @param {Model | null} model
  * @returns {string[]}
  */
-export function unitsOf(model) {
+function unitsOf(model) {
   const places = Object.entries(model?.attention ?? {}).flatMap(([kind, { layers }]) => Array.from({ length: layers }, (_, layer) => ({ kind, layer })));
   return places.flatMap(({ kind, layer }) => (kind === "cross" ? ["head"] : ["head", "neuron"]).map((what) => `${kind}.${layer}.${what}`));
 }
@@ -91,7 +91,7 @@ export function textBox(app, label) {
 
   async function readFile() {
     const [chosen] = file.files ?? [];
-    if (chosen && chosen.size > MAX_FILE) app.say(`${chosen.name} has more than 1 MB, and a request takes no more: choose a smaller file.`);
+    if (chosen && chosen.size > MAX_FILE) app.say(`${chosen.name} is larger than 1 MB, the limit of a request: choose a smaller file.`);
     else if (chosen) set(await chosen.text());
     file.value = "";
   }
@@ -100,7 +100,7 @@ export function textBox(app, label) {
     const model = app.store.state.model?.id ?? "";
     await latest.use(app.data.once(`texts of ${model}`, () => app.source.get(`/api/texts?model=${encodeURIComponent(model)}`, model)), ({ lines }) => {
       if (lines.length) set(lines.join("\n"));
-      else app.say("The validation data of this model is not here: write texts, or open a file.");
+      else app.say("The validation data of this model was not found: write texts, or open a file.");
     });
   }
 
@@ -132,7 +132,7 @@ export async function withProgress(app, request, place) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createTexts(app) {
+function createTexts(app) {
   const { store } = app;
   const { model } = store.state; // for another model, a new panel is created
   const all = unitsOf(model);

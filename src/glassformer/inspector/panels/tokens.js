@@ -24,7 +24,7 @@ const COLOURS = /** @type {[string, string][]} */ ([
  * @param {Token} token
  * @param {number} index
  */
-export function describeToken(token, index) {
+function describeToken(token, index) {
   const bytes = token.bytes.map((byte) => byte.toString(16).padStart(2, "0").toUpperCase()).join(" ");
   const facts = [`${index}: ${visible(token.text)}`, `id ${token.id}`, token.is_special ? "special token" : bytes ? `hexadecimal bytes ${bytes}` : null];
   if (token.log_prob !== null) facts.push(`log-probability ${fixed(token.log_prob, 2)} (${percent(Math.exp(token.log_prob))})`);

@@ -106,7 +106,7 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   const others = h("div", { class: "charts" });
   const samples = h("ol", { class: "samples" });
   const sampleCard = frame({
-    title: "Samples", explanation: "A text that the model writes at each evaluation; │ separates the given part from the written one.",
+    title: "Samples", explanation: "A text that the model writes at each evaluation. │ separates the prompt from the output.",
     picture: () => ({
       name: "samples", data: () => sampleLines(), scene: () => samplesScene(sampleLines()),
       table: () => ({ header: ["step", "sample"], rows: sampleLines().map((line) => [line.step, line.sample]) }),

@@ -3,7 +3,7 @@
 import { EventReader } from "./events.js";
 
 export const OFFLINE = "The server does not answer. Start it again, then try again.";
-export const CUT = "The server ended before the answer was complete.";
+const CUT = "The server ended before the answer was complete.";
 
 /** A problem to show: an answer with a status of 400 or more, or no answer (status 0). */
 export class Problem extends Error {
