@@ -25,9 +25,9 @@ MOVE = """input => {
 }"""
 MOVED = {
     "masks": "2 of 9 pairs are allowed; queries without any key: 1",
-    "merges": "newest merge: a + b; 1 tokens",
+    "merges": "latest merge: a + b; 1 tokens",
     "scaling": "0.562",
-    "temperature": "1 of 3 tokens can be drawn",
+    "temperature": "1 of 3 tokens can be sampled",
 }
 """Text of each widget after every slider has moved from one end to the other: 0.562 = softmax(2.5 / 2, 3 / 2)."""
 

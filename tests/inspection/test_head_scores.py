@@ -151,7 +151,7 @@ def one_layer(weights: Tensor, ids: list[int]) -> LayerScores:
 
 
 def hand_made(ids: list[int]) -> dict[str, Tensor]:
-    """Return a perfect head of each pattern, a uniform head, and a random one, for n ids that follow twice."""
+    """Return a perfect head of each pattern, a uniform head and a random one, for ids that repeat their first half."""
     n, rows = len(ids), torch.arange(len(ids))
     heads = {name: torch.zeros(n, n) for name in ("previous", "first", "duplicate", "induction")}
     heads["previous"][rows, (rows - 1).clamp(min=0)] = 1.0

@@ -251,7 +251,7 @@ def test_a_denoising_model_is_patched_at_sources_with_masks(tmp_path: Path, obje
 def test_sources_that_cannot_be_patched_are_refused(tmp_path: Path) -> None:
     model = api.load(api.train(pair_run(tmp_path, max_steps=1), tmp_path / "run").folder)
     for given, message in (
-        (("the dog", "the cat"), "the model writes one target for both sources: give a target prefix"),
+        (("the dog", "the cat"), "the model writes the same target for both sources: give a target prefix"),
         (("the dog", "the dog"), "the clean and the corrupted source have equal tokens"),
         (("the dog", "dog"), r"the clean source has \d tokens and the corrupted source \d: choose words"),
         (("", "dog"), "the source is empty"),

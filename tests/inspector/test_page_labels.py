@@ -82,7 +82,7 @@ def test_every_panel_shows_the_numbers_of_the_verb(
     assert shown(before, intact) == pytest.approx(intact, **near)
     assert shown(after, without) == shown(card, without) == pytest.approx(without, **near)
     assert not found.frame("Change per position").is_visible(), "no token has a probability"
-    explained = "Each label is present or absent by itself"
+    explained = "The labels are independent"
     assert (explained in card.inner_text()) is (explained in found.frame("Parts").inner_text()) is model.is_multi_label
     effect = "mean |output after − output before|" if kind == "regression" else "KL(before ‖ after)"
     assert found.frame("Parts").locator(".formula").inner_text() == f"effect = {effect}"

@@ -80,7 +80,7 @@ def test_heads_are_scored_beside_their_baselines(open_model: OpenModel, models: 
     found.until("() => document.querySelector('.found-head')")
     found.page.locator(".found-head").last.focus()
     found.page.keyboard.press("Tab")
-    button = "Show random tokens that follow twice"
+    button = "Show repeated random tokens"
     assert found.page.evaluate("document.activeElement.textContent") == button
     with found.page.expect_response("**/api/run"):
         found.page.keyboard.press("Enter")
@@ -88,11 +88,11 @@ def test_heads_are_scored_beside_their_baselines(open_model: OpenModel, models: 
     ids = induction_ids_of(model, 15)
     side = "target" if name == "decoder" else "source"
     assert found.tokens(side).all_inner_texts() == [x.replace(" ", "␣") for x in model.tokenizer.tokens(ids)]
-    assert found.status().startswith("The run shows random tokens that follow twice.")
+    assert found.status().startswith("The run shows repeated random tokens.")
     text = network_scores(model.network, capture(model, ids).inputs)
     for one in best_heads(text, random_scores(model)).values():
         assert not one.is_found, "a model of 20 steps has no pattern"
-        shown = f"none found; largest: {one.kind}, layer {one.layer}, head {one.head}"
+        shown = f"no head found; largest score: {one.kind}, layer {one.layer}, head {one.head}"
         numbers = f"score {one.score:.2f} (uniform {one.uniform:.2f}); on random tokens {one.random:.2f}"
         assert found.page.locator(".found-head", has_text=shown).filter(has_text=numbers).count() >= 1
     assert "at least 0.20" in found.page.locator(".found-list .about").inner_text()
@@ -106,7 +106,7 @@ def test_a_pair_reads_random_tokens_on_both_sides(open_model: OpenModel, models:
     found = open_model("encoder-decoder", {"panel": "attention"})
     found.until("() => document.querySelector('.found-head')")
     with found.page.expect_response("**/api/run"):
-        found.page.get_by_role("button", name="Show random tokens").click()
+        found.page.get_by_role("button", name="Show repeated random tokens").click()
     found.settle()
     expected = random_trace(model)
     for side, tokens in (("source", expected.source), ("written", expected.written)):
@@ -122,8 +122,8 @@ def test_a_pair_reads_random_tokens_on_both_sides(open_model: OpenModel, models:
 def test_a_recurrent_model_has_no_scores_on_random_tokens(open_model: OpenModel) -> None:
     found = open_model("recurrent", {"panel": "attention"})
     found.until("() => document.querySelector('.found-list .about')")
-    assert "this attention has no scores of patterns" in found.page.locator(".found-list").inner_text()
-    assert not found.page.get_by_role("button", name="Show random tokens").is_visible()
+    assert "This attention has no pattern scores." in found.page.locator(".found-list").inner_text()
+    assert not found.page.get_by_role("button", name="Show repeated random tokens").is_visible()
 
 
 def test_unknown_characters_are_named(open_model: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_the_part_that_writes_a_token_has_the_largest_term(open_model: OpenModel
     position = int(found.view()["pos"])
     expected = logit_attribution(model, trace, position=position)
     term = max(expected.terms.values(), key=lambda one: one.value - one.mean)
-    shown = [number(x) for x in re.findall(r"(?:is|gives|and) ([−\d.]+)", seen)]
+    shown = [number(x) for x in re.findall(r"(?:is|adds|and) (−?\d+\.\d+)", seen)]
     assert shown == pytest.approx([expected.logit, term.value, term.mean], abs=6e-3)
 
 

@@ -15,7 +15,7 @@ earlier token, and are NaN without one. A score of 1 means that the head always 
 A score needs a baseline. Uniform attention, equal weights on all keys that the mask allows, has the score u on the same
 tokens; u is large on a short text. `excess` = (score − u) / (1 − u) is 0 for uniform attention and 1 for a head that
 always attends there. On one text, a head may attend to a place by chance. So `best_heads` calls a head found only if
-its excess is at least `MARGIN` on the text and on random tokens that follow twice (`random_scores`). An induction head
+its excess is at least `MARGIN` on the text and on repeated random tokens (`random_scores`). An induction head
 reads what an earlier block has written, so none is in layer 0.
 """
 
@@ -86,7 +86,7 @@ class BestHead(NamedTuple):
     uniform: float
     """Score of uniform attention on the text."""
     random: float
-    """Mean on random tokens that follow twice."""
+    """Mean on repeated random tokens."""
     random_uniform: float
     """Score of uniform attention on these tokens."""
     is_found: bool
@@ -231,13 +231,13 @@ def network_scores(network: Transformer, inputs: Mapping[str, Tensor]) -> Scores
 
 
 def random_scores(model: TrainedModel) -> Scores:
-    """Return the scores of all heads on random tokens that follow twice: means over `N_RANDOM` sequences."""
+    """Return the scores of all heads on repeated random tokens: means over `N_RANDOM` sequences."""
     network = _transformer(model)
     return mean_scores([network_scores(network, random_trace(model, seed).inputs) for seed in range(N_RANDOM)])
 
 
 def random_trace(model: TrainedModel, seed: int = 0) -> Trace:
-    """Return the inputs of a run of random tokens that follow twice; an encoder-decoder reads them on both sides.
+    """Return the inputs of a run of repeated random tokens; an encoder-decoder reads them on both sides.
 
     Raises `UserError` for a recurrent model.
     """

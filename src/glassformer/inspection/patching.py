@@ -192,7 +192,7 @@ def _before_difference(model: TrainedModel, traces: Sequence[Trace]) -> tuple[Te
     for n, both in enumerate(zip(*written, strict=False)):
         if both[0] != both[1]:
             return inputs[0][:, : n + 1], list(both)
-    raise UserError("the model writes one target for both sources: give a target prefix, or change another word")
+    raise UserError("the model writes the same target for both sources: give a target prefix, or change another word")
 
 
 def answer_id(model: TrainedModel, text: str) -> int:

@@ -140,12 +140,12 @@ def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWe
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
-def test_a_target_is_that_of_a_greedy_search(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
+def test_a_target_is_the_result_of_a_greedy_search(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
     page = open_web(name, {"target": "", "panel": "attention"})
     expected = models[name].translate(SOURCE, beam=1)
     ids = models[name].translator.target_ids(expected)
     assert page.tokens("written").count() == len(ids)
-    assert "The target is that of a greedy search" in page.status()
+    assert "The target is the result of a greedy search" in page.status()
     shown = page.tokens("written").all_inner_texts()
     assert [text.replace("␣", " ") for text in shown[:-1]] == models[name].tokenizer.tokens(ids[1:])
 

@@ -5,7 +5,7 @@ import { test } from "node:test";
 const SERVING = "../../../src/glassformer/inspector";
 const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
 const { blocksOf, headsOf, keyHead, stacksOf, stagesOf } = await import(`${PAGE}/stages.js`);
-const { SHOWN, laneOf, placed, pooled, rowOf } = await import(`${PAGE}/flow_scene.js`);
+const { SHOWN, columnLayout, laneOf, pooled, rowOf } = await import(`${PAGE}/flow_scene.js`);
 const { dotProduct, largest, moments, numberLines } = await import(`${PAGE}/flow_numbers.js`);
 const { readPlace } = await import(`${PANELS}/flow.js`);
 
@@ -122,7 +122,7 @@ test("columns do not overlap; a wide picture keeps the current sublayer open", (
   const wide = { ...DECODER, tensors: [["encoder.embeddings", [4, 16]], ["decoder.embeddings", [5, 16]], ...block("decoder.blocks.0", parts), ...block("decoder.blocks.1", parts), ["decoder.final", [5, 16]]] };
   const stages = stagesOf(wide, { stack: "decoder", block: 0 });
   const [lane, source] = [laneOf("target", Array(14).fill("a"), 0), laneOf("source", Array(14).fill("b"), 0)];
-  const layout = (id) => placed({ stages, current: stages.findIndex((stage) => stage.id === id), lane, source, key: 0, dark: false, rows: () => null, bars: [] });
+  const layout = (id) => columnLayout({ stages, current: stages.findIndex((stage) => stage.id === id), lane, source, key: 0, dark: false, rows: () => null, bars: [] });
   for (const id of ["tokens", "self_attn.scores", "cross_attn.values", "ff"]) {
     const { columns, width } = layout(id);
     for (let i = 1; i < columns.length; i++) assert.ok(columns[i].x >= columns[i - 1].x + columns[i - 1].width);

@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 const PAGE = "../../../src/glassformer/inspector/page";
 const { labelAfter, labelsOf, lettersOf, partText } = await import(`${PAGE}/letters.js`);
-const { directionOf, directionOfText, runsOf, seenOrder } = await import(`${PAGE}/direction.js`);
+const { directionOf, directionOfText, runsOf, visualOrder } = await import(`${PAGE}/direction.js`);
 
 /** The readable tokens of a text that is cut into single bytes. */
 const bytesOf = (text) => [...new TextEncoder().encode(text)].map((byte) => (byte < 0x80 ? String.fromCharCode(byte) : `<0x${byte.toString(16).toUpperCase()}>`));
@@ -48,9 +48,9 @@ test("a predicted token that completes a letter is named by it", () => {
 test("tokens are seen in the order of writing", () => {
   assert.deepEqual([directionOf("שלום"), directionOf(" سلام"), directionOf("日"), directionOf(" 12"), directionOf("!")], ["rtl", "rtl", "ltr", "ltr", null]);
   assert.equal(directionOfText("12 שלום abc"), "rtl", "the first letter decides, not a number");
-  assert.deepEqual(seenOrder(["abc", " ", "def"]), [0, 1, 2]);
-  assert.deepEqual(seenOrder(["של", "ום", " ", "עולם"]), [3, 2, 1, 0]);
-  assert.deepEqual(seenOrder(["see ", "של", " ", "ום", " now"]), [0, 3, 2, 1, 4], "Hebrew inside English");
-  assert.deepEqual(seenOrder(["של", "12", "34", "ום"]), [3, 1, 2, 0], "a number of two tokens inside Hebrew");
+  assert.deepEqual(visualOrder(["abc", " ", "def"]), [0, 1, 2]);
+  assert.deepEqual(visualOrder(["של", "ום", " ", "עולם"]), [3, 2, 1, 0]);
+  assert.deepEqual(visualOrder(["see ", "של", " ", "ום", " now"]), [0, 3, 2, 1, 4], "Hebrew inside English");
+  assert.deepEqual(visualOrder(["של", "12", "34", "ום"]), [3, 1, 2, 0], "a number of two tokens inside Hebrew");
   assert.deepEqual(runsOf(["rtl", null, "ltr"], "rtl"), [{ direction: "rtl", from: 0, to: 2 }, { direction: "ltr", from: 2, to: 3 }]);
 });

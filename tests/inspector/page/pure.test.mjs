@@ -5,9 +5,9 @@ import { deflateSync } from "node:zlib";
 
 const SERVING = "../../../src/glassformer/inspector";
 const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
-const { colourOf, colourTable, inkOn, luminance, oklch, place, tokenColour } = await import(`${PAGE}/colours.js`);
+const { colourOf, colourTable, inkOn, luminance, oklch, scalePosition, tokenColour } = await import(`${PAGE}/colours.js`);
 const { floats, fromBase64, inflate, parseShape, weights16 } = await import(`${PAGE}/decode.js`);
-const { DEFAULTS, Store, decodeHash, encodeHash, isSame, mainSide, messagesOf, positionText, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
+const { DEFAULTS, Store, decodeHash, encodeHash, isAtPosition, mainSide, messagesOf, positionText, selectedPosition, shownPosition } = await import(`${PAGE}/state.js`);
 const { toCsv } = await import(`${PAGE}/export.js`);
 const { compact, count, duration, fixed, percent, shortened, signed, visible } = await import(`${PAGE}/text.js`);
 const { canonical, requireSame, Source, withQuery } = await import(`${PAGE}/source.js`);
@@ -31,8 +31,8 @@ test("lightness of the sequential scale is monotone", () => {
 });
 
 test("the diverging scale has 0 in the centre, and its ends differ for colour-blind readers", () => {
-  assert.equal(place(0, "diverging", [-1, 4]), 0.5);
-  assert.equal(place(-4, "diverging", [-1, 4]), 0);
+  assert.equal(scalePosition(0, "diverging", [-1, 4]), 0.5);
+  assert.equal(scalePosition(-4, "diverging", [-1, 4]), 0);
   for (const dark of [false, true]) {
     const [low, middle, high] = [-1, 0, 1].map((x) => colourOf(x, "diverging", [-1, 1], dark));
     assert.ok(low[0] > low[2] && high[2] > high[0]);
@@ -107,7 +107,7 @@ test("positions: the selected one, the last one, and the one under the pointer",
   assert.equal(selectedPosition({ ...state, pos: 9 }), 2);
   assert.equal(shownPosition({ ...state, pos: 0, hover: { side: "written", index: 1 } }), 1);
   assert.equal(shownPosition({ ...state, pos: 0, hover: { side: "source", index: 1 } }), 0);
-  assert.ok(isSame({ side: "written", index: 1 }, "target", 1) && !isSame({ side: "source", index: 1 }, "target", 1));
+  assert.ok(isAtPosition({ side: "written", index: 1 }, "target", 1) && !isAtPosition({ side: "source", index: 1 }, "target", 1));
 });
 
 test("CSV quotes commas, quotes, line ends and outer spaces", () => {
@@ -168,7 +168,7 @@ test("pooling keeps the largest size of signed numbers", () => {
   assert.deepEqual([...pooled].map((x) => Math.round(10 * x) / 10), [-0.9, 0.2]);
 });
 
-test("a badge shows the pattern furthest beyond uniform attention, and only by the margin", () => {
+test("a badge shows the pattern with the largest excess over uniform attention, if that is at least the margin", () => {
   const uniform = { previous: 0.1, induction: 0.05, first: 0.1, entropy: 2 };
   const rule = { margin: 0.2, layer: 1 };
   assert.deepEqual(badgeOf({ previous: 0.9, first: 0.2, entropy: 3 }, uniform, "best", rule), { name: "previous", value: 0.9 });

@@ -5,7 +5,7 @@ import { test } from "node:test";
 const PAGE = "../../../src/glassformer/inspector/page";
 const { PATTERNS, QUESTIONS, clearest, questionsOf, repeated } = await import(`${PAGE}/questions.js`);
 const { beginsOfWords, wordsOf } = await import(`${PAGE}/output_questions.js`);
-const { headColour, layerLines, placeOf, tokenOf, MAX_LINES } = await import(`${PAGE}/layers.js`);
+const { headColour, layerLines, cellOf, tokenOf, MAX_LINES } = await import(`${PAGE}/layers.js`);
 
 const EVERYTHING = { answers: () => true };
 const DECODER = { kind: "decoder", attention: { decoder: {} }, has_head_over_tokens: true, is_additive: true, labels: [], max_len: 32, architecture: [] };
@@ -44,7 +44,7 @@ test("an induction head is answered with its token, its weight and its name", as
   const answers = { scores: { best: [{ name: "previous", kind: "decoder", layer: 0, head: 0, is_found: true }, { name: "induction", kind: "decoder", layer: 1, head: 0, is_found: true }], kinds: {} } };
   const app = { store: { state: { run, model: DECODER } }, data: { json: async (_run, what) => answers[what], head: async () => ({ rows: 5, columns: 5, values }) } };
   const found = await QUESTIONS[0].ask(app, run);
-  assert.equal(found.seen, "Row 3 of this attention map, in the frame, is token 3 “a”: it puts 75.0 % of its weight on token 1 “b”.");
+  assert.equal(found.seen, "Row 3 of this attention map has a frame and belongs to token 3 “a”. It puts 75.0 % of its weight on token 1 “b”.");
   assert.match(found.means, /induction head/);
   assert.deepEqual(found.view, { panel: "attention", kind: "decoder", layer: 1, head: 0, shown: "matrix", pos: 3 });
   assert.deepEqual(found.lit, { hover: { side: "target", index: 3 }, across: { side: "target", index: 1 } });
@@ -78,6 +78,6 @@ test("the lines of all layers are bounded, and each layer has its share", () => 
   const chosen = layerLines(thumbnails, { row: 7, head: 3 });
   assert.ok(chosen.length > layers && chosen.every(({ row, head }) => row === 7 && head === 3));
   assert.equal(new Set(Array.from({ length: 16 }, (_, head) => headColour(head, 16, false))).size, 16);
-  assert.deepEqual([tokenOf(1, 48, 96), placeOf(95, 48, 96), placeOf(2, 5, 5)], [2, 47, 2]);
-  for (const tokens of [48, 50, 96, 100, 128]) for (let place = 0; place < 48; place++) assert.equal(placeOf(tokenOf(place, 48, tokens), 48, tokens), place);
+  assert.deepEqual([tokenOf(1, 48, 96), cellOf(95, 48, 96), cellOf(2, 5, 5)], [2, 47, 2]);
+  for (const tokens of [48, 50, 96, 100, 128]) for (let place = 0; place < 48; place++) assert.equal(cellOf(tokenOf(place, 48, tokens), 48, tokens), place);
 });

@@ -1,7 +1,7 @@
 // Parts of all widgets. Each widget defines `draw(place, data)`, which replaces the static picture in `place`.
 const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
 
-/** Return an element with attributes and children; texts become text nodes. */
+/** Return an element with attributes and children. Strings become text nodes. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -13,7 +13,7 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** Return a labelled slider. `values` are its positions; `changed(value)` is called for each new one. */
+/** Return a labelled slider over `values`. A move calls `changed(value)`. */
 function slider(label, values, start, changed, shown = String) {
   const output = element("output", { style: "min-width: 4em; font-variant-numeric: tabular-nums" });
   const input = element("input", { type: "range", min: 0, max: values.length - 1, step: 1, style: "flex: 1; max-width: 22em" });
@@ -28,15 +28,15 @@ function slider(label, values, start, changed, shown = String) {
   return { row, update };
 }
 
-/** Return a labelled tick box. */
-function tick(label, start, changed) {
+/** Return a labelled checkbox. */
+function checkbox(label, start, changed) {
   const input = element("input", { type: "checkbox" });
   input.checked = start;
   input.addEventListener("change", () => changed(input.checked));
   return element("label", { style: "display: inline-flex; gap: 0.4em; margin: 0.3em 1.2em 0.3em 0" }, input, label);
 }
 
-/** Return a table row with a bar whose length is `share` (0 to 1) of the width. */
+/** Return a row with a label, a bar and a text. `share` (0 to 1) is the length of the bar. */
 function bar(label, share, text, colour) {
   const inner = element("div", { style: `width: ${(100 * share).toFixed(2)}%; height: 1em; background: ${colour}` });
   return element(

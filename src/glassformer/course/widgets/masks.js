@@ -1,4 +1,4 @@
-// Which keys each query may attend to. data: {tokens: [text], padding: number of padding tokens at the end}
+// Table of the keys that each query may attend to. data: {tokens: [text], padding: number of padding tokens at the end}
 function draw(place, data) {
   const n = data.tokens.length;
   const settings = { causal: true, padding: true, window: n };
@@ -27,6 +27,6 @@ function draw(place, data) {
   };
   const widths = data.tokens.map((_, i) => i + 1);
   const window = slider("window (keys)", widths, n, change("window"));
-  fill(place, tick("causal", true, change("causal")), tick("padding hidden", true, change("padding")), window.row, shown);
+  fill(place, checkbox("causal", true, change("causal")), checkbox("mask the padding", true, change("padding")), window.row, shown);
   window.update();
 }

@@ -9,7 +9,7 @@ function draw(place, data) {
         element("code", { style: `border: 1px solid ${COLOURS[i % 2]}; border-radius: 4px; padding: 0 0.3em; margin-right: 0.2em; white-space: pre` }, symbol))));
     const count = state.words.reduce((total, symbols) => total + symbols.length, 0);
     shown.replaceChildren(
-      element("p", { style: "margin: 0.4em 0" }, state.merge ? `newest merge: ${state.merge}` : "single characters", `; ${count} tokens`),
+      element("p", { style: "margin: 0.4em 0" }, state.merge ? `latest merge: ${state.merge}` : "single characters", `; ${count} tokens`),
       ...rows,
     );
   };

@@ -1,4 +1,4 @@
-// Softmax of dot products, with and without the factor 1/√d. data: {normal: [[number]]}: rows of draws, one per key
+// Softmax of dot products, with and without the factor 1/√d. data: {normal: [[number]]}: products of random numbers, one row per key
 function draw(place, data) {
   const shown = element("div");
   const widths = data.normal[0].map((_, i) => i + 1).filter((d) => Number.isInteger(Math.log2(d)));

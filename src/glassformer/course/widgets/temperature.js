@@ -16,7 +16,7 @@ function draw(place, data) {
     const rows = found.slice(0, data.n_shown).map((share, place) =>
       bar(data.tokens[order[place]], share, `${(100 * share).toFixed(1)} %`, kept[place] ? COLOURS[0] : "#8888"));
     const n = kept.filter((keeps) => keeps).length;
-    shown.replaceChildren(...rows, element("p", { style: "margin: 0.4em 0" }, `${n} of ${data.tokens.length} tokens can be drawn`));
+    shown.replaceChildren(...rows, element("p", { style: "margin: 0.4em 0" }, `${n} of ${data.tokens.length} tokens can be sampled`));
   };
   const change = (name) => (value) => {
     settings[name] = value;

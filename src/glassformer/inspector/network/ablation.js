@@ -1,6 +1,6 @@
 /**
- * Ablation: a run without some parts of the network, and the change of its measure. The rules are those of
- * `inspection/ablation.py` and `inspection/measures.py`.
+ * Ablation: run a network without some of its parts, and measure the change. Same rules as `inspection/ablation.py` and
+ * `inspection/measures.py`.
  *
  * @import { Model } from "../page/types.js"
  * @import { ComputedRun } from "./computed_run.js"
@@ -18,21 +18,21 @@ import { range } from "./stacks.js";
 import { widthOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
-/** The tensor that the feed-forward of a block adds to the residual stream. @param {string} block @param {TransformerConfig} config */
+/** Return the name of the tensor that the feed-forward of a block adds to the residual stream. @param {string} block @param {TransformerConfig} config */
 export function feedForwardName(block, config) {
   return `${block}.${hasOutNorms(config) ? "ff_out_norm" : "ff"}`;
 }
 
 /**
- * Return a tap that switches parts off: it changes the tensors that it receives. A head's context and the output of a
- * feed-forward become zero, or their mean over the positions of an unchanged run; a layer returns its input.
+ * Return a tap that switches parts off by changing the tensors that it receives. The context of a head and the output
+ * of a feed-forward become 0, or their mean over the positions of the unchanged run. A layer returns its input.
  * @param {string[]} parts
  * @param {TransformerConfig} config
  * @param {Map<string, Tensor> | null} means tensors of the unchanged run
  * @returns {NonNullable<Tap>}
  */
-export function ablating(parts, config, means) {
-  /** By the name of a tensor, the heads that are off; null for the whole tensor. @type {Map<string, number[] | null>} */
+function ablating(parts, config, means) {
+  /** Heads that are off, by tensor name; null for the whole tensor. @type {Map<string, number[] | null>} */
   const replaced = new Map();
   const skipped = new Set();
   for (const part of parts) {
@@ -55,7 +55,7 @@ export function ablating(parts, config, means) {
 }
 
 /**
- * Replace the numbers of some heads by zero, or by the mean of their positions in `mean`.
+ * Set the values of some heads to 0, or to their mean over the positions of `mean`.
  * @param {Tensor} x (1, H, T, W), or (1, T, D) with one part
  * @param {number[]} heads
  * @param {number} nHeads
@@ -75,7 +75,7 @@ function replace(x, heads, nHeads, mean) {
 }
 
 /**
- * Return the measure of outputs beside those of the unchanged run.
+ * Return the measure that compares outputs with those of the unchanged run.
  * @param {ComputedRun} run
  * @returns {Measure}
  */
@@ -86,7 +86,7 @@ function measureOf(run) {
   if (measure === "loss" && !labels.some((label) => label !== null)) throw new TextError("the text has one token, and the first token is not scored: give a longer text");
   if (measure === "loss") return { name: "loss", value: (changed) => lossOf(changed, labels) };
   if (measure === "change") return { name: "change", value: (changed) => meanOf(Array.from(changed.data, (x, i) => Math.abs(x - unchanged.data[i]))) };
-  if (measure === "each label") return { name: "kl", value: (changed) => ofEachLabel(unchanged.data, changed.data) };
+  if (measure === "each label") return { name: "kl", value: (changed) => multiLabelDivergence(unchanged.data, changed.data) };
   if (measure === "span") return { name: "kl", value: (changed) => divergence(column(unchanged, 0), column(changed, 0)) + divergence(column(unchanged, 1), column(changed, 1)) };
   const rows = range(0, unchanged.data.length / widthOf(unchanged));
   const masks = measure === "tokens" ? rows.filter((t) => ids[t] === mask?.id) : [];
@@ -95,10 +95,10 @@ function measureOf(run) {
 }
 
 /**
- * Answer the measure and the predictions before and after parts are switched off.
+ * Return the measure and the predictions before and after some parts are switched off.
  * @param {ComputedRun} run
  * @param {TransformerConfig} config
- * @param {{off: string, mean: boolean}} what names with commas
+ * @param {{off: string, mean: boolean}} what `off` are names of parts, separated by commas
  */
 export async function ablate(run, config, { off, mean }) {
   const measure = measureOf(run);
@@ -114,11 +114,11 @@ export async function ablate(run, config, { off, mean }) {
 
 /**
  * @typedef {{measure: Measure["name"], loss: number, changes: Map<string, number>}} Measured
- * The measure of a text, and its change without each part alone.
+ * The measure of a text, and its change for each part that is switched off alone.
  */
 
 /**
- * Return the change of the measure for each part, one at a time; `mean` replaces it by its mean in place of zero.
+ * Return the change of the measure for each part alone. With `mean`, a part is replaced by its mean; otherwise by 0.
  * @param {ComputedRun} run
  * @param {TransformerConfig} config
  * @param {boolean} mean
@@ -136,7 +136,7 @@ export async function measured(run, config, mean) {
 }
 
 /**
- * The parts of a model by kind and layer: heads, feed-forwards and layers.
+ * Return the parts of a model by kind and layer: heads, feed-forwards and layers.
  * @param {Model["attention"]} attention
  * @param {TransformerConfig} config
  */
@@ -152,7 +152,7 @@ function partsOf(attention, config) {
 }
 
 /**
- * Answer the means of the changes over texts, each beside the mean of the other parts of its type.
+ * Return the mean change over texts for each part. The baseline is the mean of the other parts of its type.
  * @param {Measured[]} texts
  * @param {Model["attention"]} attention
  * @param {TransformerConfig} config
@@ -177,7 +177,7 @@ export function effects(texts, attention, config) {
  * @param {{off: string, mean: boolean}} what
  */
 export async function without(run, config, { off, mean }) {
-  const changed = run.again();
+  const changed = run.copy();
   await changed.compute(ablating(off.split(","), config, mean ? run.tensors : null));
   return changed;
 }
@@ -197,13 +197,13 @@ function lossOf(logits, labels) {
  * @param {Float32Array} before
  * @param {Float32Array} after
  */
-export function divergence(before, after) {
+function divergence(before, after) {
   const [p, q] = [logSoftmax(before), logSoftmax(after)];
   return p.reduce((sum, x, i) => sum + (x === -Infinity ? 0 : Math.exp(x) * (x - q[i])), 0);
 }
 
-/** KL divergence of labels that are each present or absent. @param {Float32Array} before @param {Float32Array} after */
-function ofEachLabel(before, after) {
+/** Compute the KL divergence of independent labels: the sum over the labels. @param {Float32Array} before @param {Float32Array} after */
+function multiLabelDivergence(before, after) {
   return before.reduce((sum, x, i) => sum + divergence(Float32Array.of(x, 0), Float32Array.of(after[i], 0)), 0);
 }
 

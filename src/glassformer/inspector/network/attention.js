@@ -22,7 +22,7 @@ import { after, columns, linear, tapped, zeros } from "./tensors.js";
  * @param {number} nHeads
  * @returns {Tensor}
  */
-export function splitHeads(x, nHeads) {
+function splitHeads(x, nHeads) {
   const [nTokens, total] = x.shape;
   const width = total / nHeads;
   const y = zeros(nHeads, nTokens, width);
@@ -40,7 +40,7 @@ export function splitHeads(x, nHeads) {
  * @param {Tensor} x
  * @returns {Tensor}
  */
-export function joinHeads(x) {
+function joinHeads(x) {
   const [nHeads, nTokens, width] = x.shape;
   const y = zeros(nTokens, nHeads * width);
   for (let head = 0; head < nHeads; head++) {
@@ -133,7 +133,7 @@ export class MultiHeadAttention {
     return this.attend(this.projectQuery(x), memory, { allowed: null, bias: null }, tap);
   }
 
-  /** The bias of the values of each head, (1, H·W); zeros without one. A key-value head serves several heads. */
+  /** Return the value bias of each head, (1, H·W); zeros without a bias. Several query heads share a key-value head. */
   valueBias() {
     const { n_heads, n_kv_heads, d_value } = this.sizes;
     const [, bias = null] = this.qkv ?? this.v ?? [];

@@ -1,6 +1,6 @@
 /**
- * Direct logit attribution: the logit of a token as a sum of terms, one for each part that writes to the residual stream. The
- * rules are those of `inspection/attribution.py` and `inspection/writes.py`.
+ * Direct logit attribution: the logit of a token as a sum of terms, one for each part that writes to the residual
+ * stream. Same rules as `inspection/attribution.py` and `inspection/writes.py`.
  *
  * @import { MultiHeadAttention } from "./attention.js"
  * @import { ComputedRun } from "./computed_run.js"
@@ -8,7 +8,8 @@
  * @import { Transformer, TransformerConfig } from "./transformer.js"
  * @import { Attribution, Term } from "../panels/attribution.js"
  *
- * @typedef {{name: string, vector: Tensor}} Written what a part adds to the residual stream at the position, (1, D)
+ * @typedef {{name: string, vector: Tensor}} Written the vector that a part adds to the residual stream at the position,
+ * (1, D)
  */
 
 import { ServerError } from "../page/source.js";
@@ -24,10 +25,10 @@ import { add, linear, rowAt, widthOf, zeros } from "./tensors.js";
 const N_DEVIATIONS = 2;
 
 /**
- * Answer the terms of the logit of a token at a position, or of the difference of the logits of two tokens.
+ * Return the terms of the logit of a token at a position, or of the difference of the logits of two tokens.
  * @param {ComputedRun} run
  * @param {TransformerConfig} config
- * @param {{position: number | null, token: string, against: string}} what the token is by default the prediction
+ * @param {{position: number | null, token: string, against: string}} what `token` is by default the prediction
  * @returns {Attribution}
  */
 export function attribution(run, config, { position, token, against }) {
@@ -45,8 +46,8 @@ export function attribution(run, config, { position, token, against }) {
 }
 
 /**
- * Return the terms in the order of the computation. With the final norm at the scale that it has at the last residual stream,
- * norm and head are one linear map plus a constant.
+ * Return the terms in the order of the computation. The scale of the final norm is fixed to its value for the last
+ * residual stream, so norm and head together are a linear map plus a constant.
  * @param {ComputedRun} run
  * @param {Transformer} network
  * @param {TransformerConfig} config
@@ -58,16 +59,16 @@ function termsOf(run, network, config, position, token, against) {
   const { name, blocks } = network.headStack;
   const last = blocks.length ? `${name}.blocks.${blocks.length - 1}.residual` : `${name}.embeddings`;
   const at = (/** @type {string} */ tensor) => rowAt(run.tensor(tensor), position);
-  const none = zeros(1, config.d_model);
-  const final = config.final_norm ? frozenNorm(network.weights, `${name}.final_norm`, config, at(last)) : { map: same, shift: none };
+  const zero = zeros(1, config.d_model);
+  const final = config.final_norm ? frozenNorm(network.weights, `${name}.final_norm`, config, at(last)) : { map: same, shift: zero };
   const parts = writtenBy(run, network, config, position);
   const read = zeros(parts.length + 2, config.d_model);
-  [...parts.map(({ vector }) => final.map(vector)), final.shift, none].forEach((vector, i) => read.data.set(vector.data, i * config.d_model));
+  [...parts.map(({ vector }) => final.map(vector)), final.shift, zero].forEach((vector, i) => read.data.set(vector.data, i * config.d_model));
   const outputs = network.output(read);
-  const ofNothing = logitsAt(outputs, parts.length + 1);
+  const ofZero = logitsAt(outputs, parts.length + 1);
   /** @type {Record<string, Term>} */
   const terms = {};
-  parts.forEach((part, i) => { terms[part.name] = termOf(logitsAt(outputs, i).map((x, id) => x - ofNothing[id]), token, against); });
+  parts.forEach((part, i) => { terms[part.name] = termOf(logitsAt(outputs, i).map((x, id) => x - ofZero[id]), token, against); });
   return { ...terms, output_bias: termOf(logitsAt(outputs, parts.length), token, against) };
 }
 
@@ -120,20 +121,21 @@ export function headOutput({ out, sizes }, context, valueBias, head) {
 }
 
 /**
- * Return the term of a part from what it adds to all logits, beside mean and standard deviation over the vocabulary.
+ * Return the term of a part with its mean and standard deviation over the vocabulary. `logits` is the vector that the
+ * part adds to the logits.
  * @param {Float32Array} logits
  * @param {number} token
  * @param {number | null} against
  * @returns {Term}
  */
-export function termOf(logits, token, against) {
+function termOf(logits, token, against) {
   const mean = logits.reduce((sum, x) => sum + x, 0) / logits.length;
   const deviation = Math.sqrt(logits.reduce((sum, x) => sum + (x - mean) ** 2, 0) / logits.length);
   const term = against === null ? { value: logits[token], mean, deviation } : { value: logits[token] - logits[against], mean: 0, deviation: Math.SQRT2 * deviation };
   return { ...term, is_beyond: Math.abs(term.value - term.mean) > N_DEVIATIONS * term.deviation };
 }
 
-/** The terms of each layer, one row per attention: heads, bias, feed-forward; null for a part that a row does not have. @param {string[]} names */
+/** Arrange the terms in a grid with one row per attention: heads, bias, feed-forward; null for a part that a row lacks. @param {string[]} names */
 function gridOf(names) {
   const ofLayers = names.filter((name) => name.includes("."));
   const rows = [...new Set(ofLayers.map((name) => name.split(".", 2).join(" ")))];

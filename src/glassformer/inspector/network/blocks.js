@@ -14,18 +14,18 @@ import { normOf } from "./norms.js";
 import { add, scoped, tapped } from "./tensors.js";
 
 /**
- * Inputs of a block beside the hidden states.
+ * Inputs of a block other than the hidden states.
  * @typedef {{
  *   mask: Mask, rotary: {cos: Tensor, sin: Tensor} | null, memory: KeysAndValues | null, cache: KeysAndValues | null, tap: Tap,
  * }} BlockInputs
  */
 
 /**
- * Return the sizes of an attention, with the zeros of a stack resolved.
+ * Return the sizes of an attention. A size of 0 in the settings is replaced by its default.
  * @param {TransformerConfig} config
  * @param {StackConfig} stack
  */
-export function attentionSizes(config, stack) {
+function attentionSizes(config, stack) {
   const d_head = stack.d_head || config.d_model / stack.n_heads;
   return {
     n_heads: stack.n_heads,
@@ -36,7 +36,7 @@ export function attentionSizes(config, stack) {
   };
 }
 
-/** True if the outputs of sublayers are normalised before they are added. @param {TransformerConfig} config */
+/** Return true if the outputs of sublayers are normalised before they are added. @param {TransformerConfig} config */
 export function hasOutNorms(config) {
   return ["sandwich", "output"].includes(config.norm_order);
 }

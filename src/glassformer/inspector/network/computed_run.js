@@ -1,5 +1,5 @@
 /**
- * One run of a network over a text or a pair: its named tensors, and the answers of the panels about it.
+ * One run of a network on a text or a pair: its named tensors, and the data of the panels.
  *
  * @import { Model, Token } from "../page/types.js"
  * @import { LayerScores } from "./head_scores.js"
@@ -16,8 +16,8 @@
  *   random_scores: Record<string, LayerScores> | null,
  *   measure: "loss" | "tokens" | "labels" | "each label" | "span" | "change",
  * }} Facts
- * Facts of a model that do not depend on the run: the card, the names of the scores of heads, the windows of each stack, the
- * scores of the heads on random tokens (null for a recurrent model), and what an ablation compares.
+ * Facts of a model that do not depend on the run: the model card, the names of the head scores, the attention windows
+ * of each stack, the head scores on random tokens (null for a recurrent model), and the measure of an ablation.
  */
 
 import { pause } from "../page/source.js";
@@ -54,9 +54,9 @@ export class ComputedRun {
     this.tensors = new Map();
   }
 
-  /** Run the network, and keep every named tensor. @param {Tap} [change] receives each tensor first, and may change its numbers */
+  /** Run the network, and keep every named tensor. @param {Tap} [change] receives each tensor first, and may change its values */
   async compute(change = null) {
-    await pause(0); // the page answers between two runs
+    await pause(0); // let the page handle events between two runs
     const tap = (/** @type {string} */ name, /** @type {Tensor} */ x) => {
       change?.(name, x);
       this.tensors.set(name, x);
@@ -65,8 +65,8 @@ export class ComputedRun {
     await this.network.step(this.input.ids, state, tap);
   }
 
-  /** Return a run of the same input, which is not computed yet. */
-  again() {
+  /** Return a new run of the same input. `compute` fills it. */
+  copy() {
     return new ComputedRun(this.names.run, this.facts, this.reading, this.network, this.input, this.vocabulary);
   }
 
@@ -77,17 +77,17 @@ export class ComputedRun {
     return tensor;
   }
 
-  /** Number of numbers of all tensors. */
+  /** Number of values in all tensors. */
   get size() {
     return [...this.tensors.values()].reduce((sum, { data }) => sum + data.length, 0);
   }
 
-  /** Logits of a position; of a head for the whole text, position 0. @param {number} position */
+  /** Return the logits of a position. A head for the whole text has position 0 only. @param {number} position */
   logits(position) {
     return logitsAt(this.tensor("logits"), position);
   }
 
-  /** The answer to a run: tokens with predictions, and the shapes of the attention. @param {string} unknown @param {number} seconds */
+  /** Return the answer of `/api/run`: tokens with predictions, and the shapes of the attention. @param {string} unknown @param {number} seconds */
   answer(unknown, seconds) {
     const { model } = this.facts;
     const attention = Object.fromEntries(Object.entries(model.attention).map(([kind, size]) => {
@@ -98,26 +98,26 @@ export class ComputedRun {
     return { ...this.names, kind: model.kind, ...none, ...this.tokens(), attention, unknown, cut: this.input.note, seconds };
   }
 
-  /** The tokens of all sides with their predictions. */
+  /** Return the tokens of all sides with their predictions. */
   tokens() {
     const { reading: { rules, tokenizer, sourceTokenizer }, input: { ids, sourceIds } } = this;
     if (rules.is_pair) {
-      const [target, written] = [this.plain(tokenizer, ids), this.plain(tokenizer, [...ids.slice(1), rules.end_id])];
+      const [target, written] = [this.plainTokens(tokenizer, ids), this.plainTokens(tokenizer, [...ids.slice(1), rules.end_id])];
       this.predict(target);
       const loss = this.score(written, 0);
       target.slice(1).forEach((token, i) => Object.assign(token, { log_prob: written[i].log_prob, rank: written[i].rank }));
-      return { source: this.plain(sourceTokenizer, sourceIds), target, written, ...loss };
+      return { source: this.plainTokens(sourceTokenizer, sourceIds), target, written, ...loss };
     }
-    const tokens = this.plain(tokenizer, ids);
+    const tokens = this.plainTokens(tokenizer, ids);
     if (this.facts.model.is_causal) {
       this.predict(tokens);
       return { target: tokens, ...this.score(tokens.slice(1), 0) };
     }
-    return { source: tokens, ...this.ofEncoder(tokens) };
+    return { source: tokens, ...this.encoderPredictions(tokens) };
   }
 
-  /** Add the predictions of a text's encoder to its tokens, or return labels or a number. @param {Token[]} tokens */
-  ofEncoder(tokens) {
+  /** Add the predictions of an encoder to its tokens, or return the labels or the number of the text. @param {Token[]} tokens */
+  encoderPredictions(tokens) {
     const { outputs, model } = this.facts;
     if (outputs === "number") return { number: this.logits(0)[0] };
     if (outputs === "labels") {
@@ -133,8 +133,8 @@ export class ComputedRun {
     return {};
   }
 
-  /** Tokens without predictions; a special token has no bytes. @param {Tokenizer} tokenizer @param {number[]} ids @returns {Token[]} */
-  plain(tokenizer, ids) {
+  /** Return tokens without predictions. A special token has no bytes. @param {Tokenizer} tokenizer @param {number[]} ids @returns {Token[]} */
+  plainTokens(tokenizer, ids) {
     return ids.map((id) => {
       const is_special = tokenizer.special.has(id);
       const bytes = is_special ? [] : [...tokenizer.pieces[id]];
@@ -150,7 +150,7 @@ export class ComputedRun {
     });
   }
 
-  /** Add log-probability and rank of each token, given the logits from position `first` on. @param {Token[]} tokens @param {number} first */
+  /** Add log-probability and rank to each token, given the logits from position `first` on. Return the mean loss. @param {Token[]} tokens @param {number} first */
   score(tokens, first) {
     let sum = 0;
     tokens.forEach((token, i) => {
@@ -161,38 +161,38 @@ export class ComputedRun {
     return { loss: tokens.length ? -sum / tokens.length : null, n_scored: tokens.length };
   }
 
-  /** Attention weights of a layer, (1, H, T, S). @param {string} kind @param {number} layer */
+  /** Return the attention weights of a layer, (1, H, T, S). @param {string} kind @param {number} layer */
   weights(kind, layer) {
     if (this.facts.model.kind === "recurrent") return this.tensor("decoder.cross_attn.weights");
     const [stack, attention] = kind === "cross" ? ["decoder", "cross_attn"] : [kind, "self_attn"];
     return this.tensor(`${stack}.blocks.${layer}.${attention}.weights`);
   }
 
-  /** Ids of the rows and columns of an attention; null for that to a source. @param {string} kind */
+  /** Return the ids of the rows and columns of an attention; null for cross-attention. @param {string} kind */
   idsOf(kind) {
     if (kind === "cross") return null;
     return kind === "encoder" && this.reading.rules.is_pair ? this.input.sourceIds : this.input.ids;
   }
 
-  /** The tokens that a stack reads. @param {string} stack */
+  /** Return the names of the tokens that a stack reads. @param {string} stack */
   namesOf(stack) {
     const { reading: { rules, tokenizer, sourceTokenizer }, input: { ids, sourceIds } } = this;
     if (stack === "encoder" && rules.is_pair) return sourceIds.map((id) => sourceTokenizer.shown(id));
     return ids.map((id) => tokenizer.shown(id));
   }
 
-  /** The tokens that the decoder of a pair predicts. */
+  /** Return the names of the tokens that the decoder of a pair predicts. */
   writtenNames() {
     return [...this.input.ids.slice(1), this.reading.rules.end_id].map((id) => this.reading.tokenizer.shown(id));
   }
 
-  /** Names and shapes of the tensors in the order of the computation, and the settings. @param {object} config */
+  /** Return names and shapes of the tensors in the order of the computation, and the settings. @param {object} config */
   flow(config) {
     const tensors = [...this.tensors].map(([name, { shape }]) => [name, shape.slice(1)]).filter(([name, shape]) => name !== "logits" && shape.length > 1);
     return { ...this.names, tensors, config };
   }
 
-  /** Rows of a tensor: the tokens from `first` on, and of an attention one head. @param {string} name @param {number | null} head @param {{first: number, count: number}} rows */
+  /** Return the rows of `count` tokens from `first` on, of one head or of all. @param {string} name @param {number | null} head @param {{first: number, count: number}} rows */
   part(name, head, { first, count }) {
     const { shape, data } = this.tensor(name);
     const [nTokens, width] = shape.slice(-2);
@@ -205,7 +205,7 @@ export class ComputedRun {
     return { shape: head === null && shape.length > 3 ? [nHeads, last - first, width] : [last - first, width], data: found };
   }
 
-  /** Scores of all heads beside those of uniform attention. */
+  /** Return the scores of all heads, and those of uniform attention as a baseline. */
   scores() {
     const { model, names, margin, windows, random_scores } = this.facts;
     const kinds = Object.fromEntries(Object.entries(model.attention).map(([kind, { layers, heads }]) => {
@@ -224,7 +224,7 @@ export class ComputedRun {
     return { ...this.names, names, margin, best, kinds };
   }
 
-  /** Weights from the written tokens to the source: of a head, or the mean of a layer. @param {number | null} layer @param {number | null} head */
+  /** Return the weights from the written tokens to the source: those of a head, or the mean over the heads of a layer. @param {number | null} layer @param {number | null} head */
   alignment(layer, head) {
     const { layers, heads } = this.facts.model.attention.cross ?? { layers: 1, heads: 1 };
     const weights = this.weights("cross", layer ?? layers - (layers >= 4 ? 2 : 1));
@@ -236,7 +236,7 @@ export class ComputedRun {
     return { ...this.names, rows: "written", columns: "source", weights: matrix, links };
   }
 
-  /** The prediction of each layer at each position, by the head of the last one. @param {boolean} norm */
+  /** Return the prediction of each layer at each position: the output head, applied to the residual stream of the layer. @param {boolean} norm */
   lens(norm) {
     const network = /** @type {Transformer} */ (this.network);
     const places = network.headStack.residuals();
@@ -253,7 +253,7 @@ export class ComputedRun {
     return { ...this.names, layers: places.map(([name]) => name), cells };
   }
 
-  /** The position of an answer: the last one, or the first mask of a masked model. */
+  /** Return the position of the prediction: the last one, or the first mask of a masked model. */
   answerPosition() {
     const { facts: { measure }, input: { ids }, reading: { rules: { mask } } } = this;
     if (measure === "loss") return ids.length - 1;
@@ -262,7 +262,7 @@ export class ComputedRun {
     return position;
   }
 
-  /** The true token of each position; null where it is unknown. @returns {(number | null)[]} */
+  /** Return the id of the actual token that each position predicts; null if it is unknown. @returns {(number | null)[]} */
   labels() {
     const { rules } = this.reading;
     const { ids } = this.input;

@@ -1,5 +1,5 @@
 /**
- * A source of the page that computes: the routes of the server, answered by a network in this browser.
+ * Source that answers the routes of the server with a network in this browser.
  *
  * @import { Bytes } from "../page/source.js"
  * @import { Example } from "../page/types.js"
@@ -16,7 +16,8 @@
  *   vocabularies: {target: Vocabulary, source: Vocabulary | null}, random: {ids: number[], source_ids: number[]} | null,
  *   check: {ids: number[], source_ids: number[], logits: number[]}, live: object | null,
  * }} WebModel
- * What the file contains beside the weights. `check` are the last logits of PyTorch for random ids, `live` the log of the run.
+ * Contents of the file other than the weights. `check` has random ids and their last logits in PyTorch. `live` is the
+ * log of the run.
  */
 
 import { ServerError, Source } from "../page/source.js";
@@ -33,17 +34,17 @@ import { activeUnits, strongestTexts } from "./strongest.js";
 import { rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
-/** What the network computes of a run, and the other routes; panels that need another route are not offered. */
+/** Routes that this source can answer. The page leaves out panels that need another route. */
 const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch", "/api/effects", "/api/strongest"];
-/** Number of runs that are kept with all their tensors; fewer if together they have more than `MAX_NUMBERS` numbers (256 MB). */
+/** Largest number of runs that are kept. Fewer are kept if their tensors have more than `MAX_NUMBERS` values (256 MB). */
 const MAX_RUNS = 8;
 const MAX_NUMBERS = 64e6;
 const N_NEXT = 50;
-/** Largest difference from PyTorch's logits, × max(1, largest logit). */
+/** Largest difference from PyTorch's logits, relative to max(1, largest logit). */
 const TOLERANCE = 1e-3;
 
 /**
- * Compress numbers as the server does.
+ * Compress values in the format of the server.
  * @param {Float32Array<ArrayBuffer>} values
  */
 async function packed(values) {
@@ -54,8 +55,8 @@ async function packed(values) {
   return { shape: String(values.length), zlib: btoa(characters) };
 }
 
-/** Wait for an answer; a text that the model cannot read is refused as a server refuses it. @param {Promise<any>} answer */
-async function answered(answer) {
+/** Wait for an answer. Convert a `TextError` to the `ServerError` that a server would send. @param {Promise<any>} answer */
+async function withServerErrors(answer) {
   try {
     return await answer;
   } catch (error) {
@@ -63,7 +64,7 @@ async function answered(answer) {
   }
 }
 
-/** Source whose answers a network computes. */
+/** Source whose answers are computed in the browser. */
 export class ComputedSource extends Source {
   /** @param {WebModel} web @param {Uint8Array<ArrayBuffer>} weights */
   constructor(web, weights) {
@@ -73,20 +74,20 @@ export class ComputedSource extends Source {
     this.reading = new Reading(web.rules, web.vocabularies);
     this.prefix = new Prefix(this.network);
     const { tokens } = this.reading.tokenizer;
-    /** Names of all rows of the head, by id; a padded table has rows without a token. */
+    /** Names of all rows of the output head, by id. A padded vocabulary has rows without a token. */
     this.vocabulary = Array.from({ length: web.config.vocab_size }, (_, id) => (id < tokens.length ? this.reading.tokenizer.shown(id) : `<row ${id}>`));
     /** @type {Promise<void> | null} */
     this.checked = null;
     /** @type {Map<string, ComputedRun>} */
     this.runs = new Map();
     this.nRuns = 0;
-    /** How many texts of the latest set are done, and their number. */
+    /** Progress in the latest set of texts. */
     this.progress = { done: 0, total: 0 };
-    /** Units of the latest set of texts. @type {{key: string, texts: Active[]} | null} */
+    /** Activities of the units in the latest set of texts. @type {{key: string, texts: Active[]} | null} */
     this.active = null;
   }
 
-  /** Settings of a network that has parts to switch off. */
+  /** The settings, for the routes that need a Transformer. */
   get transformer() {
     return /** @type {TransformerConfig} */ (this.web.config);
   }
@@ -101,20 +102,20 @@ export class ComputedSource extends Source {
     return ROUTES.includes(route) || (route === "/api/live" && this.web.live !== null);
   }
 
-  /** Throw an error if this browser computes other logits than PyTorch. */
+  /** Check that this browser computes the logits of PyTorch; throw an error otherwise. */
   async check() {
     const { ids, source_ids, logits: expected } = this.web.check;
     const { logits } = await this.network.step(ids, /** @type {any} */ (await this.network.start(source_ids)));
     const found = logitsAt(logits, rowsOf(logits) - 1);
     const largest = Math.max(1, ...expected.map(Math.abs));
     if (expected.some((x, i) => !(Math.abs(x - found[i]) <= TOLERANCE * largest))) {
-      throw new ServerError("This browser computes other numbers than PyTorch: use another browser.", 0);
+      throw new ServerError("The results of this browser differ from those of PyTorch: use another browser.", 0);
     }
   }
 
   /** @override @param {string} path @returns {Promise<any>} */
   async get(path) {
-    return answered(this.#get(path));
+    return withServerErrors(this.#get(path));
   }
 
   /** @param {string} path @returns {Promise<any>} */
@@ -169,7 +170,7 @@ export class ComputedSource extends Source {
 
   /** @override @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
   async post(path, body) {
-    return answered(this.#post(path, body));
+    return withServerErrors(this.#post(path, body));
   }
 
   /** @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
@@ -214,7 +215,7 @@ export class ComputedSource extends Source {
   }
 
   /**
-   * Run each text of a set, and use the run.
+   * Run each text of a set, and call `use` with the run.
    * @template T
    * @param {string[]} lines
    * @param {(run: ComputedRun, number: number) => Promise<T> | T} use
@@ -299,7 +300,7 @@ export class ComputedSource extends Source {
   }
 }
 
-/** The integer of a query; null without one. @param {URLSearchParams} given @param {string} name */
+/** Return the integer of a query parameter; null without the parameter. @param {URLSearchParams} given @param {string} name */
 function number(given, name) {
   const value = given.get(name);
   return value === null ? null : Number(value);

@@ -11,7 +11,7 @@ import { linear, map, multiply, tapped } from "./tensors.js";
  * Compute the error function by formula 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7.
  * @param {number} x
  */
-export function erf(x) {
+function erf(x) {
   const t = 1 / (1 + 0.3275911 * Math.abs(x));
   const sum = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
   return Math.sign(x) * (1 - sum * Math.exp(-x * x));

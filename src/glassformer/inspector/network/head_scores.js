@@ -3,13 +3,13 @@
  *
  * @import { Tensor } from "./tensors.js"
  *
- * @typedef {Record<string, number | null>} Scores of a head, by name; null without a place that defines the score
+ * @typedef {Record<string, number | null>} Scores of a head, by name; null if no position defines the score
  * @typedef {{rows: number, columns: number, at: (t: number, s: number) => number}} Matrix
  */
 
 /** @typedef {{heads: Scores[][], uniform: Scores[]}} LayerScores of the heads of each layer, and of uniform attention */
 
-/** Scores for which heads are found. */
+/** Patterns for which the best head is looked up. */
 const PATTERNS = ["previous", "induction", "duplicate", "first"];
 /** Largest height and width of a thumbnail. */
 const THUMBNAIL = 48;
@@ -24,13 +24,14 @@ export function headOf({ shape: [, , rows, columns], data }, head) {
   return { rows, columns, at: (t, s) => data[(head * rows + t) * columns + s] };
 }
 
-/** Return the mean; null without numbers. @param {number[]} values */
+/** Return the mean; null for an empty list. @param {number[]} values */
 function mean(values) {
   return values.length ? values.reduce((sum, x) => sum + x, 0) / values.length : null;
 }
 
 /**
- * Return the scores of one head: attention to the previous, first, an equal or the next repeated token, and entropy.
+ * Return the scores of one head: mean weight on the previous token, on the token after an earlier equal token, on
+ * earlier equal tokens and on the first token; mean entropy; mean of the largest weight.
  * @param {Matrix} weights
  * @param {number[] | null} ids of rows and columns; null for cross-attention, which has entropy and sharpness only
  * @returns {Scores}
@@ -91,7 +92,7 @@ export function thumbnails({ shape: [, nHeads, rows, columns], data }) {
 }
 
 /**
- * Return (score − uniform) / (1 − uniform): 0 for uniform attention, 1 for a head that always attends there; null without it.
+ * Return (score − uniform) / (1 − uniform): 0 for uniform attention, 1 for a perfect head; null without a score.
  * @param {number | null | undefined} score
  * @param {number | null | undefined} uniform
  */
@@ -100,8 +101,8 @@ function excess(score, uniform) {
 }
 
 /**
- * Return the head with the largest excess of each score, and whether it is found: on the text and on random tokens that
- * follow twice. The smaller of the excesses on both counts.
+ * Return the best head of each pattern, and whether it is found. The excess of a head is the smaller one of its
+ * excesses on the text and on repeated random tokens.
  * @param {Record<string, LayerScores>} text scores by kind of attention
  * @param {Record<string, LayerScores>} random the scores on random tokens
  * @param {number} margin smallest excess of a head that is found

@@ -14,7 +14,8 @@ import { normOf } from "./norms.js";
 import { linear, map, reshaped, rowAt, widthOf, zeros } from "./tensors.js";
 
 /**
- * Return the layers before the output projection: a dense layer, an activation and a norm, or none.
+ * Return the layers before the output projection: a dense layer, an activation and a norm. Without them, return the
+ * identity.
  * @param {Weights} weights
  * @param {{activation?: string, norm?: string, norm_eps?: number}} config
  * @returns {Layer}
@@ -75,8 +76,8 @@ export function pool(hidden, how) {
  * @param {{pooling?: string, pooler?: string}} head
  * @returns {Head}
  */
-export function sequenceVector(weights, { pooling = "", pooler = "none" }) {
-  if (!(pooler in ACTIVATIONS)) return (hidden) => pool(hidden, pooling); // "none", and "unused": stored, not applied
+function sequenceVector(weights, { pooling = "", pooler = "none" }) {
+  if (!(pooler in ACTIVATIONS)) return (hidden) => pool(hidden, pooling); // "none", or "unused" (stored, but not applied)
   const dense = weights.linear("output.pooler");
   return (hidden) => map(linear(pool(hidden, pooling), ...dense), ACTIVATIONS[pooler]);
 }
@@ -85,7 +86,7 @@ export function sequenceVector(weights, { pooling = "", pooler = "none" }) {
  * Divide a vector by its L2 norm.
  * @param {Tensor} x
  */
-export function normalized(x) {
+function normalized(x) {
   const norm = Math.sqrt(x.data.reduce((sum, value) => sum + value * value, 0));
   return map(x, (value) => value / Math.max(norm, 1e-12));
 }
@@ -104,7 +105,7 @@ export function headOf(weights, config) {
     return (hidden) => linear(transform(hidden), ...proj);
   }
   const vector = sequenceVector(weights, head);
-  const alone = (/** @type {Tensor} */ x) => reshaped(x, widthOf(x)); // one answer for the text: without the axis of positions
+  const alone = (/** @type {Tensor} */ x) => reshaped(x, widthOf(x)); // one output per text, so no axis of positions
   if (head.kind === "vectors") return (hidden) => alone(head.normalize ? normalized(vector(hidden)) : vector(hidden));
   const proj = weights.linear("output.proj");
   const [mean, std] = [head.mean ?? 0, head.std || 1];
@@ -112,7 +113,7 @@ export function headOf(weights, config) {
 }
 
 /**
- * Return the row of a head's output that answers for a position; a head for the whole text has one row.
+ * Return the output row of a position. A head for the whole text has one row.
  * @param {Tensor} logits
  * @param {number} position
  */

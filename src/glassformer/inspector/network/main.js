@@ -1,4 +1,4 @@
-/** Page of `glassformer export --to web`: the network of this file answers in place of a server. */
+/** Page of `glassformer export --to web`: a network in this file replaces the server. */
 
 import { fromBase64 } from "../page/decode.js";
 import { start } from "../page/main.js";

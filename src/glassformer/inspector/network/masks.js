@@ -5,7 +5,7 @@
  */
 
 /**
- * Return the rules as one matrix; null if every query may attend to every key.
+ * Return the mask as one matrix; null if every query may attend to every key.
  *
  * With `causal`, a query sees keys up to its own position. With a `window` above 0, it sees keys at a distance of less
  * than `window`, itself included.

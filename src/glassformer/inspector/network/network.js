@@ -1,5 +1,5 @@
 /**
- * The network of a file: its settings and weights, and a pause between blocks of a large one.
+ * Build the network of a file, and pause between the blocks of a large network.
  *
  * @import { RecurrentConfig } from "./recurrent_stacks.js"
  * @import { TransformerConfig } from "./transformer.js"
@@ -9,7 +9,7 @@ import { RecurrentModel } from "./recurrent.js";
 import { Transformer } from "./transformer.js";
 import { Weights, readTensors } from "./weights.js";
 
-/** Networks with more parameters let the page answer between two blocks. */
+/** Number of parameters above which a network pauses between two blocks, so that the page stays responsive. */
 const LARGE = 10e6;
 
 /**
@@ -23,10 +23,10 @@ export function buildNetwork(config, tied, bytes) {
   const tensors = readTensors(bytes);
   let size = 0;
   for (const { data } of tensors.values()) size += data.length;
-  const breathe = async () => {
+  const pauseBetween = async () => {
     if (size > LARGE) await new Promise((resolve) => setTimeout(resolve));
   };
   const weights = new Weights(tensors, tied);
-  if (config.kind === "recurrent") return new RecurrentModel(/** @type {RecurrentConfig} */ (config), weights, breathe);
-  return new Transformer(/** @type {TransformerConfig} */ (config), weights, breathe);
+  if (config.kind === "recurrent") return new RecurrentModel(/** @type {RecurrentConfig} */ (config), weights, pauseBetween);
+  return new Transformer(/** @type {TransformerConfig} */ (config), weights, pauseBetween);
 }

@@ -53,7 +53,7 @@ export function rmsNorm(x, weight, eps) {
 /** @typedef {(x: Tensor) => Tensor} Layer */
 
 /**
- * Return the norm at a path, of the kind that the settings name.
+ * Return the norm at a path. The settings name its kind.
  * @param {Weights} weights
  * @param {string} path
  * @param {{norm: string, norm_eps: number}} config
@@ -65,7 +65,8 @@ export function normOf(weights, path, { norm, norm_eps }) {
 }
 
 /**
- * Return a norm as a linear map and a shift, with the scale that it has at `x` (1, D): norm(x) = map(x) + shift.
+ * Return a norm as a linear map plus a shift, with its scale fixed to the value at `x` (1, D): norm(x) = map(x) +
+ * shift.
  * @param {Weights} weights
  * @param {string} path
  * @param {{norm: string, norm_eps: number}} config

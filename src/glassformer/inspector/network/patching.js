@@ -1,6 +1,6 @@
 /**
- * Activation patching: a place of a clean run is copied into a corrupted run, one place at a time. The rules are those of
- * `inspection/patching.py`; the estimate by the gradient is left out, because these networks compute no gradients.
+ * Activation patching: copy one activation at a time from a clean run into a corrupted run. Same rules as
+ * `inspection/patching.py`. The estimate by the gradient is left out, because these networks compute no gradients.
  *
  * @import { ComputedRun } from "./computed_run.js"
  * @import { Input, Reading } from "./reading.js"
@@ -26,7 +26,7 @@ import { range } from "./stacks.js";
 import { TextError } from "./tokenizer.js";
 
 /**
- * Answer the share that each place restores: means over the pairs of a request.
+ * Return the share of the logit difference that each patch restores: means over the pairs of a request.
  * @param {Tools} tools
  * @param {Request} request
  * @returns {Promise<Omit<Patching, "model">>}
@@ -65,14 +65,14 @@ export async function patch(tools, { parts, stack, more_clean, more_corrupted, .
   };
 }
 
-/** The names of the patched places of a pair: tokens, or `clean/corrupted` where the runs differ, or heads. @param {Pair} pair @param {string} parts @param {string} stack */
+/** Return the names of the columns of a pair: tokens, or `clean/corrupted` where the runs differ, or heads. @param {Pair} pair @param {string} parts @param {string} stack */
 function columnsOf({ clean, corrupted }, parts, stack) {
   if (parts === "heads") return range(0, clean.facts.model.attention[stack]?.heads ?? 0).map((head) => `head ${head}`);
   const others = corrupted.namesOf(stack);
   return clean.namesOf(stack).map((name, i) => (name === others[i] ? name : `${name}/${others[i]}`));
 }
 
-/** A pair of lines; an answer may follow its text after a tab. @param {Tools} tools @param {number} number @param {string} cleanLine @param {string} corruptedLine */
+/** Return the pair of two lines. An answer may follow its text after a tab. @param {Tools} tools @param {number} number @param {string} cleanLine @param {string} corruptedLine */
 async function pairOfLines(tools, number, cleanLine, corruptedLine) {
   const [[clean, answer], [corrupted, wrong]] = [cleanLine, corruptedLine].map((line) => line.split("\t"));
   try {
@@ -100,7 +100,7 @@ async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, 
   if (isPair && !target) {
     const [one, other] = inputs.map(({ ids }) => [...ids.slice(1), end]);
     const at = one.findIndex((id, i) => other[i] !== undefined && id !== other[i]);
-    if (at < 0) throw new ServerError("the model writes one target for both sources: give a target prefix, or change another word", 400);
+    if (at < 0) throw new ServerError("the model writes the same target for both sources: give a target prefix, or change another word", 400);
     best = [one[at], other[at]];
     for (const input of inputs) input.ids = inputs[0].ids.slice(0, at + 1);
   }
@@ -123,7 +123,7 @@ function requireEqualLengths(what, [clean, corrupted]) {
 }
 
 /**
- * Return the restored share of each place, a row for each layer, and the logit differences of both runs.
+ * Return the share that each patch restores, one row per layer, and the logit differences of both runs.
  * @param {Pair} pair
  * @param {[string, string][]} places name of each layer, and of its tensor
  */
@@ -141,11 +141,11 @@ async function sharesOf({ clean, corrupted, position, answer, wrong }, places) {
     const row = [];
     for (const index of range(0, clean.tensor(name).shape[1])) {
       const from = part(clean.tensor(name), index);
-      if (part(corrupted.tensor(name), index).every((x, i) => x === from[i])) { // a copy of equal numbers restores nothing
+      if (part(corrupted.tensor(name), index).every((x, i) => x === from[i])) { // equal activations restore nothing
         row.push(0);
         continue;
       }
-      const patched = corrupted.again();
+      const patched = corrupted.copy();
       await patched.compute((one, x) => one === name && part(x, index).set(from));
       row.push((metric(patched) - ofCorrupted) / (ofClean - ofCorrupted));
     }
@@ -154,7 +154,7 @@ async function sharesOf({ clean, corrupted, position, answer, wrong }, places) {
   return { rows, clean: ofClean, corrupted: ofCorrupted };
 }
 
-/** The numbers of a position (1, T, D) or of a head (1, H, T, W), in place. @param {Tensor} x @param {number} index */
+/** Return a view of the values of a position (1, T, D) or of a head (1, H, T, W). @param {Tensor} x @param {number} index */
 function part({ shape, data }, index) {
   const size = data.length / shape[1];
   return data.subarray(index * size, (index + 1) * size);

@@ -142,7 +142,8 @@ export class RelativeBias {
 }
 
 /**
- * The function of positions (T,) whose vectors (T, D) are added to the embeddings; null for other kinds of positions.
+ * Return the function from positions (T,) to the vectors (T, D) that are added to the embeddings; null for other kinds
+ * of positions.
  * @param {Weights} weights
  * @param {string} path
  * @param {{kind: string, layout?: string, offset?: number, ends_at_base?: boolean}} positions

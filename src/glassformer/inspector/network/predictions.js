@@ -18,7 +18,7 @@ export function logSoftmax(logits) {
 }
 
 /**
- * Return the indices of the n largest numbers, largest first; of equal ones, the first ones.
+ * Return the indices of the n largest numbers, largest first. Equal numbers keep their order.
  * @param {Float32Array | Float64Array} values
  * @param {number} n
  */

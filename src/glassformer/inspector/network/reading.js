@@ -1,5 +1,5 @@
 /**
- * What a model reads and writes: a text or a pair as ids with the special tokens around it, a prefix, a target.
+ * Convert texts and pairs to ids with special tokens, and write a target by greedy search.
  *
  * @import { Example } from "../page/types.js"
  * @import { RecurrentModel } from "./recurrent.js"
@@ -22,7 +22,7 @@ import { logitsAt } from "./heads.js";
 
 const MASK = "[MASK]";
 
-/** Return ids, or throw an error if there are too many, or none, or an unknown one. @param {string} what @param {number[]} ids @param {number} longest @param {Tokenizer} tokenizer */
+/** Return ids. Throw an error if the list is empty or too long, or if an id is unknown. @param {string} what @param {number[]} ids @param {number} longest @param {Tokenizer} tokenizer */
 function required(what, ids, longest, { tokens }) {
   if (!ids.length) throw new TextError(`the ${what} is empty: give at least one token`);
   if (ids.length > longest) throw new TextError(`the ${what} has ${ids.length} tokens and the model reads at most ${longest}: shorten it`);
@@ -83,7 +83,7 @@ export class Reading {
   }
 
   /**
-   * Return the ids that the network reads for an input of the page; without a target, the network writes one.
+   * Return the ids that the network reads for an input of the page. Without a target, the network writes one.
    * @param {Example} example
    * @param {Transformer | RecurrentModel} network
    * @param {boolean} [cuts] leaves out the end of a text that is too long
@@ -101,7 +101,7 @@ export class Reading {
     const sourceIds = checked("source", this.sourceIds(source), source_max_len, this.sourceTokenizer);
     if (typeof target === "string") return { ids: checked("target", this.targetIds(target), max_len, this.tokenizer), sourceIds, note: "" };
     const written = this.tokenizer.decode(await this.greedy(sourceIds, network));
-    const note = beam > 1 ? `The target is that of a greedy search, and translate searches with a beam of ${beam}.` : "";
+    const note = beam > 1 ? `The target is the result of a greedy search; translate uses a beam of ${beam}.` : "";
     return { ids: this.targetIds(written).slice(0, max_len), sourceIds, note };
   }
 
@@ -116,7 +116,7 @@ export class Reading {
   }
 
   /**
-   * Return the ids that follow the start of a target if the most probable one is always taken, up to the end token.
+   * Write a target by greedy search. Return its ids after the start token, up to the end token.
    * @param {number[]} sourceIds
    * @param {Transformer | RecurrentModel} network
    */
@@ -142,7 +142,7 @@ export class Reading {
   }
 }
 
-/** A network that continues what it has read: the ids of a request usually begin with those of the request before. */
+/** Network with the state of the latest request. The ids of a request usually begin with those of the request before. */
 export class Prefix {
   /** @param {Transformer | RecurrentModel} network */
   constructor(network) {

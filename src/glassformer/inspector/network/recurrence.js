@@ -19,7 +19,7 @@ import { add, beside, columns, linear, map, multiply, scoped, tapped, widthOf, z
  * @param {Tensor} fromState U h + b'
  * @returns {LayerState}
  */
-export function rnnStep(fromInput, fromState) {
+function rnnStep(fromInput, fromState) {
   return [map(add(fromInput, fromState), Math.tanh)];
 }
 
@@ -33,7 +33,7 @@ export function rnnStep(fromInput, fromState) {
  * @param {Tap} [tap] receives r as "reset", z as "keep" and n as "new"
  * @returns {LayerState}
  */
-export function gruStep(fromInput, fromState, [hidden], tap = null) {
+function gruStep(fromInput, fromState, [hidden], tap = null) {
   const [ofReset, ofKeep, ofNew] = thirds(fromInput);
   const [stateReset, stateKeep, stateNew] = thirds(fromState);
   const reset = tapped(tap, "reset", map(add(ofReset, stateReset), sigmoid));
@@ -58,7 +58,7 @@ function thirds(x) {
  * @param {Tap} [tap] receives i as "write", f as "keep", g as "new", o as "read" and c' as "cell"
  * @returns {LayerState}
  */
-export function lstmStep(fromInput, fromState, [, cell], tap = null) {
+function lstmStep(fromInput, fromState, [, cell], tap = null) {
   const [sums, width] = [add(fromInput, fromState), widthOf(cell)];
   const gate = (/** @type {number} */ i, /** @type {string} */ name, /** @type {(x: number) => number} */ f) =>
     tapped(tap, name, map(columns(sums, i * width, (i + 1) * width), f));
@@ -88,7 +88,7 @@ export function joining(tap) {
   };
 }
 
-/** Step of each cell, and its number of vectors in a state. @type {Record<string, {step: (x: Tensor, h: Tensor, state: LayerState, tap?: Tap) => LayerState, parts: number}>} */
+/** Step function of each cell, and the number of vectors in its state. @type {Record<string, {step: (x: Tensor, h: Tensor, state: LayerState, tap?: Tap) => LayerState, parts: number}>} */
 const CELLS = { rnn: { step: rnnStep, parts: 1 }, gru: { step: gruStep, parts: 1 }, lstm: { step: lstmStep, parts: 2 } };
 
 /** One or several recurrent layers, in one direction or both. */

@@ -13,9 +13,9 @@ import { rowAt, rowsAt, scoped, tapped } from "./tensors.js";
 
 /** Recurrent encoder-decoder: an encoder reads the source, a bridge maps its last state, a decoder writes a target. */
 export class RecurrentModel {
-  /** @param {RecurrentConfig} config @param {Weights} weights @param {() => Promise<void>} breathe */
-  constructor(config, weights, breathe) {
-    this.breathe = breathe;
+  /** @param {RecurrentConfig} config @param {Weights} weights @param {() => Promise<void>} pauseBetween */
+  constructor(config, weights, pauseBetween) {
+    this.pauseBetween = pauseBetween;
     this.encoder = new RecurrentEncoder(weights, config);
     this.bridge = weights.hasLinear("bridge.hidden.0") ? new Bridge(weights, config.n_layers, config.cell === "lstm") : null;
     this.decoder = new RecurrentDecoder(weights, config);
@@ -45,7 +45,7 @@ export class RecurrentModel {
     /** @type {Tensor[]} */
     const outputs = [];
     for (let t = 0; t < ids.length; t++) {
-      await this.breathe();
+      await this.pauseBetween();
       const after = this.decoder.advance(rowAt(embedded, t), state, scoped(ofSteps, "decoder"));
       tapped(ofSteps, "hidden", after.read);
       outputs.push(tapped(ofSteps, "logits", this.output(after.read)));

@@ -25,7 +25,7 @@ import { add, beside, columns, linear, map, rowAt, rowsAt, scoped, tapped, width
  * @param {Tensor} x
  * @returns {Tensor}
  */
-export function backwards(x) {
+function backwards(x) {
   const y = zeros(...x.shape);
   for (let t = 0; t < x.shape[0]; t++) y.data.set(rowAt(x, x.shape[0] - 1 - t).data, t * widthOf(x));
   return y;
@@ -71,7 +71,7 @@ export class Bridge {
 }
 
 /** Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c (Bahdanau 2015, A.2.2; Goodfellow 2013). */
-export class MaxoutReadout {
+class MaxoutReadout {
   /** @param {Weights} weights @param {string} path */
   constructor(weights, path) {
     this.ofState = weights.linear(`${path}.state_proj`);
@@ -117,13 +117,13 @@ export class RecurrentDecoder {
     return { layers: first, attentional, summary, memory: this.crossAttn && this.crossAttn.projectMemory(memory) };
   }
 
-  /** The context (1, W) of a decoder state (1, D). @param {Tensor} state @param {RecurrentState} of @param {Tap} tap */
+  /** Return the context (1, W) of a decoder state (1, D). @param {Tensor} state @param {RecurrentState} of @param {Tap} tap */
   look(state, { memory }, tap) {
     const [crossAttn, keys] = [/** @type {SingleHeadAttention} */ (this.crossAttn), /** @type {{key: Tensor, value: Tensor}} */ (memory)];
     return tapped(tap, "cross_attn", crossAttn.forward(state, keys, scoped(tap, "cross_attn")));
   }
 
-  /** The vector beside the token in the input of the next step. @param {RecurrentState} state @param {Tap} tap @returns {Tensor | null} */
+  /** Return the vector that is concatenated with the token in the input of the next step. @param {RecurrentState} state @param {Tap} tap @returns {Tensor | null} */
   fed(state, tap) {
     if (this.attention.kind === "before") return this.look(state.layers[state.layers.length - 1][0], state, tap);
     return this.attention.context_every_step ? state.summary : state.attentional;

@@ -1,6 +1,6 @@
 /**
- * Numbers over a set of texts: mean, deviation and quartiles, beside a baseline of the same texts. The rules are those of
- * `inspection/spread.py`.
+ * Statistics over a set of texts: mean, standard deviation and quartiles, and a baseline on the same texts. Same rules
+ * as `inspection/spread.py`.
  *
  * @import { Beside } from "../panels/texts.js"
  */
@@ -15,13 +15,13 @@ export function meanOf(values) {
   return values.reduce((sum, x) => sum + x, 0) / values.length;
 }
 
-/** Standard deviation of a sample; NaN for one number. @param {number[]} values */
+/** Return the standard deviation of a sample; NaN for one number. @param {number[]} values */
 function deviationOf(values) {
   const mean = meanOf(values);
   return Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / (values.length - 1));
 }
 
-/** The number that a share of the values do not exceed, linear between two values. @param {number[]} values @param {number} share */
+/** Return the quantile at `share`, with linear interpolation. @param {number[]} values @param {number} share */
 export function quantile(values, share) {
   const sorted = [...values].sort((a, b) => a - b);
   const at = share * (sorted.length - 1);
@@ -30,7 +30,7 @@ export function quantile(values, share) {
 }
 
 /**
- * Return each part beside the mean of the other parts; `values` has one number per text for each part.
+ * Compare each part with the mean of the other parts. `values` has one number per text for each part.
  * @param {Record<string, number[]>} values
  * @returns {Record<string, Beside>}
  */

@@ -7,8 +7,8 @@
  * @import { Weights } from "./weights.js"
  *
  * @typedef {{layers: KeysAndValues[], memory: KeysAndValues[] | null, length: number}} TransformerState
- * The cached tokens of a decoder, and the source as keys and values of each block. A step returns a new state and keeps the
- * old one valid.
+ * Keys and values of the tokens that a decoder has read, and of the source. A step returns a new state. The old state
+ * stays valid.
  */
 
 import { Block } from "./blocks.js";
@@ -27,19 +27,19 @@ export function range(begin, end) {
   return Array.from({ length: end - begin }, (_, i) => begin + i);
 }
 
-/** Encoder stack, in which every token sees every token, or decoder stack, in which a token sees itself and earlier ones. */
+/** Encoder stack (each token attends to all tokens) or decoder stack (each token attends to itself and earlier tokens). */
 export class Stack {
   /**
    * @param {Weights} weights
    * @param {"encoder" | "decoder"} name
    * @param {TransformerConfig} config
-   * @param {() => Promise<void>} breathe waits between two blocks, so that a page answers while it computes
+   * @param {() => Promise<void>} pauseBetween pauses between two blocks, so that the page stays responsive
    */
-  constructor(weights, name, config, breathe) {
+  constructor(weights, name, config, pauseBetween) {
     const stack = /** @type {StackConfig} */ (config[name]);
     this.name = name;
     this.causal = name === "decoder";
-    this.breathe = breathe;
+    this.pauseBetween = pauseBetween;
     this.embeddings = new Embeddings(weights, `${name}.embeddings`, config);
     const hasMemory = this.causal && config.encoder !== null;
     this.blocks = range(0, stack.n_layers).map((i) => new Block(weights, `${name}.blocks.${i}`, config, stack, hasMemory));
@@ -54,12 +54,12 @@ export class Stack {
     if (kind === "relative" || config.relative_bias) this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, farthest, !this.causal);
   }
 
-  /** Names of the residual stream after the embeddings and after each block, with those of the tensors. @returns {[string, string][]} */
+  /** Return the names of the embeddings and of each block, with the names of the tensors of the residual stream after them. @returns {[string, string][]} */
   residuals() {
     return [["embeddings", `${this.name}.embeddings`], ...this.blocks.map((_, i) => /** @type {[string, string]} */ ([`block ${i}`, `${this.name}.blocks.${i}.residual`]))];
   }
 
-  /** Names of the blocks, with those of the contexts of their heads. @returns {[string, string][]} */
+  /** Return the names of the blocks, with the names of the tensors of the contexts of their heads. @returns {[string, string][]} */
   contexts() {
     return this.blocks.map((_, i) => [`block ${i}`, `${this.name}.blocks.${i}.self_attn.context`]);
   }
@@ -77,7 +77,7 @@ export class Stack {
     let x = tapped(tap, "embeddings", this.embeddings.forward(ids, queries, scoped(tap, "embeddings")));
     const layers = [];
     for (const [i, block] of this.blocks.entries()) {
-      await this.breathe();
+      await this.pauseBetween();
       const mask = { allowed: allowedPairs(queries, keys, { causal: this.causal, window: this.windows[i] }), bias };
       const inputs = { mask, rotary, memory: state.memory?.[i] ?? null, cache: state.layers[i] ?? null, tap: scoped(tap, `blocks.${i}`) };
       const after = block.forward(x, inputs);

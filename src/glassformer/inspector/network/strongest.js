@@ -1,13 +1,14 @@
 /**
- * Strongest texts: the texts of a set in which a head or a neuron is most active. The rules are those of
- * `inspection/strongest.py`; here the baseline is over all texts.
+ * Strongest texts: the texts of a set in which a head or a neuron is most active. Same rules as
+ * `inspection/strongest.py`, but the baseline is over all texts.
  *
  * @import { ComputedRun } from "./computed_run.js"
  * @import { Transformer } from "./transformer.js"
  * @import { Strongest } from "../panels/texts.js"
  *
  * @typedef {{number: number, tokens: string[], units: Float32Array[]}} Active
- * A text of the set: its place, its tokens, and the activity of each unit at each token; NaN at a token that is left out.
+ * A text of the set: its index, its tokens, and the activity of each unit at each token. The activity is NaN at a token
+ * that is left out.
  */
 
 import { ServerError } from "../page/source.js";
@@ -22,7 +23,7 @@ const N_TEXTS = 10;
  * Return the activity of all heads of an attention, or of all neurons of a feed-forward, in a run; null for a text of a
  * decoder with one token.
  * @param {ComputedRun} run
- * @param {number} number place of the text in its set
+ * @param {number} number index of the text in its set
  * @param {string} units such as `decoder.0.head`
  * @returns {Active | null}
  */
@@ -48,7 +49,7 @@ export function activeUnits(run, number, units) {
 }
 
 /**
- * Answer the strongest texts of a unit, and median and 95 % quantile of a text of the set.
+ * Return the strongest texts of a unit, and the median and the 95 % quantile over the texts of the set.
  * @param {Active[]} texts
  * @param {string} units
  * @param {number} unit

@@ -1,5 +1,5 @@
 /**
- * Numbers with a shape, and the operations on them that several layers share.
+ * Tensors, and the operations that several layers share.
  *
  * A network reads one text at a time, so its tensors have no batch axis. Letters: T queries, S keys, H heads, G key-value
  * heads, K and W widths per head, D width of the model, V vocabulary.

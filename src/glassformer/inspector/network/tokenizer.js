@@ -1,8 +1,9 @@
 /**
- * Text to ids and back, with the rules of glassformer's schemes: chunks, symbols, merges (`tokenization/pretokenize.py`).
+ * Convert text to ids and back, with the rules of glassformer's schemes: chunks, symbols, merges
+ * (`tokenization/pretokenize.py`).
  *
- * The classes of characters are those of the browser. The `tokenizers` library has those of an earlier Unicode version: it
- * may split a text at characters that later versions added (Unicode 17 added 4,700) in another way.
+ * The browser defines the character classes. The `tokenizers` library uses an earlier Unicode version, so it may split
+ * a text differently at characters that a later version added (Unicode 17 added 4,700).
  *
  * @typedef {"byte" | "char" | "word" | "whitespace" | "whole_words"} Scheme
  * @typedef {{
@@ -13,7 +14,7 @@
 
 const SPACE = "\\p{White_Space}";
 const WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
-/** Expression of the chunks of each scheme; that of `byte` equals GPT-2's (Radford 2019). @type {Record<Scheme, RegExp>} */
+/** Regular expression of the chunks of each scheme. The expression of `byte` equals GPT-2's (Radford 2019). @type {Record<Scheme, RegExp>} */
 const CHUNKS = {
   byte: new RegExp(`'(?:[stmd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^${SPACE}\\p{L}\\p{N}]+|${SPACE}+(?!\\P{White_Space})|${SPACE}+`, "gu"),
   char: /[^\n]*\n|[^\n]+/gu,
@@ -21,14 +22,14 @@ const CHUNKS = {
   whitespace: new RegExp(`[${WORD}]+|[^${WORD}${SPACE}]+`, "gu"),
   whole_words: new RegExp(`[^${SPACE}]+`, "gu"),
 };
-/** The character of `</w>` in a vocabulary; in a text, it is replaced by U+FFFD. */
+/** Character of the vocabulary that marks the end of a word. In a text, it is replaced by U+FFFD. */
 const END_OF_WORD = "␣";
 
-/** A text that a model cannot read; its message is one sentence for the reader of the page. */
+/** Error for a text that the model cannot read. The page shows its message. */
 export class TextError extends Error {}
 
 /** Return the character of each byte in the scheme `byte`: printable Latin-1 keeps its code, the others follow from U+0100. */
-export function byteCharacters() {
+function byteCharacters() {
   let other = 0x100;
   return Array.from({ length: 256 }, (_, byte) => {
     const isPrintable = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
@@ -45,7 +46,7 @@ const TO_BYTE = new Map(OF_BYTE.map((character, byte) => [character, byte]));
  * @param {Scheme} scheme
  * @returns {string[]}
  */
-export function symbolsOf(chunk, scheme) {
+function symbolsOf(chunk, scheme) {
   if (scheme === "byte") return Array.from(new TextEncoder().encode(chunk), (byte) => /** @type {string} */ (OF_BYTE[byte]));
   if (scheme === "whole_words") return [chunk];
   return scheme === "word" ? [...chunk.replaceAll(END_OF_WORD, "\ufffd"), END_OF_WORD] : [...chunk];

@@ -1,5 +1,5 @@
 /**
- * The Transformer in its three kinds, by the stacks it has: encoder, decoder or both.
+ * Transformer with an encoder, a decoder, or both.
  *
  * @import { TransformerState } from "./stacks.js"
  * @import { Tap, Tensor } from "./tensors.js"
@@ -24,15 +24,15 @@ import { scoped, tapped } from "./tensors.js";
 
 /** Transformer with an encoder (as BERT), a decoder (as GPT), or both with cross-attention (the original). */
 export class Transformer {
-  /** @param {TransformerConfig} config @param {Weights} weights @param {() => Promise<void>} breathe */
-  constructor(config, weights, breathe) {
-    this.encoder = config.encoder && new Stack(weights, "encoder", config, breathe);
-    this.decoder = config.decoder && new Stack(weights, "decoder", config, breathe);
+  /** @param {TransformerConfig} config @param {Weights} weights @param {() => Promise<void>} pauseBetween */
+  constructor(config, weights, pauseBetween) {
+    this.encoder = config.encoder && new Stack(weights, "encoder", config, pauseBetween);
+    this.decoder = config.decoder && new Stack(weights, "decoder", config, pauseBetween);
     this.output = headOf(weights, config);
     this.weights = weights;
   }
 
-  /** The stack that the head reads: its name, its blocks and its final norm. */
+  /** The stack whose output the head reads: the decoder, or else the encoder. */
   get headStack() {
     return /** @type {Stack} */ (this.decoder ?? this.encoder);
   }
@@ -63,7 +63,7 @@ export class Transformer {
   }
 
   /**
-   * Read the residual stream (T, D) as if it came from the last block: the output of the head, after the final norm with `norm`.
+   * Return the output of the head for a residual stream (T, D). With `norm`, apply the final norm first.
    * @param {Tensor} x
    * @param {boolean} norm
    */

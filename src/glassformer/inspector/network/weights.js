@@ -13,7 +13,7 @@
  * Widen bfloat16 numbers: they are the upper half of a float32.
  * @param {Uint16Array} halves
  */
-export function fromBfloat16(halves) {
+function fromBfloat16(halves) {
   const bits = new Uint32Array(halves.length);
   for (let i = 0; i < halves.length; i++) bits[i] = halves[i] << 16;
   return new Float32Array(bits.buffer);
@@ -24,7 +24,7 @@ export function fromBfloat16(halves) {
  * @param {Int8Array} integers
  * @param {Float32Array} scales
  */
-export function fromInt8(integers, scales) {
+function fromInt8(integers, scales) {
   const width = integers.length / scales.length;
   const numbers = new Float32Array(integers.length);
   for (let i = 0; i < numbers.length; i++) numbers[i] = integers[i] * scales[Math.floor(i / width)];

@@ -16,20 +16,21 @@ import { withQuery } from "./source.js";
  *   store: Store, source: Source, data: RunData, fail: (error: unknown) => void, say: (text: string) => void,
  *   submit: () => void, submitRandom: () => void, use: (example: Example) => Promise<void>,
  * }} App
+ * `use` writes an input into the boxes and runs it.
  *
  * @typedef {{element: HTMLElement, render: (changed: Set<string>) => void}} Panel
  *
  * @typedef {{
  *   id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string, needs_no_run?: boolean,
  * }} Tab
- * `use` writes an input into the boxes and runs it. A panel with a tab. `route` is part of the request that it cannot do without; `needs_no_run` is true if it is shown before a run.
+ * A panel with a tab. It needs a route whose path contains `route`. `needs_no_run` is true if it can be shown before a run.
  */
 
 const MAX_BYTES = 300e6;
 /** A layer with more bytes than this is requested head by head. */
 const MAX_LAYER = 8e6;
 
-/** Data of runs, loaded once. The oldest entries are dropped when all together are too large. */
+/** Cache of the data of runs. The least recently used entries are dropped above `MAX_BYTES`. */
 export class RunData {
   /** @param {Source} source */
   constructor(source) {
@@ -88,7 +89,8 @@ export class RunData {
   }
 
   /**
-   * Return the attention weights of one head. A small layer is loaded whole, so that its other heads open at once.
+   * Return the attention weights of one head. A small layer is loaded as a whole, so that its other heads open without
+   * a request.
    * @param {Run} run
    * @param {string} kind
    * @param {number} layer
@@ -110,9 +112,9 @@ export class RunData {
   }
 }
 
-/** Results of asynchronous work, in which a later request replaces an earlier one. Until it comes, the former one is dim. */
+/** The latest result of asynchronous requests: a later request replaces an earlier one. Meanwhile, the previous result is dimmed. */
 export class Latest {
-  /** @param {App} app @param {HTMLElement} element marked as busy meanwhile */
+  /** @param {App} app @param {HTMLElement} element is marked as busy during a request */
   constructor(app, element) {
     this.app = app;
     this.element = element;
@@ -164,7 +166,7 @@ export function kindsOf(state) {
 }
 
 /**
- * Return the chosen kind of attention; without a choice, that from the target to the source, the decoder's, or the first one.
+ * Return the chosen kind of attention. The default is cross-attention, or else the decoder's, or else the first kind.
  * @param {State} state
  * @returns {string | null}
  */
@@ -202,7 +204,7 @@ export function markedCell(state, where) {
 }
 
 /**
- * Return the places of a cell of an attention matrix.
+ * Return the places of the query and the key of a cell of an attention matrix.
  * @param {AttentionPlace | {rows: import("./types.js").Side, columns: import("./types.js").Side, first_row?: number}} where
  * @param {number} row
  * @param {number} column

@@ -1,7 +1,6 @@
 /**
- * Bars of labels and numbers.
+ * Bar charts.
  *
- * @import { Table } from "./types.js"
  * @import { Scene, Shape } from "./scene.js"
  */
 
@@ -14,7 +13,7 @@ import { theme } from "./theme.js";
  *   label: string, value: number, before?: number, text: string, title?: string, is_marked?: boolean,
  *   onclick?: () => void,
  * }} Bar
- * `value` and `before` are shares of the width (0 to 1); `before` is drawn as an outline.
+ * `value` and `before` are fractions of the width (0 to 1). `before` is drawn as an outline.
  */
 
 /**
@@ -60,18 +59,4 @@ export function barsScene(bars, title) {
     shapes.push({ type: "text", x: left + width + 8, y: y + 12, text: bar.text, fill: ink });
   }
   return { width: left + width + 90, height: 46 + 22 * bars.length, background: paper, shapes };
-}
-
-/**
- * Return bars as a table.
- * @param {Bar[]} bars
- * @param {string} first name of the labels
- * @returns {Table}
- */
-export function barsTable(bars, first) {
-  const hasBefore = bars.some((bar) => bar.before !== undefined);
-  return {
-    header: [first, "value", ...(hasBefore ? ["before"] : [])],
-    rows: bars.map(({ label, value, before }) => [label, value, ...(hasBefore ? [before ?? null] : [])]),
-  };
 }

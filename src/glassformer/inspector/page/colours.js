@@ -81,12 +81,12 @@ export function colourTable(scale, dark) {
 }
 
 /**
- * Return the place (0 to 1) of a value in a range; of a diverging scale, 0 is always in the centre.
+ * Return the position (0 to 1) of a value in a range. In a diverging scale, 0 is always at the centre.
  * @param {number} value
  * @param {"sequential" | "diverging"} scale
  * @param {[number, number]} range
  */
-export function place(value, scale, range) {
+export function scalePosition(value, scale, range) {
   const [low, high] = range;
   if (scale === "diverging") {
     const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
@@ -104,18 +104,26 @@ export function place(value, scale, range) {
  * @returns {Rgb}
  */
 export function colourOf(value, scale, range, dark) {
-  return /** @type {Rgb} */ (colourTable(scale, dark)[Math.round(255 * place(value, scale, range))]);
+  return /** @type {Rgb} */ (colourTable(scale, dark)[Math.round(255 * scalePosition(value, scale, range))]);
 }
 
 /**
- * Return the background of a token: only the lighter (dark page: darker) part of the sequential scale, so that the ink
- * of the page is readable on all of it.
+ * Return the background of a token. Use only the lighter part of the sequential scale (on a dark page, the darker
+ * part), so that the text is readable.
  * @param {number} value from 0 to 1
  * @param {boolean} dark
  * @returns {Rgb}
  */
 export function tokenColour(value, dark) {
   return colourOf(value * (dark ? 0.42 : 0.46), "sequential", [0, 1], dark);
+}
+
+/**
+ * Return the colours of the legend of token backgrounds, as CSS.
+ * @param {boolean} dark
+ */
+export function tokenLegend(dark) {
+  return Array.from({ length: 5 }, (_, i) => css(tokenColour(i / 4, dark)));
 }
 
 /** @param {Rgb} colour @returns {string} */

@@ -55,14 +55,14 @@ function extent(values) {
 /**
  * Return the scene of some curves with axes and a legend.
  * @param {Curve[]} curves
- * @param {{width: number, height: number, title?: string, is_small?: boolean}} size
+ * @param {{width: number, height: number, title?: string}} size
  * @returns {Scene}
  */
-export function curvesScene(curves, { width, height, title, is_small: isSmall }) {
+export function curvesScene(curves, { width, height, title }) {
   const { ink, faint, line, accent, second, paper } = theme();
   const colours = [accent, second, faint, ink];
-  const legend = legendPlaces(isSmall || curves.length < 2 ? [] : curves.map(({ name }) => name), width);
-  const [left, right, top, bottom] = isSmall ? [2, 2, 2, 2] : [46, 12, (title ? 20 : 6) + 16 * legend.lines + 4, 24];
+  const legend = legendPlaces(curves.length < 2 ? [] : curves.map(({ name }) => name), width);
+  const [left, right, top, bottom] = [46, 12, (title ? 20 : 6) + 16 * legend.lines + 4, 24];
   const [x0, x1] = extent(curves.flatMap(({ points }) => points.map(([step]) => step)));
   const [y0, y1] = extent(curves.flatMap(({ points }) => points.map(([, value]) => value)));
   const x = (/** @type {number} */ step) => left + ((step - x0) / (x1 - x0)) * (width - left - right);
@@ -70,14 +70,12 @@ export function curvesScene(curves, { width, height, title, is_small: isSmall })
   /** @type {Shape[]} */
   const shapes = [];
   if (title) shapes.push({ type: "text", x: 4, y: 14, text: title, size: 12, fill: ink, bold: true });
-  if (!isSmall) {
-    for (const value of axisTicks(y0, y1, Math.max(2, height / 45))) {
-      shapes.push({ type: "path", d: `M${left} ${y(value)}H${width - right}`, stroke: line });
-      shapes.push({ type: "text", x: left - 6, y: y(value) + 4, text: compact(value), size: 10.5, fill: faint, anchor: "end" });
-    }
-    for (const step of axisTicks(x0, x1, Math.max(2, width / 90))) {
-      shapes.push({ type: "text", x: x(step), y: height - 8, text: compact(step), size: 10.5, fill: faint, anchor: "middle" });
-    }
+  for (const value of axisTicks(y0, y1, Math.max(2, height / 45))) {
+    shapes.push({ type: "path", d: `M${left} ${y(value)}H${width - right}`, stroke: line });
+    shapes.push({ type: "text", x: left - 6, y: y(value) + 4, text: compact(value), size: 10.5, fill: faint, anchor: "end" });
+  }
+  for (const step of axisTicks(x0, x1, Math.max(2, width / 90))) {
+    shapes.push({ type: "text", x: x(step), y: height - 8, text: compact(step), size: 10.5, fill: faint, anchor: "middle" });
   }
   for (const [i, curve] of curves.entries()) {
     const stroke = /** @type {string} */ (colours[i % colours.length]);
@@ -86,7 +84,7 @@ export function curvesScene(curves, { width, height, title, is_small: isSmall })
     if (points.length === 1) {
       const [step, value] = /** @type {[number, number]} */ (points[0]);
       shapes.push({ type: "circle", x: x(step), y: y(value), r: 2.5, fill: stroke });
-    } else if (d) shapes.push({ type: "path", d, stroke, width: isSmall ? 1.3 : 1.8, title: curve.name, ...(curve.dash ? { dash: curve.dash } : {}) });
+    } else if (d) shapes.push({ type: "path", d, stroke, width: 1.8, title: curve.name, ...(curve.dash ? { dash: curve.dash } : {}) });
     const entry = legend.places[i];
     if (entry) {
       const y1 = (title ? 30 : 12) + 16 * entry.line;
@@ -98,7 +96,7 @@ export function curvesScene(curves, { width, height, title, is_small: isSmall })
 }
 
 /**
- * Return the places of the names of a legend: one line after the other.
+ * Return the positions of the names of a legend, line by line.
  * @param {string[]} names
  * @param {number} width
  */

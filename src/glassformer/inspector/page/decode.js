@@ -1,4 +1,4 @@
-/** Decompression of the bytes that the server sends, and numbers from them. */
+/** Decompress the bytes that the server sends, and read numbers from them. */
 
 /**
  * Decompress zlib data.

@@ -1,6 +1,6 @@
 /**
- * Direction of writing of tokens: the order in which a reader sees them, by the rules of mixed texts (Unicode annex 9)
- * with a token as the smallest unit.
+ * Visual order of tokens in left-to-right and right-to-left text: the Unicode bidirectional algorithm (annex 9), with a
+ * token as the smallest unit.
  *
  * @typedef {"ltr" | "rtl"} Direction
  */
@@ -8,7 +8,7 @@
 const RIGHT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Samaritan}\p{Script=Mandaic}\p{Script=Adlam}]/u;
 
 /**
- * Return the direction of the first letter of a text; null without a letter. A number is written from left to right.
+ * Return the direction of the first letter or digit of a text; null without one. A digit is written from left to right.
  * @param {string} text
  * @returns {Direction | null}
  */
@@ -19,7 +19,7 @@ export function directionOf(text) {
 }
 
 /**
- * Return the direction of a text as a whole: that of its first letter, and from left to right without one.
+ * Return the direction of a whole text: that of its first letter. Without a letter, it is left to right.
  * @param {string} text
  * @returns {Direction}
  */
@@ -29,9 +29,10 @@ export function directionOfText(text) {
 }
 
 /**
- * Return the runs of one direction. What has no direction belongs to the run around it, or else has that of the text.
+ * Group tokens into runs of one direction. A token without a direction has that of both neighbours if they agree, and
+ * otherwise that of the text.
  * @param {(Direction | null)[]} directions of the tokens
- * @param {Direction} whole that of the text
+ * @param {Direction} whole direction of the text
  * @returns {{direction: Direction, from: number, to: number}[]}
  */
 export function runsOf(directions, whole) {
@@ -51,11 +52,11 @@ export function runsOf(directions, whole) {
 }
 
 /**
- * Return the numbers of the tokens of a line from left to right, as a reader sees them.
+ * Return the indices of the tokens of a line in visual order, from left to right.
  * @param {string[]} texts
  * @returns {number[]}
  */
-export function seenOrder(texts) {
+export function visualOrder(texts) {
   const whole = directionOfText(texts.join(""));
   const runs = runsOf(texts.map(directionOf), whole);
   if (whole === "rtl") runs.reverse();

@@ -3,6 +3,9 @@
 /** @typedef {string | number | Node | null | undefined | false} Child */
 /** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
 
+/** @param {string} id @returns {HTMLElement} */
+export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
 /**
  * Create an element. An attribute that begins with "on" is an event listener; false, null and undefined are left out.
  * @template {keyof HTMLElementTagNameMap} K
@@ -89,6 +92,14 @@ export function select(label, options, onchange) {
 }
 
 /**
+ * Return options of a selection list for the numbers 0 to n − 1.
+ * @param {number} n
+ */
+export function numberOptions(n) {
+  return Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
+}
+
+/**
  * Create a slider with its number.
  * @param {string} label
  * @param {{min: number, max: number, step: number}} range
@@ -122,11 +133,31 @@ export function legendParts(colours, low, high) {
   return [h("span", {}, low), bar, h("span", {}, high)];
 }
 
+/**
+ * Let a text box grow with its text.
+ * @param {HTMLTextAreaElement} area
+ * @param {number} [limit] largest height in pixels
+ */
+export function grow(area, limit = Infinity) {
+  area.style.height = "auto";
+  if (area.scrollHeight) area.style.height = `${Math.min(limit, area.scrollHeight + 2)}px`;
+}
+
+/**
+ * Insert a text at the cursor of a text box.
+ * @param {HTMLTextAreaElement} area
+ * @param {string} text
+ */
+export function insertText(area, text) {
+  area.setRangeText(text, area.selectionStart, area.selectionEnd, "end");
+  area.focus();
+}
+
 /** @type {WeakMap<HTMLElement, number>} */
 const keptWidths = new WeakMap();
 
 /**
- * Keep the largest height that an element has had at its width, so that nothing below it moves while the pointer moves.
+ * Keep the largest height that an element has had at its current width, so that the elements below it do not move.
  * @param {HTMLElement} element
  */
 export function keepHeight(element) {

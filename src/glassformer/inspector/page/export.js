@@ -1,5 +1,5 @@
 /**
- * Files of a picture: SVG, PNG, CSV and JSON of what the page shows.
+ * Export a picture as SVG, PNG, CSV or JSON.
  *
  * @import { Picture, Table } from "./types.js"
  */

@@ -1,5 +1,5 @@
 /**
- * Formulas of the flow with the numbers of one token put in.
+ * Formulas of the flow, filled in with the numbers of one token.
  *
  * @import { Stage } from "./stages.js"
  * @import { Rows } from "./flow_scene.js"
@@ -16,7 +16,7 @@ import { fixed, percent, visible } from "./text.js";
 const TERMS = 4;
 
 /**
- * Return the numbers of the largest size with their places, and how many are left out.
+ * Return the `n` values of the largest magnitude, with their indices.
  * @param {ArrayLike<number>} values
  * @param {number} n
  */

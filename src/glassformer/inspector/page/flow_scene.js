@@ -1,15 +1,15 @@
 /**
- * Picture of the flow: rows are tokens, and the way goes from left to right. Each column is a tensor.
+ * Picture of the flow from left to right: rows are tokens, columns are tensors.
  *
  * @import { Column, Stage } from "./stages.js"
  * @import { Scene, Shape } from "./scene.js"
  * @import { Side } from "./types.js"
  *
  * @typedef {{values: Float32Array, columns: number, first: number}} Rows
- * Rows of a tensor from token `first` on, `columns` numbers each.
+ * Rows of a tensor from token `first` on, with `columns` values each.
  *
  * @typedef {{side: Side, labels: string[], from: number, to: number, row: number}} Lane
- * The tokens of a side of which `from` to `to` are shown, and the chosen one.
+ * The tokens of a side. Tokens `from` to `to` are shown, and token `row` is chosen.
  *
  * @typedef {{x: number, width: number, stage: number, column: Column}} Placed
  *
@@ -31,11 +31,11 @@ export const TOP = 50;
 const CELLS = 24;
 const GAP = 9;
 const WIDTHS = { tokens: 78, vector: 42, add: 14, matrix: 0, lines: 56, fold: 30, output: 190 };
-/** A picture that is wider folds the sublayers outside of the current stage. */
+/** Width in pixels above which the sublayers outside of the current stage are folded. */
 const WIDEST = 1330;
 
 /**
- * Return the part of `length` tokens that is shown around the chosen one.
+ * Return the tokens of a side, with the window around the chosen token.
  * @param {Side} side
  * @param {string[]} labels
  * @param {number} row
@@ -47,7 +47,7 @@ export function laneOf(side, labels, row) {
 }
 
 /**
- * Return the means of neighbouring numbers, at most `n` of them.
+ * Average groups of neighbouring values, to at most `n` means.
  * @param {ArrayLike<number>} values
  * @param {number} n
  */
@@ -72,15 +72,15 @@ export function rowOf(rows, token) {
 }
 
 /**
- * Return the places of the columns, and the width of the picture. Of a wide picture, the sublayers outside of the current
- * stage are reduced to their weights and their result.
+ * Return the positions of the columns, and the width of the picture. In a wide picture, a sublayer outside of the
+ * current stage shows only its weights and its result.
  * @param {Drawing} drawing
  */
-export function placed(drawing) {
-  const all = place(drawing, () => true);
+export function columnLayout(drawing) {
+  const all = layOut(drawing, () => true);
   if (all.width <= WIDEST) return all;
   const open = drawing.stages[drawing.current]?.part;
-  return place(drawing, (stage, column) => stage.part === undefined || stage.part === open || isResult(stage, column));
+  return layOut(drawing, (stage, column) => stage.part === undefined || stage.part === open || isResult(stage, column));
 }
 
 /** @param {Stage} stage @param {Column} column */
@@ -89,7 +89,7 @@ function isResult(stage, column) {
 }
 
 /** @param {Drawing} drawing @param {(stage: Stage, column: Column) => boolean} isShown */
-function place(drawing, isShown) {
+function layOut(drawing, isShown) {
   /** @type {Placed[]} */
   const columns = [];
   let x = 8;
@@ -120,7 +120,7 @@ function laneFor({ lane, source }, column) {
 /**
  * Draw the flow.
  * @param {Drawing} drawing
- * @param {ReturnType<typeof placed>} layout
+ * @param {ReturnType<typeof columnLayout>} layout
  * @returns {Scene}
  */
 export function flowScene(drawing, { columns, width }) {
@@ -159,7 +159,7 @@ function fitted(text, width, per) {
 }
 
 /** @param {Lane} lane @param {number} token */
-export function yOf(lane, token) {
+function yOf(lane, token) {
   return TOP + (token - lane.from) * ROW;
 }
 

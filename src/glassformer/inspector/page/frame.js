@@ -13,7 +13,7 @@ import { tableElement } from "./table.js";
  */
 
 /**
- * Create a card with a title. `picture` is what the buttons show as a table and save; null leaves the buttons out.
+ * Create a card with a title. Its buttons show `picture` as a table and save it; null leaves the buttons out.
  * @param {{title: string, explanation?: string, formula?: string, picture?: (() => Picture | null) | null}} options
  * @param {...(Node | null)} children
  * @returns {Frame}
@@ -35,7 +35,7 @@ export function frame({ title, explanation, formula, picture }, ...children) {
     refresh();
   }, { class: "quiet", "aria-pressed": "false", title: "Show the numbers as a table" });
 
-  /** Write the table again if it is visible. */
+  /** Update the table if it is visible. */
   function refresh() {
     if (alternative.hidden) return;
     const shown = picture?.();

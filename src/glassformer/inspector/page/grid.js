@@ -12,18 +12,19 @@ import { arrowKeys, h } from "./dom.js";
 import { fixed } from "./text.js";
 import { theme } from "./theme.js";
 
-/** Scores of patterns; they compete for the badge of a head. */
+/** Patterns of attention. The badge of a head names its clearest pattern. */
 export const PATTERNS = ["previous", "induction", "duplicate", "first"];
 const SHORT = /** @type {Record<string, string>} */ ({
   previous: "prev", induction: "induct", duplicate: "dupl", sharpness: "sharp",
 });
 
 /**
- * Return the score that a thumbnail shows: the chosen one, or the pattern furthest beyond uniform attention, if by the margin.
+ * Return the score that a thumbnail shows: the chosen score, or the pattern with the largest excess over uniform
+ * attention, if that is at least the margin.
  * @param {HeadScores} scores of the head
  * @param {HeadScores} uniform scores of uniform attention
  * @param {string} badge
- * @param {{margin: number, layer: number}} rule a head of layer 0 is no induction head
+ * @param {{margin: number, layer: number}} rule a head of layer 0 cannot be an induction head
  * @returns {{name: string, value: number} | null}
  */
 export function badgeOf(scores, uniform, badge, { margin, layer }) {
@@ -56,7 +57,7 @@ export function drawThumbnail(canvas, values, rows, columns, dark) {
 }
 
 /**
- * Return the part of all thumbnails that belongs to one head.
+ * Return the thumbnail of one head.
  * @param {Bytes} thumbnails
  * @param {number} layer
  * @param {number} head

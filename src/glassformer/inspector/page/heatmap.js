@@ -6,7 +6,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { colourOf, colourTable, css, inkOn, place } from "./colours.js";
+import { colourOf, colourTable, css, inkOn, scalePosition } from "./colours.js";
 import { button, h, keepHeight, legendParts } from "./dom.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
@@ -17,19 +17,20 @@ import { tooltip } from "./tooltip.js";
  *   rows: number, columns: number, values: ArrayLike<number>, row_labels: string[], column_labels: string[],
  *   row_axis: string, column_axis: string, scale: "sequential" | "diverging", range: [number, number], dark: boolean,
  *   cell_text?: (row: number, column: number) => string, cell?: [number, number], describe: (row: number, column: number) => string,
- *   unit?: string, plain_rows?: boolean, plain_columns?: boolean, least?: number,
+ *   unit?: string, plain_rows?: boolean, plain_columns?: boolean,
  * }} Matrix
- * `least` is the smallest share of the width of `cell` at which all columns are shown without scrolling.
  * Values are row by row; NaN is an empty cell. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
  * square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
  *
  * @typedef {{
  *   label: string, onhover?: (row: number, column: number) => void, onleave?: () => void,
- *   onselect?: (row: number, column: number) => void, max_height?: number,
+ *   onselect?: (row: number, column: number) => void,
  * }} Options
  */
 
 const MIN_LABEL = 11;
+/** Smallest share of the width of `cell` at which all columns are shown without scrolling. */
+const LEAST_SHARE = 0.65;
 
 /** A heat map with its buttons. */
 export class Heatmap {
@@ -47,8 +48,6 @@ export class Heatmap {
     this.cursor = null;
     /** @type {{row: number, column: number}} */
     this.marked = { row: -1, column: -1 };
-    /** @type {{rows: number[], columns: number[]}} */
-    this.lines = { rows: [], columns: [] };
 
     this.canvas = h("canvas", { class: "heat-canvas" });
     this.space = h("div", { class: "heat-space" }, this.canvas);
@@ -63,10 +62,10 @@ export class Heatmap {
 
     this.view.addEventListener("scroll", () => this.draw());
     this.view.addEventListener("pointermove", (event) => this.#pointed(event, false));
-    this.view.addEventListener("pointerleave", () => this.#left());
+    this.view.addEventListener("pointerleave", () => this.#leave());
     this.view.addEventListener("click", (event) => this.#pointed(event, true));
     this.view.addEventListener("keydown", (event) => this.#key(event));
-    this.view.addEventListener("blur", () => this.#left());
+    this.view.addEventListener("blur", () => this.#leave());
     this.view.addEventListener("wheel", (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
@@ -115,13 +114,13 @@ export class Heatmap {
     this.resize();
     this.view.scrollLeft = (scrollLeft + clientWidth / 2) * ratio - clientWidth / 2;
     const isWhole = scrollLeft === 0 && this.matrix.rows > 2 && ratio > 1 && !this.matrix.cell && this.zoom / ratio === 1;
-    const middle = isWhole ? (this.layout.height * this.matrix.rows) / 2 : (scrollTop + clientHeight / 2) * ratio; // the diagonal
+    const middle = isWhole ? (this.layout.height * this.matrix.rows) / 2 : (scrollTop + clientHeight / 2) * ratio; // keep the diagonal in view
     this.view.scrollTop = middle - clientHeight / 2;
   }
 
   /** Largest height in pixels. */
   get max_height() {
-    return this.options.max_height ?? Math.max(260, Math.min(620, innerHeight * 0.62));
+    return Math.max(260, Math.min(620, innerHeight * 0.62));
   }
 
   /** Size in pixels of margins and cells. */
@@ -131,9 +130,8 @@ export class Heatmap {
     const left = 18 + 7 * longest(row_labels) + 8;
     const columnLength = longest(column_labels);
     const room = Math.max(60, this.element.clientWidth - left - 2);
-    const share = cell ? room / columns / cell[0] : 1; // cells shrink to show all columns, but not below a smallest share
-    const least = this.matrix?.least ?? 0.65;
-    const wide = cell ? cell[0] * (share < least ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
+    const share = cell ? room / columns / cell[0] : 1; // shrink the cells to show all columns, but not below LEAST_SHARE
+    const wide = cell ? cell[0] * (share < LEAST_SHARE ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
     const isUpright = wide >= 34;
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
     const fit = Math.min(30, room / columns, Math.max(15, (this.max_height - top) / rows));
@@ -203,14 +201,14 @@ export class Heatmap {
     context.strokeRect(x0 - 0.5, y0 - 0.5, width + 1, height + 1);
   }
 
-  /** One pixel per cell. */
+  /** Return an image with one pixel per cell. */
   image() {
     const matrix = /** @type {Matrix} */ (this.matrix);
     this.pixels ??= pixelImage(matrix.values, matrix.rows, matrix.columns, matrix);
     return this.pixels;
   }
 
-  /** The largest value of the cells below each pixel. @param {number} width @param {number} height */
+  /** Return an image with one pixel per screen pixel: the largest value of its cells. @param {number} width @param {number} height */
   #pooledImage(width, height) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const ratio = devicePixelRatio || 1;
@@ -344,7 +342,7 @@ export class Heatmap {
   #pointed(event, isClick) {
     const cell = this.#cellAt(event);
     if (!cell) {
-      this.#left();
+      this.#leave();
       return;
     }
     this.#moveTo(cell);
@@ -361,7 +359,7 @@ export class Heatmap {
     this.draw();
   }
 
-  #left() {
+  #leave() {
     tooltip("");
     if (!this.cursor) return;
     this.cursor = null;
@@ -427,8 +425,8 @@ export class Heatmap {
 }
 
 /**
- * Draw the labels of visible rows or columns: as many as fit, and the marked one in the second colour without neighbours
- * that would overlap it.
+ * Draw as many labels of the visible rows or columns as fit. Draw the marked label in the second colour, and leave out
+ * labels that would overlap it.
  * @param {CanvasRenderingContext2D} context
  * @param {number[]} visible first one, and the one after the last
  * @param {number} marked -1 without one
@@ -462,8 +460,8 @@ function shownRange({ scale, range }) {
 }
 
 /**
- * Return the maximum (of signed numbers: the number of the largest size) of the cells below each of rows × columns
- * pixels. Empty cells count only where all are empty.
+ * Reduce a matrix to rows × columns pixels. Each pixel has the value of the largest magnitude among its cells. NaN
+ * cells are ignored; a pixel is NaN if all of its cells are.
  * @param {ArrayLike<number>} values
  * @param {number} height
  * @param {number} width
@@ -502,7 +500,7 @@ export function pixelImage(values, rows, columns, { scale, range, dark }) {
   for (let i = 0; i < rows * columns; i++) {
     const value = /** @type {number} */ (values[i]);
     if (Number.isNaN(value)) continue;
-    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * place(value, scale, range))]);
+    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * scalePosition(value, scale, range))]);
     data[4 * i] = red;
     data[4 * i + 1] = green;
     data[4 * i + 2] = blue;

@@ -5,9 +5,12 @@
  * @import { Example, Message, Model, Texts } from "./types.js"
  */
 
-import { button, fill, h } from "./dom.js";
+import { button, fill, grow, h, insertText } from "./dom.js";
 import { NOT_EMBEDDED } from "./source.js";
 import { messagesOf } from "./state.js";
+
+const MAX_HEIGHT = 180;
+const MASK = "[MASK]";
 
 /**
  * Return true if the model reads a source and writes a target.
@@ -51,10 +54,10 @@ function summary({ text, source, messages }) {
 }
 
 /**
- * Return a text with the line ends that a text box gives it.
+ * Return a text with the line ends of a text box.
  * @param {string} text
  */
-function plain(text) {
+function boxLineEnds(text) {
   return text.replace(/\r\n?/g, "\n");
 }
 
@@ -68,7 +71,7 @@ function clipped(text) {
 }
 
 /**
- * Fill a section with the boxes of the model.
+ * Create the boxes of the model in a section of the page.
  * @param {App} app
  * @param {HTMLElement} section
  */
@@ -79,7 +82,7 @@ export function createInput(app, section) {
   /** @param {"text" | "source" | "target" | "messages"} key @param {string} label @param {string} placeholder */
   function box(key, label, placeholder) {
     const area = h("textarea", {
-      rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Ctrl+Enter runs it.`,
+      rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Press Ctrl+Enter to run.`,
       oninput: () => edited(key, area),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -91,40 +94,34 @@ export function createInput(app, section) {
     return { key, area };
   }
 
-  /** @param {HTMLTextAreaElement} area */
-  function grow(area) {
-    area.style.height = "auto";
-    area.style.height = `${Math.min(180, area.scrollHeight + 2)}px`;
-  }
-
   /** @type {{key: "text" | "source" | "target" | "messages", area: HTMLTextAreaElement}[]} */
   let boxes = [];
-  /** The messages whose boxes are shown; null if the boxes have texts. @type {Message[] | null} */
+  /** The messages that the boxes show; null if the boxes show texts. @type {Message[] | null} */
   let conversation = null;
-  /** True if the target was written for the source that is in its box. */
+  /** True if the user has edited the target since the last run. */
   let isOwnTarget = false;
 
-  /** Drop a target that belongs to the former source. @param {string} key @param {HTMLTextAreaElement} area */
+  /** Clear the target after an edit of the source, unless the user has edited the target. @param {string} key @param {HTMLTextAreaElement} area */
   function edited(key, area) {
-    grow(area);
+    grow(area, MAX_HEIGHT);
     const target = boxes.find((box) => box.key === "target")?.area;
     if (key === "target") isOwnTarget = true;
-    else if (key === "source" && target && !isOwnTarget && area.value !== plain(store.state.source)) target.value = "";
+    else if (key === "source" && target && !isOwnTarget && area.value !== boxLineEnds(store.state.source)) target.value = "";
     mark();
   }
 
-  /** Note whether the results that are shown belong to another text than that of the boxes. */
+  /** Set `is_old` if the boxes have other texts than the shown run. */
   function mark() {
     const { ran, run } = store.state;
-    const isOther = Object.entries(written()).some(([key, text]) => plain(text) !== plain(ran?.[/** @type {keyof Texts} */ (key)] ?? ""));
+    const isOther = Object.entries(boxTexts()).some(([key, text]) => boxLineEnds(text) !== boxLineEnds(ran?.[/** @type {keyof Texts} */ (key)] ?? ""));
     store.set({ is_old: Boolean(run && ran) && isOther });
   }
 
-  /** Return the texts of the boxes. A text that has only lost its line ends in its box stays that of the state. @returns {Omit<Texts, "ids">} */
-  function written() {
+  /** Return the texts of the boxes. If a box differs from the state only in line ends, keep the text of the state. @returns {Omit<Texts, "ids">} */
+  function boxTexts() {
     const { text, source, target, messages } = store.state;
     const texts = { text, source, target, messages };
-    const kept = (/** @type {string} */ before, /** @type {string} */ now) => (now === plain(before) ? before : now);
+    const kept = (/** @type {string} */ before, /** @type {string} */ now) => (now === boxLineEnds(before) ? before : now);
     if (!conversation) {
       for (const { key, area } of boxes) texts[key] = kept(texts[key], area.value);
       return texts;
@@ -135,7 +132,7 @@ export function createInput(app, section) {
   }
 
   function submit() {
-    const texts = written();
+    const texts = boxTexts();
     const isSame = Object.entries(texts).every(([key, value]) => value === store.state[/** @type {keyof Texts} */ (key)]);
     store.set({ ...texts, ids: isSame ? store.state.ids : "", pos: -1 });
     conversation = conversation && messagesOf(store.state.messages);
@@ -152,7 +149,7 @@ export function createInput(app, section) {
   function write() {
     for (const [i, { key, area }] of boxes.entries()) {
       area.value = conversation?.[i]?.content ?? store.state[key];
-      grow(area);
+      grow(area, MAX_HEIGHT);
     }
     isOwnTarget = false;
     mark();
@@ -165,7 +162,7 @@ export function createInput(app, section) {
     if (conversation) boxes = conversation.map(({ role }, i) => box("messages", `Message ${i + 1} of the ${role}`, ""));
     else boxes = isPair(model)
       ? [box("source", "Source", "source text"), box("target", "Target", "target text (optional: without it, the model writes one)")]
-      : [box("text", "Text", model.verb === "fill" ? "text with [MASK] at the masked places" : "text")];
+      : [box("text", "Text", model.verb === "fill" ? "text with [MASK] in place of a word" : "text")];
     const examples = isFixed ? source.embeddedBodies("/api/run") : model.examples;
     const areas = boxes.map(({ area }) => area);
     const content = conversation
@@ -177,11 +174,11 @@ export function createInput(app, section) {
       h("div", { class: "row" },
         examples.length ? h("div", { class: "examples" }, "examples", ...examples.map((example) =>
           button(clipped(summary(example)), () => use(example), { title: summary(example) }))) : null,
-        conversation && !isFixed ? button("as text", () => become(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
-        model.has_template && !conversation && !isPair(model) && !isFixed ? button("as message", () => become(firstMessage()), {
-          class: "quiet", title: "Read the text as a message of the user, by the chat template of the model",
+        conversation && !isFixed ? button("as text", () => showBoxes(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
+        model.has_template && !conversation && !isPair(model) && !isFixed ? button("as message", () => showBoxes(firstMessage()), {
+          class: "quiet", title: "Read the text as a user message, with the chat template of the model",
         }) : null,
-        model.mask && model.verb === "fill" && !isFixed ? button(`insert [MASK]`, () => insertMask("[MASK]"), { class: "quiet" }) : null));
+        model.mask && model.verb === "fill" && !isFixed ? button(`insert ${MASK}`, () => boxes[0] && insertText(boxes[0].area, MASK), { class: "quiet" }) : null));
     write();
   }
 
@@ -189,19 +186,11 @@ export function createInput(app, section) {
     return JSON.stringify([{ role: "user", content: boxes[0]?.area.value ?? "" }]);
   }
 
-  /** Show other boxes: those of messages, or the one of the text. @param {string} messages */
-  function become(messages) {
+  /** Switch between boxes for messages and a box for a text. @param {string} messages */
+  function showBoxes(messages) {
     store.set({ messages });
     draw();
     boxes[0]?.area.focus();
-  }
-
-  /** @param {string} mask */
-  function insertMask(mask) {
-    const area = boxes[0]?.area;
-    if (!area) return;
-    area.setRangeText(mask, area.selectionStart, area.selectionEnd, "end");
-    area.focus();
   }
 
   return { draw, mark };

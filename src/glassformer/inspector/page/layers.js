@@ -1,6 +1,6 @@
 /**
- * Lines of all layers at once: from left to right one place per layer, in which a line leads from a key (left) to the query
- * that reads it (right). Each head has a colour.
+ * Attention lines of all layers: one column per layer, from left to right. A line leads from a key (left) to a query
+ * (right) that attends to it. Each head has a colour.
  *
  * @import { Side } from "./types.js"
  * @import { Bytes } from "./source.js"
@@ -24,7 +24,7 @@ const LEAST = 0.05;
 const STEP = 15;
 const TOP = 40;
 const LABEL = 96;
-/** Width of all places together, and the least width of one. */
+/** Width of all layers together, and smallest width of a layer. */
 const ALL = 560;
 const LEAST_WIDTH = 44;
 const GAP = 12;
@@ -41,7 +41,7 @@ export function headColour(head, heads, dark) {
 }
 
 /**
- * Return the strongest lines of each layer, at most `MAX_LINES` of all together.
+ * Return the strongest lines of each layer, at most `MAX_LINES` in total.
  * @param {Bytes} thumbnails weights of all heads, 255 is 1
  * @param {Chosen} chosen
  * @returns {Line[]}
@@ -70,20 +70,21 @@ export function layerLines(thumbnails, chosen) {
 }
 
 /**
- * Return the first token of a place; a thumbnail of a long text has less places than the text has tokens.
- * @param {number} place
- * @param {number} places
+ * Return the first token of a thumbnail cell, along one axis. A thumbnail of a long text has fewer cells than the text
+ * has tokens.
+ * @param {number} cell
+ * @param {number} cells
  * @param {number} tokens
  */
-export const tokenOf = (place, places, tokens) => Math.floor((place * tokens) / places);
+export const tokenOf = (cell, cells, tokens) => Math.floor((cell * tokens) / cells);
 
 /**
- * Return the place of a token: the one with the largest first token that is not after it.
+ * Return the thumbnail cell of a token, along one axis.
  * @param {number} token
- * @param {number} places
+ * @param {number} cells
  * @param {number} tokens
  */
-export const placeOf = (token, places, tokens) => Math.ceil(((token + 1) * places) / tokens) - 1;
+export const cellOf = (token, cells, tokens) => Math.ceil(((token + 1) * cells) / tokens) - 1;
 
 /**
  * Return the picture of all layers.
@@ -113,7 +114,7 @@ export function layersScene(thumbnails, queries, keys, { chosen, dark }) {
       shapes.push({ type: "path", d: `M${x} ${TOP - 6}V${y(n - 1) + 6}`, stroke: line, width: 1 });
     }
   }
-  for (const { layer, head, row, column, weight } of layerLines(thumbnails, chosen).reverse()) { // the strongest ones on top
+  for (const { layer, head, row, column, weight } of layerLines(thumbnails, chosen).reverse()) { // the strongest lines last, on top
     const [from, to] = [left(layer), left(layer) + wide];
     const middle = (from + to) / 2;
     shapes.push({

@@ -1,13 +1,13 @@
 /**
- * Letters over tokens. A tokenizer of bytes may cut one letter, such as one of Hebrew, Chinese or an emoji, into several
- * tokens; in readable form these are texts such as `<0xD7>`. The page shows such a letter whole, over its tokens.
+ * Letters of several tokens. A byte-level tokenizer may split one letter (of Hebrew or Chinese, or an emoji) into
+ * several tokens, whose readable form is a text such as `<0xD7>`. The page shows the whole letter above its tokens.
  *
- * @typedef {{first: number, n: number, text: string}} Letters what the `n` tokens from `first` on carry together
+ * @typedef {{first: number, n: number, text: string}} Letters the text of the `n` tokens from `first` on
  */
 
 const BYTE = /<0x([0-9A-F]{2})>/;
 const BYTES = new RegExp(BYTE, "g");
-/** Largest number of tokens in which the bytes of one character are looked for. */
+/** Largest number of tokens of one character. */
 const MOST = 8;
 const segmenter = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 
@@ -16,7 +16,7 @@ function bytesOf(text) {
   return text.split(BYTE).flatMap((part, i) => (i % 2 ? [parseInt(part, 16)] : [...new TextEncoder().encode(part)]));
 }
 
-/** Return the text of bytes; null if they begin no text, and undefined if their last character is not complete. @param {number[]} bytes */
+/** Decode UTF-8 bytes. Return null if they are invalid, and undefined if the last character is incomplete. @param {number[]} bytes */
 function textOf(bytes) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes), { stream: true });
@@ -26,7 +26,7 @@ function textOf(bytes) {
   }
 }
 
-/** Return the tokens from a position on that carry whole characters together; null if the bytes are no text. @param {string[]} texts @param {number} first @returns {Letters | null} */
+/** Return the fewest tokens from a position on whose bytes are whole characters; null if the bytes are invalid. @param {string[]} texts @param {number} first @returns {Letters | null} */
 function whole(texts, first) {
   /** @type {number[]} */
   const bytes = [];
@@ -40,8 +40,8 @@ function whole(texts, first) {
 }
 
 /**
- * Return the letters of tokens, in order. Tokens are together if they carry parts of one character, or characters that are
- * one letter for the reader, such as a base and its accent. Bytes that are no text stay as they are, one token each.
+ * Group tokens into letters, in order. Tokens with parts of one character are grouped, and so are characters of one
+ * grapheme cluster, such as a letter and its accent. A token with invalid bytes is a group of its own.
  * @param {string[]} texts readable tokens
  * @returns {Letters[]}
  */
@@ -63,7 +63,7 @@ export function lettersOf(texts) {
   return [...found, ...joined(stretch)];
 }
 
-/** Join neighbours that share a letter; a line end is alone. @param {Letters[]} stretch @returns {Letters[]} */
+/** Join neighbours of one grapheme cluster. A line end is not joined. @param {Letters[]} stretch @returns {Letters[]} */
 function joined(stretch) {
   const text = stretch.map((one) => one.text).join("");
   const begins = new Set([...segmenter.segment(text)].map(({ index }) => index));
@@ -80,8 +80,8 @@ function joined(stretch) {
 }
 
 /**
- * Return the labels of tokens in a picture that has one place per token: a token with a part of a letter is named by the
- * letter and the number of the part, such as `ש·1/2`.
+ * Return one label per token. The label of a token with a part of a letter is the letter and the number of the part,
+ * such as `ש·1/2`.
  * @param {{text: string}[]} tokens
  * @returns {string[]}
  */
@@ -94,18 +94,19 @@ export function labelsOf(tokens) {
 }
 
 /**
- * Return the label of a token that comes after others: one that completes a letter is named by the letter, such as `ש·2/2`.
+ * Return the label of a token that follows other tokens. The label of a token that completes a letter contains the
+ * letter, such as `ש·2/2`.
  * @param {{text: string}[]} before
  * @param {string} text
  */
 export function labelAfter(before, text) {
   if (!BYTE.test(text)) return text;
   const label = labelsOf([...before.slice(-MOST), { text }]).at(-1) ?? text;
-  return /\p{Cn}/u.test(label) ? text : label; // a number of Unicode that is no letter yet
+  return /\p{Cn}/u.test(label) ? text : label; // not an assigned character
 }
 
 /**
- * Return what a token with a part of a letter shows below the letter: its characters, and the bytes of incomplete ones.
+ * Return the text of a token below its letter: whole characters, and the bytes of incomplete characters.
  * @param {string} text
  */
 export function partText(text) {

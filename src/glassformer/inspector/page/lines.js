@@ -5,7 +5,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { seenOrder } from "./direction.js";
+import { visualOrder } from "./direction.js";
 import { shortened } from "./text.js";
 import { theme } from "./theme.js";
 
@@ -16,6 +16,8 @@ import { theme } from "./theme.js";
  * }} Weights
  */
 
+/** Explanation of `alignmentScene` for the user. */
+export const ALIGNMENT_ABOUT = "Each target token is linked to the source tokens it attends to. The width of a line is the weight.";
 const MAX_LINES = 4000;
 const STEP = 22;
 
@@ -100,8 +102,8 @@ export function columnScene(weights, { width, rows, columns, lines }) {
  */
 export function alignmentScene(weights, { rows, columns, lines, width }) {
   const { ink, faint, accent, paper } = theme();
-  const above = placed(weights.column_labels.slice(...columns));
-  const below = placed(weights.row_labels.slice(...rows));
+  const above = linePositions(weights.column_labels.slice(...columns));
+  const below = linePositions(weights.row_labels.slice(...rows));
   const full = Math.max(above.width, below.width, width ?? 0);
   const [top, bottom] = [44, 168];
   const shift = (/** @type {{width: number}} */ line) => (full - line.width) / 2;
@@ -130,13 +132,13 @@ export function alignmentScene(weights, { rows, columns, lines, width }) {
   return { width: full, height: bottom + 56, background: paper, shapes };
 }
 
-/** Centres of texts in one line, in the order of writing. @param {string[]} labels */
-function placed(labels) {
+/** Return the texts of one line, and the positions of their centres in visual order. @param {string[]} labels */
+function linePositions(labels) {
   let x = 16;
   const texts = labels.map((label) => shortened(label, 18));
   /** @type {number[]} */
   const centres = [];
-  for (const i of seenOrder(labels)) {
+  for (const i of visualOrder(labels)) {
     const width = [...(texts[i] ?? "")].length * 7.9 + 14;
     x += width;
     centres[i] = x - width / 2;

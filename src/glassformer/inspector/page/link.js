@@ -52,7 +52,7 @@ export function linkTokens(store) {
 }
 
 /**
- * Select the position of a token; a token of the source of a pair has none.
+ * Select the position of a token. A source token of a pair has no position.
  * @param {Store} store
  * @param {Place} place
  */

@@ -13,19 +13,16 @@ import { createNext } from "../panels/next.js";
 import { createStart } from "../panels/start.js";
 import { createTokens } from "../panels/tokens.js";
 import { RunData } from "./app.js";
-import { arrowKeys, button, fill, h } from "./dom.js";
+import { arrowKeys, button, byId, fill, h } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
 import { NOT_EMBEDDED, OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
-import { storeDark, storedDark, useTheme } from "./theme.js";
+import { storedDark, themeButton, useTheme } from "./theme.js";
 import { addressOf } from "./two.js";
 import { createVisit, isVisitClosed } from "./visit.js";
-
-/** @param {string} id @returns {HTMLElement} */
-const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /**
  * Return true if the server no longer has the run: it was restarted, or has had many runs since.
@@ -36,7 +33,7 @@ function isExpired(error) {
 }
 
 /**
- * Begin the page with the source of its data.
+ * Start the page with the source of its data.
  * @param {Source} source
  */
 export function start(source) {
@@ -61,10 +58,10 @@ export function start(source) {
       input.draw();
       await run();
     },
-    submitRandom: () => void post({ random: true }, null, "The run shows random tokens that follow twice. Press Run to return to your text."),
+    submitRandom: () => void post({ random: true }, null, "The run shows repeated random tokens. Press Run to return to your text."),
   };
 
-  /** Messages by panel; that of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
+  /** Messages by panel. The message of "" belongs to the whole page. @type {Map<string, {text: string, is_problem: boolean}>} */
   const messages = new Map();
 
   /** @param {string} panel @param {string} text @param {boolean} isProblem */
@@ -86,7 +83,7 @@ export function start(source) {
   /** @param {string} panel @param {unknown} error */
   function failAt(panel, error) {
     if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
-      app.data.clear(); // a server that was started again counts its runs from 1
+      app.data.clear(); // a restarted server counts its runs from 1 again
       void run();
       return;
     }
@@ -103,7 +100,7 @@ export function start(source) {
   const input = createInput(app, byId("input"));
   const visit = createVisit(app, byId("visit"));
 
-  /** Tabs that the model has. */
+  /** Return the tabs of the model. */
   function tabs() {
     const { model } = store.state;
     const isOffered = (/** @type {Tab} */ { route }) => source.isEmbedded || route === undefined || source.answers(route);
@@ -182,7 +179,7 @@ export function start(source) {
   let isQueued = false;
   /** @param {Set<string>} changed */
   function changedKeys(changed) {
-    if (changed.has("lit")) changed.add("hover").add("across"); // it is marked in their place
+    if (changed.has("lit")) changed.add("hover").add("across"); // panels mark `lit` if `hover` and `across` are null
     for (const { pending } of [...always, ...opened.values()]) for (const key of changed) pending.add(key);
     if (changed.has("panel") || changed.has("model")) {
       drawTabs();
@@ -203,11 +200,11 @@ export function start(source) {
   store.subscribe((changed) => {
     changedKeys(changed);
     clearTimeout(hashTimer);
-    document.body.dataset.unwritten = ""; // the address is not yet that of the view
+    document.body.dataset.unwritten = ""; // the address does not show the view yet
     hashTimer = setTimeout(() => {
       history.replaceState(null, "", `#${encodeHash(store.state)}`);
       delete document.body.dataset.unwritten;
-      dispatchEvent(new Event("view")); // for the page around this one; see two.js
+      dispatchEvent(new Event("view")); // for a page that contains this one in a frame; see two.js
     }, 150);
   });
   addEventListener("hashchange", () => {
@@ -232,18 +229,15 @@ export function start(source) {
 
   function drawHeader() {
     const { model, dark } = store.state;
-    const themeButton = button(dark ? "light" : "dark", () => {
-      const next = !store.state.dark;
-      storeDark(next);
-      useTheme(next);
+    const darkButton = themeButton(dark, (next) => {
       store.set({ dark: next });
       drawHeader();
-    }, { class: "quiet", title: "Switch between light and dark" });
+    });
     const cardButton = button("model", () => store.set({ card: store.state.card ? 0 : 1 }), {
       class: "quiet", "aria-pressed": String(Boolean(store.state.card)), "aria-controls": "model-card", title: "Architecture, parameters and training curve",
     });
     const visitButton = button("help", () => store.set({ visit: store.state.visit ? 0 : 1 }), {
-      class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, answered with one click each, and the words of the page",
+      class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, each answered with one click, and a glossary",
     });
     const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
     const canDivide = model && source.answers("/api/beside") && parent === window;
@@ -252,8 +246,8 @@ export function start(source) {
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
-      h("div", { class: "header-buttons" }, galleryButton, twoButton, model ? visitButton : null, model ? cardButton : null, themeButton)), card?.panel.element);
-    if (focused) [visitButton, cardButton, themeButton].find((one) => one.title === focused)?.focus();
+      h("div", { class: "header-buttons" }, galleryButton, twoButton, model ? visitButton : null, model ? cardButton : null, darkButton)), card?.panel.element);
+    if (focused) [visitButton, cardButton, darkButton].find((one) => one.title === focused)?.focus();
   }
 
   async function openGallery() {
@@ -264,7 +258,7 @@ export function start(source) {
     }
   }
 
-  /** The embedded input that has the texts of the state, or the first one; null with a server. */
+  /** Return the embedded input that has the texts of the state, or else the first one; null with a server. */
   function embeddedBody() {
     const { text, source: from, target } = store.state;
     const bodies = source.isEmbedded ? source.embeddedBodies("/api/run") : [];
@@ -351,7 +345,7 @@ export function start(source) {
 
   let isGallery = false;
 
-  /** Show the gallery, or the wait for the first checkpoint. @param {Session} session */
+  /** Show the gallery, or the card of a run before its first checkpoint. @param {Session} session */
   function showStart(session) {
     document.body.classList.add("is-start");
     clearTimeout(watchTimer);
@@ -400,14 +394,14 @@ export function start(source) {
       const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
       if ((isPair(model) ? from : text || messages) === "" && first) Object.assign(patch, textsOf(first));
       if (parent !== window) patch.visit = 0; // two pages side by side
-      else if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // the first view, not one of a bookmark
+      else if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // not if a bookmark names the panel
       store.set(patch);
       drawHeader();
       input.draw();
       drawTabs();
       await run();
       await watch();
-      if (source.isEmbedded) app.say(`This file has no server: its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
+      if (source.isEmbedded) app.say(`This file has no server. Its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
     } catch (error) {
       app.fail(error);
     } finally {

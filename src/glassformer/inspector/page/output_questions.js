@@ -7,61 +7,62 @@
  * @import { Example, Place, Run, State, Token } from "./types.js"
  * @import { Attribution } from "../panels/attribution.js"
  *
- * @typedef {{name: string, p: number, index: number}} Said
- * A token or a label of the output, its probability, and its position; −1 for a label.
+ * @typedef {{name: string, p: number, index: number}} Prediction
+ * A predicted token or label, its probability, and its position; −1 for a label.
  *
- * @typedef {{said: Said, word: Word, after: number | null}} Loss
- * @typedef {{text: string, number: number, rest: string}} Word a word, its place among the words, and the input without it
+ * @typedef {{prediction: Prediction, word: Word, after: number | null}} LeftOut
+ * @typedef {{text: string, number: number, rest: string}} Word a word, its index among the words, and the input without
+ * it
  */
 
-import { capital, named, partWords, quoted } from "./sentences.js";
+import { capital, partWords, quoted, tokenName } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 import { fixed, percent } from "./text.js";
 
 /** Largest number of words that are left out, one run each; the server keeps eight runs. */
 const MAX_WORDS = 6;
-/** The mask in a text, whatever the token of the model is. */
+/** The mask in a text. It does not depend on the mask token of the model. */
 const MASK = "[MASK]";
 
-/** The positions that are asked about: the masks of a model that fills masks, or all. @param {State} state */
+/** Return the positions that a question is about: the masks of a model that fills masks, or all positions. @param {State} state */
 export function askedPositions(state) {
   const tokens = mainTokens(state);
   const masks = state.model?.verb === "fill" ? tokens.flatMap(({ text }, i) => (text === state.model?.mask ? [i] : [])) : [];
   return masks.length ? masks : tokens.map((_, i) => i);
 }
 
-/** The asked position whose best candidate is furthest above the second; the end of the text comes last. @param {State} state */
-function surest(state) {
+/** Return the position at which the two best candidates differ most in probability. A position that predicts the end of the text is the last choice. @param {State} state */
+function mostCertain(state) {
   const tokens = mainTokens(state);
   const isEnd = (/** @type {number} */ t) => state.model?.end_ids.includes(tokens[t]?.top[0]?.[0] ?? -1);
   const gap = (/** @type {number} */ t) => (isEnd(t) ? -1 : 0) + (tokens[t]?.top[0]?.[2] ?? 0) - (tokens[t]?.top[1]?.[2] ?? 0);
   return askedPositions(state).reduce((best, t) => (gap(t) > gap(best) ? t : best));
 }
 
-/** The place in the flow at which the scores are computed. @param {State} state */
+/** Return the stage of the flow at which the scores are computed. @param {State} state */
 function outputPlace({ model }) {
   return `${model?.kind === "encoder" ? "encoder" : "decoder"}.0.0.output`;
 }
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 export async function askScores({ store: { state } }, run) {
-  const t = surest(state);
+  const t = mostCertain(state);
   const candidates = run.labels ?? mainTokens(state)[t]?.top.map(([, name, probability]) => ({ name, probability })) ?? [];
   const [first, second] = [...candidates].sort((a, b) => b.probability - a.probability);
   if (!first || !second) throw new Error("the model has one answer only");
-  const where = run.labels ? "" : `${capital(named(positionTokens(state), t))}: `;
+  const where = run.labels ? "" : `${capital(tokenName(positionTokens(state), t))}: `;
   const logit = Math.log(first.probability / second.probability);
   return {
     view: { panel: "flow", flow: outputPlace(state), ...(run.labels ? {} : { pos: t }) },
     lit: run.labels ? null : { hover: { side: positionSide(state), index: t }, across: null },
-    seen: `${where}${quoted(first.name)} has a probability of ${percent(first.probability)}, and the second, ${quoted(second.name)}, of ${percent(second.probability)}: its score (logit) is ${fixed(logit, 2)} higher.`,
-    means: "The model gives each candidate a score, and softmax turns the scores into probabilities: one more point of score means 2.7 times the probability.",
+    seen: `${where}${quoted(first.name)} has a probability of ${percent(first.probability)}. The second candidate, ${quoted(second.name)}, has ${percent(second.probability)}. The score (logit) of the first is ${fixed(logit, 2)} higher.`,
+    means: "The model gives each candidate a score, and softmax turns the scores into probabilities. If one score is higher by 1, its probability is 2.7 times as large.",
   };
 }
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 export async function askParts({ data, source, store: { state } }, run) {
-  const query = source.isEmbedded ? {} : { position: surest(state) };
+  const query = source.isEmbedded ? {} : { position: mostCertain(state) };
   const { token, position, logit, terms } = /** @type {Attribution} */ (await data.json(run, "attribution", query));
   const [[name, term] = ["", null]] = Object.entries(terms).sort(([, a], [, b]) => b.value - b.mean - a.value + a.mean);
   if (!term) throw new Error("the logit has no terms");
@@ -69,13 +70,14 @@ export async function askParts({ data, source, store: { state } }, run) {
   return {
     view: { panel: "attribution", pos: position, answer: "", wrong: "" },
     lit: { hover: { side: mainSide(state), index: position }, across: null },
-    seen: `${relation} ${named(mainTokens(state), position)}, the score (logit) of ${quoted(token)} is ${fixed(logit, 2)}: ${partWords(name)} gives ${fixed(term.value, 2)} of it, and ${fixed(term.mean, 2)} to a token on average.`,
-    means: "Each head and each feed-forward adds a vector, and the output reads the sum: so the score of a token is a sum too, with one term for each part.",
+    seen: `${relation} ${tokenName(mainTokens(state), position)}, the score (logit) of ${quoted(token)} is ${fixed(logit, 2)}. ${capital(partWords(name))} adds ${fixed(term.value, 2)} to it, and ${fixed(term.mean, 2)} to a token on average.`,
+    means: "Each head and each feed-forward adds a vector, and the output reads the sum. So the score of a token is also a sum, with one term per part.",
   };
 }
 
 /**
- * Return the words of a text but its masks, or its letters if it is one word, each with the text without it.
+ * Return the words of a text except its masks, each with the text without that word. If the text is one word, return
+ * its letters.
  * @param {string} text
  * @returns {Word[]}
  */
@@ -89,7 +91,7 @@ export function wordsOf(text) {
 }
 
 /**
- * Return the token with which each word begins; null if the tokens do not have the words, because one is unknown.
+ * Return the index of the first token of each word; null if the number of words differs because of unknown tokens.
  * @param {Token[]} tokens
  * @param {number} nWords
  */
@@ -106,9 +108,9 @@ export function beginsOfWords(tokens, nWords) {
   return begins.length === nWords ? begins : null;
 }
 
-/** What a run says: the tokens that it scores, its most probable label, or its best candidate for the mask. @param {Run} run @param {string | null} mask @returns {Said[]} */
-function saidBy(run, mask) {
-  if (run.written.length) return run.written.map(({ log_prob: logProb }, index) => ({ name: named(run.written, index), p: Math.exp(logProb ?? -Infinity), index }));
+/** Return the predictions of a run: the tokens that it scores, its labels, or its candidates for the mask. @param {Run} run @param {string | null} mask @returns {Prediction[]} */
+function predictionsOf(run, mask) {
+  if (run.written.length) return run.written.map(({ log_prob: logProb }, index) => ({ name: tokenName(run.written, index), p: Math.exp(logProb ?? -Infinity), index }));
   if (run.labels) return run.labels.map(({ name, probability }) => ({ name: quoted(name), p: probability, index: -1 }));
   const index = run.source.findIndex(({ text }) => text === mask);
   return (run.source[index]?.top ?? []).map(([, text, p]) => ({ name: quoted(text), p, index }));
@@ -127,34 +129,34 @@ export async function askLeftOut(app, run) {
   const { model, ran } = state;
   const isPair = run.written.length > 0;
   const text = isPair ? ran?.source : ran?.text;
-  if (!model || !text || ran?.messages) throw new Error("the tokens are not those of a text: run a text first");
+  if (!model || !text || ran?.messages) throw new Error("the run has no text: run a text first");
   const words = wordsOf(text);
   if (words.length < (model.verb === "fill" ? 1 : 2)) throw new Error("the text has one word: run a text of several words");
   const target = isPair ? ran?.target || new TextDecoder().decode(Uint8Array.from(run.written.flatMap(({ bytes }) => bytes))) : null;
-  const before = isPair ? saidBy(run, null) : saidBy(run, model.mask).sort((a, b) => b.p - a.p).slice(0, 1);
-  /** @type {Loss[]} */
-  const losses = [];
+  const before = isPair ? predictionsOf(run, null) : predictionsOf(run, model.mask).sort((a, b) => b.p - a.p).slice(0, 1);
+  /** @type {LeftOut[]} */
+  const trials = [];
   for (const word of words.slice(0, MAX_WORDS)) {
     const body = { model: model.id, ...(isPair ? { source: word.rest, target } : { text: word.rest }) };
     const changed = /** @type {Run} */ (await app.data.once(`run ${JSON.stringify(body)}`, () => source.post("/api/run", body)));
-    const after = saidBy(changed, model.mask);
-    losses.push(...before.map((said) => ({ said, word, after: after.find(({ name }) => name === said.name)?.p ?? null })));
+    const after = predictionsOf(changed, model.mask);
+    trials.push(...before.map((prediction) => ({ prediction, word, after: after.find(({ name }) => name === prediction.name)?.p ?? null })));
   }
-  const fall = (/** @type {Loss} */ { said, after }) => said.p - (after ?? 0);
-  const most = losses.reduce((best, one) => (fall(one) > fall(best) ? one : best));
-  const ofSame = losses.filter(({ said }) => said === most.said);
+  const fall = (/** @type {LeftOut} */ { prediction, after }) => prediction.p - (after ?? 0);
+  const most = trials.reduce((best, one) => (fall(one) > fall(best) ? one : best));
+  const ofSame = trials.filter(({ prediction }) => prediction === most.prediction);
   const least = ofSame.reduce((best, one) => (fall(one) < fall(best) ? one : best));
-  const change = (/** @type {Loss} */ { said, after }) => {
-    const [was, is] = [percent(said.p), after === null ? "less than that of the ten best" : percent(after)];
+  const change = (/** @type {LeftOut} */ { prediction, after }) => {
+    const [was, is] = [percent(prediction.p), after === null ? "less than that of the ten best candidates" : percent(after)];
     return was === is ? `stays at ${was}` : `changes from ${was} to ${is}`;
   };
   const begin = beginsOfWords(run.source, words.length)?.[most.word.number];
   const word = begin === undefined ? null : /** @type {Place} */ ({ side: "source", index: begin });
   return {
-    view: isPair && "cross" in run.attention ? { panel: "alignment", align_layer: -1, align_head: -1, pos: most.said.index } : { panel: "flow", flow: outputPlace(state), ...(most.said.index < 0 ? {} : { pos: most.said.index }) },
-    lit: isPair ? { hover: { side: "written", index: most.said.index }, across: word } : word && { hover: word, across: null },
-    seen: `Without ${quoted(most.word.text)}, the probability of ${most.said.name} ${change(most)}.`,
-    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest: this word matters most for ${most.said.name}; without ${quoted(least.word.text)}, the probability ${change(least)}.`,
+    view: isPair && "cross" in run.attention ? { panel: "alignment", align_layer: -1, align_head: -1, pos: most.prediction.index } : { panel: "flow", flow: outputPlace(state), ...(most.prediction.index < 0 ? {} : { pos: most.prediction.index }) },
+    lit: isPair ? { hover: { side: "written", index: most.prediction.index }, across: word } : word && { hover: word, across: null },
+    seen: `Without ${quoted(most.word.text)}, the probability of ${most.prediction.name} ${change(most)}.`,
+    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest. This word matters most for ${most.prediction.name}. Without ${quoted(least.word.text)}, the probability ${change(least)}.`,
   };
 }
 
@@ -170,7 +172,7 @@ export async function askSurprise({ store: { state } }, run) {
   return {
     view: { panel: "flow", flow: outputPlace(state), pos: position },
     lit: { hover: { side: positionSide(state), index: least.index }, across: null },
-    seen: `${capital(named(tokens, least.index))} has a probability of ${percent(Math.exp(least.logProb))}${least.rank === 1 ? ", and is still the most probable token." : ` and rank ${least.rank}: the model expected ${quoted(expected)}, with ${percent(p)}.`}`,
-    means: `The loss of a text is the mean of −log p over its tokens${run.loss === null ? "" : `, here ${fixed(run.loss, 2)} nats`}: a token that the model does not expect makes it large.`,
+    seen: `${capital(tokenName(tokens, least.index))} has a probability of ${percent(Math.exp(least.logProb))}${least.rank === 1 ? ", and is still the most probable token." : ` and rank ${least.rank}. The model expected ${quoted(expected)}, with ${percent(p)}.`}`,
+    means: `The loss of a text is the mean of −log p over its tokens${run.loss === null ? "" : `, here ${fixed(run.loss, 2)} nats`}. A token that the model does not expect makes it large.`,
   };
 }

@@ -1,6 +1,6 @@
 /**
- * Questions of a first visit. Each has the view that shows its answer, and two sentences: what is seen, with the numbers of
- * this run, and what it means. Which questions a model has follows from its abilities.
+ * Questions of the first visit. An answer has a view and two texts: `seen` states what the view shows, with the numbers
+ * of this run, and `means` explains it. The abilities of a model determine its questions.
  *
  * @import { App } from "./app.js"
  * @import { Source } from "./source.js"
@@ -14,14 +14,14 @@
  * @typedef {{rows: number, columns: number, values: ArrayLike<number>}} Matrix
  * @typedef {{kind: string, layer: number, head: number}} Head
  * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null, asks_new_texts?: boolean}} Question
- * `input` returns the input with which the answer is clear; null keeps the one that is shown. `asks_new_texts` is true if the
- * answer needs runs of other texts, which a file with embedded data does not have.
+ * `input` returns an input that makes the answer clear; null keeps the current input. `asks_new_texts` is true if the
+ * answer needs runs of other texts. A file with embedded data does not have such runs.
  */
 
 import { partOf } from "../panels/ablation.js";
 import { floats } from "./decode.js";
 import { askLeftOut, askParts, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
-import { capital, named, quoted } from "./sentences.js";
+import { capital, quoted, tokenName } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 import { fixed, percent } from "./text.js";
 
@@ -31,7 +31,7 @@ export const QUESTIONS = [
   { title: "From which source token is this target token?", routes: ["/alignment"], exists: (model) => "cross" in model.attention, ask: askAlignment },
   { title: "What does a gate keep?", routes: ["/flow", "/tensor"], exists: hasGates, ask: askGate },
   { title: "What does the mask hide?", routes: ["/scores", "/attention"], exists: (model) => "decoder" in model.attention, ask: askMask },
-  { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askOff },
+  { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askAblation },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
   { title: "Which part writes this token?", routes: ["/attribution"], exists: (model) => model.kind === "decoder" && model.is_additive, ask: askParts },
   { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask, asks_new_texts: true },
@@ -40,7 +40,7 @@ export const QUESTIONS = [
 ];
 
 /** Largest number of questions of a model. */
-export const MAX_QUESTIONS = 5;
+const MAX_QUESTIONS = 5;
 
 /**
  * Return the first questions of a model that a source can answer.
@@ -52,12 +52,12 @@ export function questionsOf(model, source) {
   return QUESTIONS.filter((question) => question.exists(model) && isAnswered(question)).slice(0, MAX_QUESTIONS);
 }
 
-/** Return true if the labels of a model are those of a text. @param {Model} model */
+/** Return true if the model classifies texts. @param {Model} model */
 function hasClasses({ labels, verb }) {
   return labels.length > 1 && verb === "classify";
 }
 
-/** The kind of attention of a text to itself; null without one. @param {Record<string, unknown>} attention */
+/** Return the kind of self-attention; null without one. @param {Record<string, unknown>} attention */
 function selfKind(attention) {
   return ["decoder", "encoder"].find((kind) => kind in attention) ?? null;
 }
@@ -67,34 +67,34 @@ function hasGates({ architecture }) {
   return architecture.some(({ rows }) => rows.some(([name, value]) => name === "cell" && value !== "rnn"));
 }
 
-/** Patterns of heads, the clearest one first: the key at which the head looks from a token (−1 without one), and what that means. */
+/** Patterns of heads, the clearest one first. `key` returns the key that the head attends to from a token (−1 without one). `means` explains the pattern. */
 export const PATTERNS = [
   {
     name: "induction", key: (/** @type {number[]} */ ids, /** @type {number} */ t) => (earlier(ids, t) < 0 ? -1 : earlier(ids, t) + 1),
-    means: "The head has found the same token earlier in the text and reads the token after it, which is the best guess of what comes next: it is called an induction head.",
+    means: "The head finds the same token earlier in the text, and reads the token after it. That token is a good guess of what comes next. Such a head is called an induction head.",
   },
   {
     name: "duplicate", key: earlier,
-    means: "The head reads the same token at an earlier place: from this, the next layers can know that the token repeats.",
+    means: "The head reads the same token at an earlier place. From this, the next layers can know that the token repeats.",
   },
   {
     name: "previous", key: (/** @type {number[]} */ _ids, /** @type {number} */ t) => t - 1,
-    means: "The head reads the token before each token: from this, the next layers can know the order of the text.",
+    means: "The head reads the token before each token. From this, the next layers can know the order of the text.",
   },
   {
     name: "first", key: (/** @type {number[]} */ _ids, /** @type {number} */ t) => (t ? 0 : -1),
-    means: "The head reads the first token, which adds little: many heads do this where they find nothing to read.",
+    means: "The head reads the first token, which adds little. Many heads do this if no other token is useful to them.",
   },
 ];
-const NO_PATTERN = "The head follows none of the known patterns on this text: it is the one whose weights are largest.";
+const NO_PATTERN = "No head shows a known pattern on this text. This is the head with the largest weights.";
 
-/** The last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
+/** Return the last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
 function earlier(ids, t) {
   return t ? ids.lastIndexOf(ids[t] ?? -1, t - 1) : -1;
 }
 
 /**
- * Return the row and the column of the largest weight on the key of a row; the last one of equal weights.
+ * Return the row with the largest weight on its key, and that key. Of equal weights, take the last.
  * @param {Matrix} weights
  * @param {(row: number) => number} keyOf the key of a row; −1 leaves the row out
  */
@@ -108,7 +108,7 @@ export function clearest({ rows, columns, values }, keyOf) {
   return best;
 }
 
-/** The column of the largest weight of a row, other than `but`. @param {Matrix} weights @param {number} row @param {number} [but] */
+/** Return the column of the largest weight of a row, other than `but`. @param {Matrix} weights @param {number} row @param {number} [but] */
 function largestKey({ columns, values }, row, but = -1) {
   const weight = (/** @type {number} */ j) => (j === but ? -1 : values[row * columns + j] ?? 0);
   let best = 0;
@@ -117,7 +117,8 @@ function largestKey({ columns, values }, row, but = -1) {
 }
 
 /**
- * Return the text twice, so that a token has an earlier place; null if the text repeats two tokens already, or is not a text of a decoder.
+ * Return the text twice in a row, so that tokens occur again. Return null if the text repeats a pair of tokens already,
+ * or if the model is not a decoder.
  * @param {State} state
  * @returns {Example | null}
  */
@@ -130,7 +131,7 @@ export function repeated({ run, model, text }) {
   return part === "" ? null : { text: `${part} ${part}` };
 }
 
-/** The head of a kind with the largest value. @param {Scores} scores @param {string} kind @param {(sharpness: number) => number} value @returns {Head} */
+/** Return the head of a kind with the largest value. @param {Scores} scores @param {string} kind @param {(sharpness: number) => number} value @returns {Head} */
 function headWith(scores, kind, value) {
   const all = (scores.kinds[kind]?.heads ?? []).flatMap((heads, layer) => heads.map((one, head) => ({ kind, layer, head, value: value(one.sharpness ?? 0) })));
   return all.reduce((best, one) => (one.value > best.value ? one : best), all[0] ?? { kind, layer: 0, head: 0, value: 0 });
@@ -149,7 +150,7 @@ async function askReading(app, run) {
   return {
     view: { panel: "attention", kind, layer, head, shown: "matrix", ...(place.rows === mainSide(app.store.state) ? { pos: row } : {}) },
     lit: { hover: { side: place.rows, index: row }, across: { side: place.columns, index: column } },
-    seen: `Row ${row} of this attention map, in the frame, is ${named(tokens, row)}: it puts ${percent(weight)} of its weight on ${named(tokens, column)}.`,
+    seen: `Row ${row} of this attention map has a frame and belongs to ${tokenName(tokens, row)}. It puts ${percent(weight)} of its weight on ${tokenName(tokens, column)}.`,
     means: found?.pattern.means ?? NO_PATTERN,
   };
 }
@@ -166,8 +167,8 @@ async function askAlignment(app, run) {
   return {
     view: { panel: "alignment", align_layer: -1, align_head: -1, pos: row },
     lit: { hover: { side: "written", index: row }, across: { side: "source", index: column } },
-    seen: `${capital(named(run.written, row))} of the target puts ${percent(weight)} of its weight on ${named(run.source, column)} of the source.`,
-    means: "The model has learned by itself which source token it needs for each target token: this table is called an alignment.",
+    seen: `${capital(tokenName(run.written, row))} of the target puts ${percent(weight)} of its weight on ${tokenName(run.source, column)} of the source.`,
+    means: "The model has learned by itself which source token it needs for each target token. This table is called an alignment.",
   };
 }
 
@@ -180,8 +181,8 @@ async function askGate(app, run) {
   return {
     view: { panel: "flow", flow: "decoder.0.0.cell0", pos: least },
     lit: { hover: { side: "target", index: least }, across: null },
-    seen: `At ${named(run.target, most)} of the target, the keep gate keeps ${percent(means[most] ?? 0)} of the old state (mean over the cell), and at ${named(run.target, least)} ${percent(means[least] ?? 0)}.`,
-    means: "A gate is a number from 0 to 1 for each number of the state: with it the cell decides, token by token, what it remembers and what it replaces.",
+    seen: `At ${tokenName(run.target, most)} of the target, the keep gate keeps ${percent(means[most] ?? 0)} of the old state (mean over the cell), and at ${tokenName(run.target, least)} ${percent(means[least] ?? 0)}.`,
+    means: "A gate is a number from 0 to 1 for each number of the state. It decides, token by token, what the cell keeps and what it replaces.",
   };
 }
 
@@ -197,12 +198,12 @@ async function askMask(app, run) {
     view: { panel: "attention", kind, layer, head, shown: "matrix", pos: row },
     lit: { hover: { side: "target", index: row }, across: { side: "target", index: next } },
     seen: `In row ${row}, the weights of tokens 0 to ${row} sum to ${percent(sum(0, row + 1))}, and those of the ${columns - row - 1} later tokens to ${percent(sum(row + 1, columns))}.`,
-    means: "The mask hides all later tokens, because the model has to predict them: the upper right half of the map stays empty.",
+    means: "The mask hides all later tokens, because the model has to predict them. So the upper right half of the map is empty.",
   };
 }
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
-async function askOff(app, run) {
+async function askAblation(app, run) {
   const effects = /** @type {Effects} */ (await app.data.json(run, "effects"));
   const heads = Object.keys(run.attention).flatMap((kind) => /** @type {number[][]} */ (effects[kind]).flatMap((row, layer) => row.map((effect, head) => ({ kind, layer, head, effect }))));
   const order = heads.sort((a, b) => b.effect - a.effect);
@@ -222,13 +223,13 @@ async function askOff(app, run) {
   return {
     view: { panel: "ablation", kind: most.kind, off: app.source.isEmbedded ? "" : part, mean: 0, ...(drop ? { pos: isAfter ? index - 1 : index } : {}) },
     lit: drop ? { hover: { side, index }, across: null } : null,
-    seen: drop ? `Without ${name(most)}, the probability of ${named(positionTokens(app.store.state), index)} falls from ${percent(drop.before)} to ${percent(drop.after)}.`
+    seen: drop ? `Without ${name(most)}, the probability of ${tokenName(positionTokens(app.store.state), index)} falls from ${percent(drop.before)} to ${percent(drop.after)}.`
       : `Without ${name(most)}, ${change(most.effect)}.`,
-    means: `Of all heads, this one matters most for this text: without it, ${change(most.effect)}, and without ${name(least)}, ${change(least.effect)}.`,
+    means: `Of all heads, this one matters most for this text. Without it, ${change(most.effect)}. Without ${name(least)}, ${change(least.effect)}.`,
   };
 }
 
-/** The token whose probability falls most without a part; null if the run has no probabilities of its tokens. @param {App} app @param {Run} run @param {string} off */
+/** Return the token whose probability falls most without a part; null if the run has no probabilities of its tokens. @param {App} app @param {Run} run @param {string} off */
 async function largestDrop(app, run, off) {
   const [body, path] = [{ off, mean: false }, `/api/run/${run.run}/ablate`];
   const { before, after } = /** @type {Ablation} */ (await app.data.once(`${path} ${JSON.stringify(body)}`, () => app.source.post(path, body)));
@@ -245,13 +246,13 @@ async function askLayers(app, run) {
   const { state } = app.store;
   const last = cells.at(-1) ?? [];
   const actual = [...(run.written.length ? run.written : mainTokens(state).slice(1))].map(({ id }) => id);
-  /** Probability after each layer of the token that the last one predicts at a position; 0 below the table of each layer. @param {number} t */
+  /** Return the probability, after each layer, of the token that the last layer predicts; 0 if it is not among the best tokens of a layer. @param {number} t */
   const probabilities = (t) => cells.map((row) => {
     const predicted = last[t]?.top[0]?.[0];
     const known = row[t]?.top.find(([id]) => id === predicted)?.[2];
     return known ?? (run.target.length && predicted === actual[t] ? row[t]?.next : 0) ?? 0;
   });
-  /** The largest step of these probabilities. @param {number} t */
+  /** Return the largest increase of this probability from one layer to the next. @param {number} t */
   const stepOf = (t) => {
     const p = probabilities(t);
     const steps = p.slice(1).map((x, i) => x - (p[i] ?? 0));
@@ -264,8 +265,8 @@ async function askLayers(app, run) {
   return {
     view: { panel: "lens", norm: 1, lens: "top", pos: step.t },
     lit: { hover: { side: positionSide(state), index: step.t }, across: null },
-    seen: `${relation} ${named(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}: read before ${layers[step.layer]}, ` +
+    seen: `${relation} ${tokenName(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}. Before ${layers[step.layer]}, ` +
       `its probability is ${step.before ? percent(step.before) : "below that of the five best tokens"}, and after it ${percent(step.after)}.`,
-    means: `${capital(layers[step.layer] ?? "")} decides: each layer adds to the vector of the token, and the logit lens reads a prediction from it after each layer.`,
+    means: `${capital(layers[step.layer] ?? "")} decides. Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.`,
   };
 }

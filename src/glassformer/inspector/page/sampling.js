@@ -38,7 +38,7 @@ export function keepTopK(logits, k) {
  * @param {number} p
  * @returns {Float32Array}
  */
-export function keepTopP(logits, p) {
+function keepTopP(logits, p) {
   const probabilities = softmax(logits);
   const kept = new Float32Array(logits.length).fill(-Infinity);
   let before = 0;
@@ -96,7 +96,7 @@ export function entropy(values) {
 }
 
 /**
- * Return the index in whose interval of the cumulative distribution `uniform` (0 to 1) is.
+ * Return the index at which the cumulative distribution exceeds `uniform` (0 to 1).
  * @param {Float64Array} values
  * @param {number} uniform
  */

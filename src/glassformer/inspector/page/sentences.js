@@ -10,7 +10,7 @@ import { visible } from "./text.js";
 export const quoted = (text) => `“${visible(text)}”`;
 
 /** Name a token by its position. @param {Token[]} tokens @param {number} index */
-export const named = (tokens, index) => `token ${index} ${quoted(tokens[index]?.text ?? "")}`;
+export const tokenName = (tokens, index) => `token ${index} ${quoted(tokens[index]?.text ?? "")}`;
 
 /** @param {string} text */
 export const capital = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}`;

@@ -1,4 +1,4 @@
-/** Page of `glassformer inspect`: a server answers, or the data embedded in the file. */
+/** Page of `glassformer inspect`: the data are from a server, or embedded in the file. */
 
 import { start } from "./main.js";
 import { openSource } from "./source.js";

@@ -76,7 +76,7 @@ export class Source {
     return this.embedded !== null;
   }
 
-  /** True if the answers contain what needs gradients. */
+  /** True if the source computes gradients. */
   get hasGradients() {
     return true;
   }

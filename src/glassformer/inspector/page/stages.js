@@ -1,6 +1,6 @@
 /**
- * The stages from a text to a prediction, read from the names of its tensors in the order of the computation.
- * A stage has columns; a column is a tensor, and each row of it belongs to a token. No stage depends on the name of a model.
+ * The stages from a text to a prediction, derived from the names of the tensors in the order of the computation. A
+ * stage has columns. A column is a tensor with one row per token. No stage depends on the name of a model.
  *
  * @typedef {[name: string, shape: number[]]} Named
  * @typedef {{tensors: Named[], config: Record<string, any>, formulas: Record<string, string>}} Flow
@@ -31,7 +31,7 @@ const CHAPTERS = {
   alignment: "4, Attention is alignment", attention: "5, Attention", block: "6, The block", output: "9, GPT",
 };
 
-/** A table of shapes with questions about them. */
+/** Names, shapes and order of the tensors. */
 class Names {
   /** @param {Named[]} tensors */
   constructor(tensors) {
@@ -44,7 +44,7 @@ class Names {
     return this.shapes.has(name);
   }
 
-  /** Width of a tensor: its last size. @param {string} name */
+  /** Return the width of a tensor, its last size. @param {string} name */
   width(name) {
     return this.shapes.get(name)?.at(-1) ?? 0;
   }
@@ -84,7 +84,7 @@ export function headsOf({ tensors }, attention) {
 }
 
 /**
- * Return the number of a key-value head that serves a query head.
+ * Return the index of the key-value head of a query head.
  * @param {Flow} flow
  * @param {string} attention path
  * @param {number} head
@@ -95,7 +95,7 @@ export function keyHead({ tensors }, attention, head) {
 }
 
 /**
- * Return the stages of a stack of which one block is opened.
+ * Return the stages of a stack with one open block.
  * @param {Flow} flow
  * @param {{stack: string, block: number}} chosen
  * @returns {Stage[]}
@@ -103,7 +103,7 @@ export function keyHead({ tensors }, attention, head) {
 export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);
   const n = blocksOf(flow, stack);
-  const first = [tokens(), embedding(names, flow.config, stack)];
+  const first = [tokens(), embedding(names, stack)];
   if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output("hidden")] : [])];
   const stages = [...first, ...blockStages(names, flow, stack, block)];
   const before = folded(0, block);
@@ -131,13 +131,13 @@ function tokens() {
   };
 }
 
-/** @param {Names} names @param {Record<string, any>} config @param {string} stack @returns {Stage} */
-function embedding(names, config, stack) {
+/** @param {Names} names @param {string} stack @returns {Stage} */
+function embedding(names, stack) {
   const [token, position, sum] = ["embeddings.tokens", "embeddings.positions", "embeddings"].map((end) => `${stack}.${end}`);
   /** @type {Column[]} */
   const columns = [];
   if (names.has(position ?? "")) {
-    if (names.has(token ?? "")) columns.push({ kind: "vector", title: "token", tensor: token }); // a table of both sides has one name
+    if (names.has(token ?? "")) columns.push({ kind: "vector", title: "token", tensor: token }); // a table that both stacks share has the name of one stack only
     columns.push({ kind: "vector", title: "position", tensor: position });
   }
   columns.push({ kind: "vector", title: "x", tensor: sum });
@@ -157,13 +157,13 @@ function blockStages(names, flow, stack, block) {
   const parts = ["self_attn", "cross_attn", "ff"].filter((part) => names.has(`${path}.${part}`));
   return parts.flatMap((part, i) => {
     const [here, norm] = [`${path}.${part}`, `${path}.${part}_norm`];
-    const isPre = !names.has(norm) || names.isBefore(norm, here); // without the name: one norm for both sublayers, or of outputs
+    const isPre = !names.has(norm) || names.isBefore(norm, here); // no tensor: both sublayers share a norm, or only outputs are normalised
     const next = parts[i + 1] ? `${path}.${parts[i + 1]}_norm.input` : `${path}.residual`;
     const stages = part === "ff" ? feedForward(names, config, path) : attention(names, flow, path, part);
     if (names.isBefore(norm, here)) {
       stages.unshift({
         id: `${part}.norm`, title: "Norm", chapter: CHAPTERS.block, formula: config.norm === "rmsnorm" ? "y = x / √(mean(x²) + ε) · w" : "y = (x − mean) / √(variance + ε) · w + b",
-        sentence: "The vector of each token is scaled to a common size. The sublayer reads this copy; the residual stream itself goes on unchanged.",
+        sentence: "The vector of each token is scaled to a common size. The sublayer reads this copy. The residual stream itself does not change.",
         columns: [{ kind: "vector", title: "norm", tensor: norm }],
       });
     }
@@ -185,8 +185,8 @@ function blockStages(names, flow, stack, block) {
 function positionRule(config, isSelf, path) {
   if (!isSelf) return "";
   const bases = config.positions?.base_pattern ?? [];
-  if (bases.length && !bases[Number(path.split(".").at(-1)) % bases.length]) return " This layer has no positions: q and k are not turned.";
-  if (config.positions?.kind === "rotary") return " q and k are turned by angles that grow with the position (rotary positions), so that q·k depends on the distance.";
+  if (bases.length && !bases[Number(path.split(".").at(-1)) % bases.length]) return " This layer has no positions: q and k are not rotated.";
+  if (config.positions?.kind === "rotary") return " q and k are rotated by angles that grow with the position (rotary positions), so that q·k depends on the distance.";
   return "";
 }
 
@@ -195,14 +195,14 @@ function attention(names, { config, formulas }, path, part) {
   const here = `${path}.${part}`;
   const isSelf = part === "self_attn";
   const side = isSelf ? undefined : /** @type {const} */ ("source");
-  const what = isSelf ? "" : "Cross-attention: ";
+  const what = isSelf ? "Each" : "Cross-attention: each";
   const width = names.width(`${here}.query`);
   const keys = isSelf ? "of all tokens" : "of the source tokens, whose vectors the encoder has computed";
   return [
     {
       id: `${part}.heads`, title: isSelf ? "Query, key, value" : "Query, key, value (cross)", chapter: CHAPTERS.attention, attention: here,
       formula: isSelf ? "q = W_Q x   k = W_K x   v = W_V x" : "q = W_Q x   k = W_K s   v = W_V s",
-      sentence: `${what}Each token gets a query (what it looks for)${isSelf ? ", a key (what it offers) and a value (what it gives)" : "; keys and values are those of the source"}, ${width} numbers each in this head.${positionRule(config, isSelf, path)}`,
+      sentence: `${what} token gets a query (what it looks for)${isSelf ? ", a key (what it offers) and a value (what it gives)." : ". The keys and values are those of the source tokens."} Each has ${width} numbers in this head.${positionRule(config, isSelf, path)}`,
       columns: [
         { kind: "vector", title: "q", tensor: `${here}.query`, has_heads: true, width: 34 },
         ...sourceTokens(side),
@@ -212,7 +212,7 @@ function attention(names, { config, formulas }, path, part) {
     },
     {
       id: `${part}.scores`, title: isSelf ? "Attention" : "Attention (cross)", chapter: isSelf ? CHAPTERS.attention : CHAPTERS.alignment, attention: here,
-      formula: formulas[isSelf ? path.split(".")[0] ?? "" : "cross"] ?? "", sentence: `The query of a token is compared with the keys ${keys}.${isSelf ? " The mask hides what a token may not see." : ""} The softmax makes weights that sum to 1.`,
+      formula: formulas[isSelf ? path.split(".")[0] ?? "" : "cross"] ?? "", sentence: `The query of a token is compared with the keys ${keys}.${isSelf ? " The mask hides the keys that the query may not attend to." : ""} Softmax turns the scores into weights that sum to 1.`,
       columns: [
         { kind: "matrix", title: "scores", tensor: `${here}.scores`, has_heads: true, rule: "scores", side },
         ...masked(here, isSelf),
@@ -248,7 +248,7 @@ function feedForward(names, config, path) {
   const hidden = config.gated_ff ? `${act}(W_gate x) · (W_up x)` : `${act}(W_up x)`;
   return [{
     id: "ff", title: "Feed-forward", chapter: CHAPTERS.block, formula: `x ← x + W_down h;  h = ${hidden}`,
-    sentence: `Each token is computed alone: ${names.width(`${path}.ff.activations`)} neurons read its vector, and each active one adds its own direction to the residual stream.`,
+    sentence: `Each token is computed separately. ${names.width(`${path}.ff.activations`)} neurons read its vector, and each active neuron adds its own direction to the residual stream.`,
     columns: [{ kind: "vector", title: "neurons", tensor: `${path}.ff.activations`, width: 64 }],
   }];
 }
@@ -257,7 +257,7 @@ function feedForward(names, config, path) {
 function experts(names, path) {
   return {
     id: "ff", title: "Experts", chapter: CHAPTERS.block, formula: "x ← x + Σ weight · expert(x)",
-    sentence: `Each token is computed alone: a router gives weights to a few of the ${names.width(`${path}.ff.router`)} experts, each a feed-forward layer of its own, and the others do not read the token.`,
+    sentence: `Each token is computed separately. A router gives weights to a few of the ${names.width(`${path}.ff.router`)} experts. Each expert is a feed-forward layer. The other experts do not read the token.`,
     columns: [{ kind: "vector", title: "weights of the experts", tensor: `${path}.ff.router`, width: 64 }],
   };
 }
@@ -266,7 +266,7 @@ function experts(names, path) {
 function final(names, flow, stack) {
   const hasDecoder = stack === "encoder" && stacksOf(flow).includes("decoder");
   const isNormed = names.has(`${stack}.final_norm`);
-  const target = hasDecoder ? "The cross-attention of the decoder makes its keys and values from these vectors." : "The head of the model reads these vectors.";
+  const target = hasDecoder ? "The cross-attention of the decoder computes its keys and values from these vectors." : "The head of the model reads these vectors.";
   return {
     id: "final", title: isNormed ? "Final norm" : "Output of the stack", chapter: CHAPTERS.block, formula: isNormed ? "h = norm(x)" : "h = x",
     sentence: `${isNormed ? "The residual stream is normalised once more. " : ""}${target}`,
@@ -280,7 +280,7 @@ function output(hidden) {
   const read = hidden ? [{ kind: "vector", title: "h", tensor: hidden }] : [];
   return {
     id: "output", title: "Prediction", chapter: CHAPTERS.output, formula: "p = softmax(W h)",
-    sentence: "The vector of the chosen token gives a score for each possible answer, its logit. The softmax makes probabilities that sum to 1.",
+    sentence: "The vector of the chosen token gives a score (logit) for each possible answer. Softmax turns the scores into probabilities that sum to 1.",
     columns: [...read, { kind: "output", title: "probability", width: 190 }],
   };
 }
@@ -293,7 +293,7 @@ function recurrent(names, { config, formulas }, stack) {
   if (stack === "encoder") {
     return [...cells, {
       id: "memory", title: "States", chapter: CHAPTERS.recurrent, formula: layers.length > 1 && layers.some((name) => name.endsWith("backward")) ? "hⱼ = [→hⱼ; ←hⱼ]" : "hⱼ",
-      sentence: "The encoder has one state per source token. Attention reads all of them; the last one begins the decoder.",
+      sentence: "The encoder has one state per source token. Attention reads all states. The last state initialises the decoder.",
       columns: [{ kind: "vector", title: "memory", tensor: "encoder.memory", width: 64 }],
     }];
   }
@@ -314,8 +314,8 @@ function cellStage(tensors, layer, config, i, n) {
     gru: "h = (1 − z) ∘ n + z ∘ h′;  n = tanh(W x + r ∘ U h′)", lstm: "c = f ∘ c′ + i ∘ g;  h = o ∘ tanh(c)", rnn: "h = tanh(W x + U h′)",
   });
   const words = /** @type {Record<string, string>} */ ({
-    gru: "The keep gate z decides how much of the old state h′ stays, the reset gate r how much of it the new content n sees.",
-    lstm: "The keep gate f decides how much of the old cell c′ stays, the write gate i how much of the new content g enters, the read gate o how much the state shows.",
+    gru: "The keep gate z decides how much of the old state h′ is kept. The reset gate r decides how much of h′ the new content n uses.",
+    lstm: "The keep gate f decides how much of the old cell c′ is kept, and the write gate i how much of the new content g is added. The read gate o decides how much of the cell enters the state.",
     rnn: "The new state is a function of the token and of the state h′ before it.",
   });
   const label = n > 1 ? ` ${layer.split(".").slice(2).join(", ").replace(/^(\d+)/, "layer $1")}` : "";
@@ -331,7 +331,7 @@ function alignmentStage(formula) {
   return {
     id: "alignment", title: "Attention", chapter: CHAPTERS.alignment, attention: "decoder.cross_attn",
     formula: `${formula};  context = Σ weight · k`,
-    sentence: "The state q of the decoder is compared with each state k of the encoder. The weights, which sum to 1, say from where this step reads; the context is the weighted sum.",
+    sentence: "The state q of the decoder is compared with each state k of the encoder. The weights sum to 1 and determine from which states this step reads. The context is the weighted sum.",
     columns: [
       { kind: "matrix", title: "scores", tensor: "decoder.cross_attn.scores", has_heads: true, rule: "scores", side: "source" },
       { kind: "matrix", title: "weights", tensor: "decoder.cross_attn.weights", has_heads: true, rule: "weights", side: "source", weights: "decoder.cross_attn.weights" },

@@ -110,7 +110,7 @@ export function mainTokens(state) {
 }
 
 /**
- * Return the tokens before the prediction of a position; the position of an encoder is that of the predicted token.
+ * Return the tokens before the token that a position predicts. A position of an encoder predicts its own token.
  * @param {State} state
  * @param {number} position
  */
@@ -128,7 +128,7 @@ export function mainSide(state) {
 }
 
 /**
- * Return the tokens that positions count: position i is token i of the main row at the top of the page.
+ * Return the tokens that a position is an index of: position i is token i of the main row at the top of the page.
  * @param {State} state
  */
 export function positionTokens(state) {
@@ -175,7 +175,7 @@ export function selectedPosition(state) {
 export function shownPosition(state) {
   const side = mainSide(state);
   for (const place of [state.hover, state.across]) {
-    if (place && isSame(place, side, place.index)) return Math.min(place.index, mainTokens(state).length - 1);
+    if (place && isAtPosition(place, side, place.index)) return Math.min(place.index, mainTokens(state).length - 1);
   }
   return selectedPosition(state);
 }
@@ -191,12 +191,13 @@ export function markedPlaces({ hover, across, lit }) {
 }
 
 /**
- * Return true if a place is a position of a side. A written token has the position of the target that predicts it.
+ * Return true if a place is a position of a side. A written token has the position of the target token that predicts
+ * it.
  * @param {Place | null} place
  * @param {string} side
  * @param {number} index
  */
-export function isSame(place, side, index) {
+export function isAtPosition(place, side, index) {
   if (!place || place.index !== index) return false;
   return place.side === side || (place.side !== "source" && side !== "source");
 }

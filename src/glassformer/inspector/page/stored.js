@@ -14,7 +14,7 @@ export function stored(name) {
 }
 
 /**
- * Keep a choice. A browser that stores nothing forgets it when the page is closed.
+ * Keep a choice. Without storage, the choice is lost when the page is closed.
  * @param {string} name
  * @param {string} value
  */
@@ -22,6 +22,6 @@ export function keep(name, value) {
   try {
     localStorage.setItem(`glassformer-${name}`, value);
   } catch {
-    // nothing is stored
+    // the browser blocks storage
   }
 }

@@ -1,5 +1,5 @@
 /**
- * Strips of tokens with a colour each, in the order of writing. A letter that several tokens carry is shown over them.
+ * Rows of coloured tokens, in reading order. A letter of several tokens is shown above them.
  *
  * @import { Place } from "./types.js"
  * @import { Rgb } from "./colours.js"
@@ -8,7 +8,7 @@
  */
 
 import { css, inkOn } from "./colours.js";
-import { directionOf, directionOfText, runsOf, seenOrder } from "./direction.js";
+import { directionOf, directionOfText, runsOf, visualOrder } from "./direction.js";
 import { arrowKeys, h } from "./dom.js";
 import { lettersOf, partText } from "./letters.js";
 import { visible } from "./text.js";
@@ -83,7 +83,7 @@ export function stripScene(strips) {
     for (const line of linesOf(letters, items)) {
       const width = line.reduce((sum, one) => sum + widthOf(one, items) + 2, 0);
       let x = isRight ? WIDTH - 12 - width : 12;
-      for (const number of seenOrder(line.map(({ text }) => text))) {
+      for (const number of visualOrder(line.map(({ text }) => text))) {
         const one = /** @type {Letters} */ (line[number]);
         shapes.push(...letterShapes(one, items, x, y));
         x += widthOf(one, items) + 2;
@@ -98,13 +98,13 @@ export function stripScene(strips) {
 /** @param {string} text */
 const textWidth = (text) => [...text].length * 7.9 + 8;
 
-/** The width of tokens that carry letters together. @param {Letters} letters @param {StripItem[]} items */
+/** Return the width of the tokens of one letter. @param {Letters} letters @param {StripItem[]} items */
 function widthOf({ first, n, text }, items) {
   if (n === 1) return textWidth(visible(text));
   return Math.max(textWidth(visible(text)), items.slice(first, first + n).reduce((sum, item) => sum + textWidth(partText(item.text)), 0));
 }
 
-/** The letters of each line. @param {Letters[]} letters @param {StripItem[]} items */
+/** Return the letters of each line. @param {Letters[]} letters @param {StripItem[]} items */
 function linesOf(letters, items) {
   /** @type {Letters[][]} */
   const lines = [[]];
@@ -125,7 +125,7 @@ function linesOf(letters, items) {
   return lines;
 }
 
-/** The boxes of the tokens that carry letters together, and the letters. @param {Letters} letters @param {StripItem[]} items @param {number} x @param {number} y @returns {Shape[]} */
+/** Return the boxes of the tokens of one letter, and the letter. @param {Letters} letters @param {StripItem[]} items @param {number} x @param {number} y @returns {Shape[]} */
 function letterShapes({ first, n, text }, items, x, y) {
   const { ink, line, paper } = theme();
   const size = widthOf({ first, n, text }, items) / n;

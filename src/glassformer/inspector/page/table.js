@@ -1,5 +1,5 @@
 /**
- * Tables of numbers, the alternative of each picture.
+ * Tables of numbers: the text alternative of each picture.
  *
  * @import { Table } from "./types.js"
  */

@@ -1,8 +1,8 @@
-/** Text and numbers for the reader: visible spaces, numbers with few digits. */
+/** Format texts and numbers: visible spaces, few digits. */
 
 const MARKS = /** @type {Record<string, string>} */ ({ " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" });
 
-/** Characters that cannot be seen. The joiner between the parts of one emoji is not among them. */
+/** Invisible characters, except the joiner between the parts of one emoji. */
 const UNSEEN = /[\u0000-\u0020\u007f\u00a0\u200b\u200c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]|(?<!\p{Extended_Pictographic}[\ufe0f\u{1f3fb}-\u{1f3ff}]?)\u200d|\u200d(?!\p{Extended_Pictographic})/gu;
 
 /**

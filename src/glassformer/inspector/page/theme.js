@@ -1,5 +1,6 @@
 /** Colours of the current theme, read from the style sheet. */
 
+import { button } from "./dom.js";
 import { keep, stored } from "./stored.js";
 
 /** @typedef {{ink: string, faint: string, line: string, paper: string, accent: string, second: string}} Theme */
@@ -31,11 +32,6 @@ export function storedDark() {
   return choice === null ? prefersDark() : choice === "dark";
 }
 
-/** Keep the choice of the user. @param {boolean} dark */
-export function storeDark(dark) {
-  keep("theme", dark ? "dark" : "light");
-}
-
 /**
  * Use the dark or the light colours.
  * @param {boolean} dark
@@ -43,6 +39,20 @@ export function storeDark(dark) {
 export function useTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   current = null;
+}
+
+/**
+ * Create the button that switches between the dark and the light colours. The browser keeps the choice.
+ * @param {boolean} dark
+ * @param {(dark: boolean) => void} onchange
+ */
+export function themeButton(dark, onchange) {
+  const other = dark ? "light" : "dark";
+  return button(other, () => {
+    keep("theme", other);
+    useTheme(!dark);
+    onchange(!dark);
+  }, { class: "quiet", title: "Switch between light and dark" });
 }
 
 export const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif";

@@ -71,13 +71,13 @@ export function rowsBefore(nodes, rows, steps) {
 }
 
 /**
- * Move sorted places apart so that neighbours differ by 1 or more, with a small total shift: places that collide form a
- * block around the mean of what they want.
+ * Move sorted rows apart so that neighbours differ by 1 or more, with a small total shift. Rows that collide form a
+ * block, which is centred on the mean of the wanted rows.
  * @param {number[]} wanted
  * @returns {number[]}
  */
 export function spread(wanted) {
-  /** @type {{sum: number, size: number}[]} `sum` is that of the wanted first rows */
+  /** @type {{sum: number, size: number}[]} `sum` is the sum of the first rows that the members want */
   const blocks = [];
   const start = (/** @type {{sum: number, size: number}} */ block) => block.sum / block.size;
   for (const place of wanted) {
@@ -92,7 +92,7 @@ export function spread(wanted) {
 }
 
 /**
- * Return the ids of a node and all nodes above it.
+ * Return the ids of a node and all of its ancestors.
  * @param {Map<number, BeamNode>} nodes
  * @param {number} id
  * @returns {Set<number>}

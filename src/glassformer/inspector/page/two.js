@@ -17,8 +17,8 @@ const OWN = ["checkpoint", "step", "folder", "visit"];
 const SHARED = Object.keys(DEFAULTS).filter((key) => !TEXTS.includes(key) && !OWN.includes(key));
 
 /**
- * Return a view that follows another one: with its panel, layer, head and all other choices, and its text if `withText`.
- * A position of the text is followed with the text.
+ * Return `view` with the panel, layer, head and other choices of `other`. With `withText`, also take over its text and
+ * position.
  * @param {View} view
  * @param {View} other
  * @param {boolean} withText

@@ -1,6 +1,6 @@
 /**
- * Types that several panels share: the model, the run, and the state of the page. The types of an answer of one panel are
- * beside it. This module contains no code.
+ * Types that several panels share: the model, the run, and the state of the page. The types of the answers of one panel
+ * are in its module. This module contains no code.
  *
  * @import { Ablation } from "../panels/ablation.js"
  *
@@ -49,16 +49,17 @@
  * }} View
  * `unit` is a head or a neuron of the panel "Texts", such as `decoder.0.neuron.17`.
  * `flow` is the place in the flow, such as `decoder.0.2.ff`: stack, block, head and stage.
- * `ids` are the ids of `text` with commas, for a text that has not its usual tokens; empty without them.
+ * `ids` are the ids of `text`, separated by commas, if the text has other tokens than usual; otherwise empty.
  *
  * @typedef {{text: string, ids: string, source: string, target: string, messages: string}} Texts
- * `messages` is a conversation as JSON, which is read in place of the text; empty without one.
+ * `messages` is a conversation as JSON, which replaces the text; empty without one.
  *
  * @typedef {View & {
  *   model: Model | null, run: Run | null, other: Model | null, other_run: Run | null, hover: Place | null,
  *   across: Place | null, lit: Lit, dark: boolean, model_step: number | null, ablated: Ablation | null, ran: Texts | null, is_old: boolean,
  * }} State
- * `ran` are the texts of the boxes when the run that is shown began, null for random tokens; `lit` are the places that an answer names; `is_old` is true if the boxes have other texts.
+ * `ran` are the texts of the boxes at the start of the shown run; null for random tokens. `is_old` is true if the boxes
+ * have other texts. `lit` are the places that the answer to a question marks.
  *
  * @typedef {{header: string[], rows: (string | number | null)[][]}} Table
  *

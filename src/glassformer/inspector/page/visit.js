@@ -14,7 +14,7 @@ import { wordList } from "./words.js";
 
 const NUMBERS = ["No questions", "One question", "Two questions", "Three questions", "Four questions", "Five questions"];
 
-/** Return true if the person has closed the first visit before. */
+/** Return true if the user has closed the first visit before. */
 export const isVisitClosed = () => stored("visit") === "closed";
 
 /**
@@ -25,7 +25,7 @@ export const isVisitClosed = () => stored("visit") === "closed";
 export function createVisit(app, section) {
   const { store, source } = app;
   const number = h("span");
-  const intro = h("p", { class: "about" }, number, h("span", { class: "only-wide" }, " In an attention map, a row is a token that reads, a column is a token that is read, and the colour is the weight."));
+  const intro = h("p", { class: "about" }, number, h("span", { class: "only-wide" }, " In an attention map, row i shows how much token i reads from each token. The colour is the weight."));
   const list = h("div", { class: "questions", role: "group", "aria-label": "Questions" });
   const seen = h("p");
   const means = h("p", { class: "about" });
@@ -39,7 +39,7 @@ export function createVisit(app, section) {
   });
 
   const latest = new Latest(app, section);
-  /** The number of the question that is answered, and the run of the answer; −1 without one. */
+  /** Index of the answered question (−1 without one), and the run of the answer. */
   let asked = -1;
   /** @type {Run | null} */
   let answered = null;

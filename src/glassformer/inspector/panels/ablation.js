@@ -31,7 +31,7 @@ import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./
 /** @type {Tab} */
 export const ablationTab = { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" };
 
-const KL_OF_LABELS = "Each label is present or absent by itself: the KL divergence is the sum over the labels.";
+const KL_OF_LABELS = "The labels are independent: the KL divergence is the sum over the labels.";
 const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
 
 /**
@@ -86,7 +86,7 @@ function effectFormula(model) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createAblation(app) {
+function createAblation(app) {
   const { store } = app;
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
@@ -95,15 +95,15 @@ export function createAblation(app) {
   const switches = h("div", { class: "scroll-x" });
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
-  const measure = button("Measure all", () => void measureAll(), { title: "One run per part: this may take a while" });
+  const measure = button("Measure all", () => void measureAll(), { title: "This needs one run per part and may take a while" });
   const box = textBox(app, "texts");
   const measureSet = button("Measure these texts", () => void measureTexts());
   const progress = h("span", { class: "about", "aria-live": "polite" });
-  const set = h("details", { class: "more", hidden: !app.source.answers("/api/effects") }, h("summary", {}, "a set of texts: means with their spread"), box.element, h("div", { class: "row" }, measureSet, progress));
+  const set = h("details", { class: "more", hidden: !app.source.answers("/api/effects") }, h("summary", {}, "a set of texts: mean and spread"), box.element, h("div", { class: "row" }, measureSet, progress));
   const over = h("p", { class: "about" });
   const card = frame({
     title: "Parts", picture: () => effectPicture(),
-    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers: the text is then run again without them. "Measure all" writes the effect of each part alone on its switch. Large: the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
+    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: effectFormula(store.state.model),
   }, h("div", { class: "row" }, kinds.element, means.element, measure, all), set, switches, over, loss);
 
@@ -126,13 +126,13 @@ export function createAblation(app) {
 
   const kind = () => chosenKind(store.state) ?? "";
   const effects = () => (measured && measured.mean === store.state.mean && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
-  /** Spread of the effect of a part over the texts, beside its baseline. @param {string} name */
+  /** Return the spread of the effect of a part over the texts, with its baseline. @param {string} name */
   const spreadOf = (name) => spreadText(effects()?.beside[partOf(name)], effects()?.n_texts ?? 1);
 
-  /** True if the effect of a part over the texts is beyond its baseline. @param {string} name */
+  /** Return true if the effect of a part over the texts is beyond its baseline. @param {string} name */
   const isBeyond = (name) => effects()?.beside[partOf(name)]?.is_beyond ?? false;
 
-  /** Names of the parts of a layer. @param {number} layer */
+  /** Return the names of the parts of a layer. @param {number} layer */
   function names(layer) {
     const heads = store.state.run?.attention[kind()]?.heads ?? 0;
     const own = Array.from({ length: heads }, (_, head) => `${kind()}.${layer}.${head}`);
@@ -180,7 +180,7 @@ export function createAblation(app) {
     all.disabled = !off.size;
   }
 
-  /** Say what the numbers on the switches are. */
+  /** Describe the numbers on the switches. */
   function overText() {
     const shown = effects();
     if (!shown) return "";
@@ -220,7 +220,7 @@ export function createAblation(app) {
     });
   }
 
-  /** Change of the log-probability per position; NaN without one. */
+  /** Return the change of the log-probability per position; NaN without one. */
   function differences() {
     return (result?.after.positions ?? []).map((position, i) => {
       const [was, is] = [result?.before.positions[i]?.log_prob, position.log_prob];
@@ -255,7 +255,7 @@ export function createAblation(app) {
     changes.refresh();
   }
 
-  /** The heading of the predictions before and after. @param {Outcome} outcome @param {number} position */
+  /** Return the heading of the predictions before and after. @param {Outcome} outcome @param {number} position */
   function headingOf(outcome, position) {
     if (outcome.number !== null) return "Number";
     if (outcome.labels) return "Labels";

@@ -9,11 +9,11 @@
  */
 
 import { Latest, cellPlaces, markedCell } from "../page/app.js";
-import { fill, h, select } from "../page/dom.js";
+import { fill, h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { labelsOf } from "../page/letters.js";
-import { alignmentScene, strongest, windowAround } from "../page/lines.js";
+import { ALIGNMENT_ABOUT, alignmentScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { NOT_EMBEDDED } from "../page/source.js";
@@ -26,7 +26,7 @@ export const alignmentTab = { id: "alignment", title: "Alignment", create: creat
 const WINDOW = 60;
 
 /** @param {App} app @returns {Panel} */
-export function createAlignment(app) {
+function createAlignment(app) {
   const { store } = app;
   const layers = select("layer", [], (layer) => store.set({ align_layer: Number(layer) }));
   const heads = select("head", [], (head) => store.set({ align_head: Number(head) }));
@@ -34,7 +34,7 @@ export function createAlignment(app) {
   const place = h("div", { class: "scroll-x" });
   const note = h("p", { class: "about" });
   const lines = frame({
-    title: "Alignment", explanation: "Each target token is linked to the source tokens it attends to; the width of a line is the weight.",
+    title: "Alignment", explanation: ALIGNMENT_ABOUT,
     formula: store.state.model?.formulas.cross ?? "", picture: () => picture("alignment-lines"),
   }, choices, place, note);
   const heat = new Heatmap({
@@ -43,7 +43,7 @@ export function createAlignment(app) {
     onselect: (row, column) => selectPlace(store, cellPlaces(sides(), row, column).hover),
   });
   const matrix = frame({
-    title: "Alignment matrix", explanation: "Rows are target tokens, columns are source tokens; each row sums to 1.",
+    title: "Alignment matrix", explanation: "Rows are target tokens, and columns are source tokens. Each row sums to 1.",
     picture: () => picture("alignment-matrix"),
   }, heat.element);
   const element = h("div", { class: "panel" }, lines.element, matrix.element);
@@ -62,8 +62,8 @@ export function createAlignment(app) {
     const { run, model, align_layer: layer, align_head: head } = store.state;
     const size = model?.attention.cross;
     if (!run || !size) return;
-    layers.setOptions([["-1", "default"], ...Array.from({ length: size.layers }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]))]);
-    heads.setOptions([["-1", "mean of all"], ...Array.from({ length: size.heads }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]))]);
+    layers.setOptions([["-1", "default"], ...numberOptions(size.layers)]);
+    heads.setOptions([["-1", "mean of all"], ...numberOptions(size.heads)]);
     layers.list.value = String(layer);
     heads.list.value = String(head);
     choices.hidden = size.layers * size.heads === 1;

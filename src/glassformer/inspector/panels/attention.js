@@ -18,11 +18,11 @@
  */
 
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
-import { arrowKeys, button, choice, fill, h, select } from "../page/dom.js";
+import { arrowKeys, button, choice, fill, h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "../page/grid.js";
 import { Heatmap } from "../page/heatmap.js";
-import { headColour, layersScene, placeOf } from "../page/layers.js";
+import { headColour, layersScene, cellOf } from "../page/layers.js";
 import { columnScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
@@ -34,14 +34,14 @@ export const attentionTab = { id: "attention", title: "Attention", create: creat
 
 const LINE_WINDOW = 120;
 const ABOUT = {
-  maps: "One picture per layer (down) and head (across). In a picture, rows are queries and columns are keys. Select one to open it.",
-  lines: "One place per layer. A line leads from a key (left) to the query that reads it (right): its width is the weight, its colour the head.",
+  maps: "One attention map per layer (down) and head (across). In a map, rows are queries and columns are keys. Select a map to open it.",
+  lines: "One column per layer. A line leads from a key (left) to a query (right) that attends to it. Its width is the weight, and its colour is the head.",
 };
 const TOKENS = /** @type {[string, string][]} */ ([["0", "token under the pointer"], ["1", "all tokens"]]);
 const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });
 
 /** @param {App} app @returns {Panel} */
-export function createAttention(app) {
+function createAttention(app) {
   const { store } = app;
   const states = store.state.model?.kind === "recurrent" ? " A query q is a state of the decoder, a key k a state of the encoder." : "";
   const formula = () => store.state.model?.formulas[chosenKind(store.state) ?? ""] ?? "";
@@ -49,14 +49,14 @@ export function createAttention(app) {
   const badges = select("badge", [],
     (badge) => store.set({ badge }));
   const foundPlace = h("div", { class: "found-list" });
-  const random = button("Show random tokens that follow twice", () => app.submitRandom(), { title: "Run such tokens in place of the text: an induction head shows itself there" });
+  const random = button("Show repeated random tokens", () => app.submitRandom(), { title: "Run random tokens, repeated once, in place of the text: they show the pattern of an induction head" });
   const found = h("div", { class: "found" }, foundPlace, random);
   const gridPlace = h("div", { class: "scroll-x" });
   const looks = choice("All heads as", [["maps", "maps"], ["lines", "lines of all layers"]], (heads) => store.set({ heads }));
   const ofTokens = choice("Lines of all layers", TOKENS, (all) => store.set({ all: Number(all) }));
   const legend = h("div", { class: "head-legend", role: "group", "aria-label": "Colours of the heads" });
   arrowKeys(legend, "button", () => 0);
-  /** The head whose lines are drawn alone. @type {number | undefined} */
+  /** The only head whose lines are drawn; undefined for all heads. @type {number | undefined} */
   let onlyHead;
   const gridCard = frame({
     title: "Heads", explanation: `${ABOUT.maps}${states}`,
@@ -76,7 +76,7 @@ export function createAttention(app) {
   });
   const lines = h("div", { class: "lines-view" });
   const headCard = frame({
-    title: "Head", explanation: `Row i contains the weights of query token i on all key tokens; they sum to 1.${states}`,
+    title: "Head", explanation: `Row i contains the weights of query token i on all key tokens. They sum to 1.${states}`,
     formula: formula(), picture: () => headPicture(),
   }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
   h("div", { class: "row" }, views.element, which.element), heat.element, lines);
@@ -153,7 +153,7 @@ export function createAttention(app) {
     gridCard.refresh();
   }
 
-  /** The scene of the lines of all layers. */
+  /** Return the scene of the lines of all layers. */
   function layersPicture() {
     const { state } = store;
     if (!grid || !state.run) return null;
@@ -163,8 +163,8 @@ export function createAttention(app) {
     const cell = markedCell(state, place);
     const isSelf = place.rows === place.columns;
     const token = cell.row >= 0 ? cell.row : selectedPosition(state);
-    const only = !isSelf && cell.row < 0 && cell.column >= 0 ? { column: placeOf(cell.column, nColumns, columns.length) }
-      : { row: placeOf(token, nRows, rows.length) };
+    const only = !isSelf && cell.row < 0 && cell.column >= 0 ? { column: cellOf(cell.column, nColumns, columns.length) }
+      : { row: cellOf(token, nRows, rows.length) };
     const chosen = { ...(state.all ? {} : only), ...(onlyHead === undefined ? {} : { head: onlyHead }) };
     return layersScene(grid.thumbnails, { side: place.rows, labels: rows }, { side: place.columns, labels: columns }, { chosen, dark: state.dark });
   }
@@ -174,7 +174,7 @@ export function createAttention(app) {
     if (!scene || !grid) return;
     const [, heads = 0, nRows = 0] = grid.thumbnails.shape;
     const isPooled = attentionLabels(grid.run, here()).rows.length > nRows;
-    fill(gridPlace, isPooled ? h("p", { class: "about" }, `The text has more than ${nRows} tokens: each place stands for neighbouring tokens, named by the first, with their largest weight.`) : null, sceneElement(scene));
+    fill(gridPlace, isPooled ? h("p", { class: "about" }, `The text has more than ${nRows} tokens. So each label is the first of several neighbouring tokens, and a line is their largest weight.`) : null, sceneElement(scene));
     const hasFocus = legend.contains(document.activeElement);
     fill(legend, ...Array.from({ length: heads }, (_, head) => {
       const mark = h("span", { class: "head-mark" });
@@ -182,7 +182,7 @@ export function createAttention(app) {
       const one = button(`head ${head}`, () => {
         onlyHead = onlyHead === head ? undefined : head;
         drawGrid();
-      }, { class: "quiet", "aria-pressed": String(onlyHead === head), tabindex: head === (onlyHead ?? 0) ? 0 : -1, title: "Only the lines of this head; select it again for all" });
+      }, { class: "quiet", "aria-pressed": String(onlyHead === head), tabindex: head === (onlyHead ?? 0) ? 0 : -1, title: "Show only the lines of this head. Select it again to show all heads." });
       one.prepend(mark);
       return one;
     }));
@@ -193,10 +193,10 @@ export function createAttention(app) {
   function drawFound() {
     const { scores } = grid ?? {};
     const names = Object.keys(scores?.names ?? {});
-    badges.setOptions([["best", "beyond uniform"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
+    badges.setOptions([["best", "clearest pattern"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
     badges.list.value = store.state.badge;
     const { model } = store.state;
-    random.hidden = app.source.isEmbedded || !model || model.kind === "recurrent"; // its attention has no scores of patterns
+    random.hidden = app.source.isEmbedded || !model || model.kind === "recurrent"; // the attention of a recurrent model has no pattern scores
     if (!scores) {
       fill(foundPlace);
       return;
@@ -206,10 +206,10 @@ export function createAttention(app) {
     fill(foundPlace, h("h3", {}, "Heads found"), h("ul", {}, ...scores.best.map((one) =>
       h("li", {}, h("button", { type: "button", class: `found-head${one.is_found ? "" : " is-missing"}`, onclick: () => store.set({ kind: one.kind, layer: one.layer, head: one.head }) },
         h("strong", {}, scores.names[one.name] ?? one.name),
-        h("span", {}, `${one.is_found ? "" : "none found; largest: "}${one.kind}, layer ${one.layer}, head ${one.head}`),
+        h("span", {}, `${one.is_found ? "" : "no head found; largest score: "}${one.kind}, layer ${one.layer}, head ${one.head}`),
         h("span", { class: "below" }, `score ${baseline(one.score, one.uniform)}; on random tokens ${baseline(one.random, one.random_uniform)}`))))),
-    h("p", { class: "about" }, scores.best.length ? `Beside each score is the score of uniform attention: equal weights on all keys. A head is found if (score − uniform) / (1 − uniform) ` +
-      `is at least ${percentOf}, on this text and on random tokens that follow twice. A head of layer 0 cannot be an induction head.` : "None: this attention has no scores of patterns."));
+    h("p", { class: "about" }, scores.best.length ? `The score of uniform attention (equal weights on all keys) is in parentheses. A head is found if (score − uniform) / (1 − uniform) ` +
+      `is at least ${percentOf}, on this text and on repeated random tokens. A head of layer 0 cannot be an induction head.` : "This attention has no pattern scores."));
   }
 
   function drawStrip() {
@@ -231,7 +231,7 @@ export function createAttention(app) {
     if (!run || !kind || !isOpen()) return;
     const place = here();
     headTitle.textContent = `${kind}, layer ${layer}, head ${head}`;
-    layers.setOptions(Array.from({ length: place.layers }, (_, i) => [String(i), String(i)]));
+    layers.setOptions(numberOptions(place.layers));
     layers.list.value = String(layer);
     void headLatest.use(app.data.head(run, kind, layer, head), ({ rows, columns, values }) => {
       const labels = attentionLabels(run, place);
@@ -263,7 +263,7 @@ export function createAttention(app) {
     headCard.refresh();
   }
 
-  /** The scene of the lines. */
+  /** Return the scene of the lines of a head. */
   function linesScene() {
     if (!weights) return null;
     const { state } = store;

@@ -1,5 +1,6 @@
 /**
- * Attribution: the logit of a token at the selected position as a sum of terms, beside the same terms of a random token.
+ * Attribution: the logit of a token at the selected position as a sum of terms. The baseline is the same term of a
+ * random token.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture, Table } from "../page/types.js"
@@ -29,7 +30,7 @@ const N_LARGEST = 12;
  * @param {Record<string, Term>} terms
  * @returns {[string, number][]}
  */
-export function sumsOf(terms) {
+function sumsOf(terms) {
   const kinds = /** @type {[string, (name: string) => boolean][]} */ ([
     ["embedding", (name) => name === "embedding"], ["heads", (name) => name.includes(".head.")], ["biases of attention", (name) => name.endsWith(".attention_bias")],
     ["feed-forwards", (name) => name.endsWith(".feed_forward")], ["output bias", (name) => name === "output_bias"],
@@ -42,7 +43,7 @@ export function sumsOf(terms) {
  * @param {Record<string, Term>} terms
  * @returns {Table}
  */
-export function termTable(terms) {
+function termTable(terms) {
   const difference = (/** @type {Term} */ { value, mean }) => Math.abs(value - mean);
   const sorted = Object.entries(terms).sort(([, a], [, b]) => difference(b) - difference(a));
   return {
@@ -52,14 +53,14 @@ export function termTable(terms) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createAttribution(app) {
+function createAttribution(app) {
   const { store } = app;
   /** @param {"answer" | "wrong"} key @param {string} label @param {string} placeholder */
   const field = (key, label, placeholder) => {
     const input = h("input", { type: "text", placeholder, spellcheck: "false", onchange: () => store.set({ [key]: input.value }) });
     return { key, input, element: h("label", { class: "field wide" }, h("span", {}, label), input) };
   };
-  const fields = [field("answer", "token, with its space", "by default: the prediction"), field("wrong", "minus the logit of", "optional")];
+  const fields = [field("answer", "token, with its leading space", "by default: the prediction"), field("wrong", "minus the logit of", "optional")];
   let isRelative = true;
   const modes = choice("Number", [["1", "term − random token"], ["0", "term"]], (value) => {
     isRelative = value === "1";
@@ -70,15 +71,15 @@ export function createAttribution(app) {
   const largest = h("div");
   const card = frame({
     title: "Attribution", picture: () => picture(),
-    explanation: "What each part writes to the residual stream adds a term to the logit of a token. The terms add up to the logit. A random token is the baseline: the mean of the same term over the vocabulary. Only the difference changes a probability. h0: head 0, ff: feed-forward. A term shows the direct effect, without the effect on later parts.",
-    formula: "logit = Σ terms, term = head(norm(part)), with the norm at its scale",
+    explanation: "Each part adds a vector to the residual stream, and thereby a term to the logit of a token. The terms sum to the logit. A random token is the baseline: the mean of the same term over the vocabulary. Only the difference from the baseline changes a probability. h0: head 0, ff: feed-forward. A term is the direct effect of a part, without its effect on later parts.",
+    formula: "logit = Σ terms, term = head(norm(part)), with the scale of the norm fixed",
   }, h("div", { class: "row" }, ...fields.map(({ element }) => element), modes.element), facts, heat.element);
-  const table = frame({ title: "Largest terms", explanation: "Those that differ most from a random token. Beyond: by more than 2 standard deviations over the vocabulary.", picture: () => picture() }, largest);
+  const table = frame({ title: "Largest terms", explanation: "Terms that differ most from those of a random token. Beyond: the difference is more than 2 standard deviations over the vocabulary.", picture: () => picture() }, largest);
   const latest = new Latest(app, card.body);
   /** @type {Attribution | null} */
   let found = null;
 
-  /** The number that a cell shows; NaN without a part. @param {string | null | undefined} name */
+  /** Return the number of a cell; NaN without a part. @param {string | null | undefined} name */
   function shownValue(name) {
     const term = name ? found?.terms[name] : undefined;
     if (!term) return NaN;

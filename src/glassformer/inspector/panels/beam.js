@@ -36,7 +36,7 @@ const MAX_NODES = 1500;
  * @param {Set<number>} best
  * @returns {Scene}
  */
-export function treeScene(nodes, best) {
+function treeScene(nodes, best) {
   const { ink, faint, line, accent, paper, second } = theme();
   const { rows, height } = treeRows(nodes);
   const byId = new Map(nodes.map((node) => [node.id, node]));
@@ -72,12 +72,12 @@ export function treeScene(nodes, best) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createBeam(app) {
+function createBeam(app) {
   const { store } = app;
   const size = h("input", { type: "number", min: 1, max: 32, "aria-label": "beam", onchange: () => store.set({ beam: Math.max(1, Math.min(32, Math.round(Number(size.value)) || 1)) }) });
   const limit = h("input", { type: "number", min: 1, max: 512, value: 60, "aria-label": "longest output" });
   const again = button("Search again", () => search(), { class: "primary" });
-  const pruned = choice("Nodes", [["1", "all nodes"], ["0", "without pruned ones"]], (value) => store.set({ pruned: Number(value) }));
+  const pruned = choice("Nodes", [["1", "all nodes"], ["0", "without pruned nodes"]], (value) => store.set({ pruned: Number(value) }));
   const place = h("div", { class: "scroll-xy", tabindex: 0, role: "region", "aria-label": "Tree of hypotheses" });
   const note = h("p", { class: "about" });
   const tree = frame({
@@ -89,7 +89,7 @@ export function createBeam(app) {
   const formula = choice("Formula", [["gnmt", "((5 + n) / 6)^a"], ["average", "n^a"]], (value) => store.set({ formula: value }));
   const list = h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Results" });
   const results = frame({
-    title: "Results", explanation: "Finished hypotheses rank first. A change of the penalty a ranks them again at once; search again to see its effect on the search.",
+    title: "Results", explanation: "Finished hypotheses rank first. A change of the penalty a only ranks the results again. Press \"Search again\" to use it in the search.",
     formula: "score = log p / penalty(n)", picture: () => resultPicture(),
   }, h("div", { class: "row" }, formula.element, penalty.element), list);
   const element = h("div", { class: "panel" }, results.element, tree.element);
@@ -111,7 +111,7 @@ export function createBeam(app) {
 
   function search() {
     const { run, ran, model } = store.state;
-    const source = ran?.source; // the run that is shown
+    const source = ran?.source; // the source of the shown run
     if (!run || !model) return;
     again.disabled = !source;
     tree.body.hidden = results.element.hidden = !source;
@@ -133,7 +133,7 @@ export function createBeam(app) {
     return (found?.nodes ?? []).filter((node) => store.state.pruned || node.state !== "pruned").slice(0, MAX_NODES);
   }
 
-  /** Scroll to the rows of the first steps, which are visible on the left; to the root if they do not fit. */
+  /** Scroll to the rows of the first steps, or to the root if these rows do not fit. */
   function showBeginning() {
     const shown = shownNodes();
     const { rows } = treeRows(shown);

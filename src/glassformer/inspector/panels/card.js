@@ -51,7 +51,7 @@ export function createCard(app) {
   const boxes = frame({ title: "Architecture", explanation: "Parts of the network, from input to output." });
   for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", "Parts of the network"]]) boxes.body.setAttribute(name ?? "", value ?? "");
   const parts = frame({
-    title: "Parameters", explanation: "Trained numbers per part.",
+    title: "Parameters", explanation: "Number of parameters per part.",
     picture: () => ({
       name: "parameters", scene: () => barsScene(partBars(model()), "Parameters"), table: () => ({
         header: ["part", "parameters"], rows: model().parts.map((part) => [part.name, part.parameters]),

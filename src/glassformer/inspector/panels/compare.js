@@ -8,7 +8,7 @@
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
 import { barList, barsScene } from "../page/bars.js";
 import { colourOf } from "../page/colours.js";
-import { button, choice, fill, h, keepHeight, select } from "../page/dom.js";
+import { button, choice, fill, h, keepHeight, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap, pixelImage } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
@@ -34,7 +34,7 @@ export function difference(a, b) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createCompare(app) {
+function createCompare(app) {
   const { store } = app;
   const steps = h("input", { type: "range", min: 0, step: 1, "aria-label": "checkpoint", onchange: () => loadStep(Number(steps.value)), oninput: () => writeStep() });
   const stepText = h("output");
@@ -89,7 +89,7 @@ export function createCompare(app) {
   }
 
   const checkpoints = () => store.state.model?.checkpoints ?? [];
-  /** True if the run has a checkpoint of another step than the model that is open. */
+  /** Return true if the run has a checkpoint of another step than the open model. */
   const hasChoice = () => checkpoints().some((step) => step !== store.state.model?.step);
 
   function writeStep() {
@@ -103,7 +103,7 @@ export function createCompare(app) {
     if (step !== undefined) store.set({ step, folder: "" });
   }
 
-  /** Choose the checkpoint before that of the page, or the next one, if nothing is chosen. */
+  /** If nothing is chosen, choose the checkpoint before that of the page, or else the next one. */
   function chooseOther() {
     const { step, folder: path, model } = store.state;
     if (step >= 0 || path || !hasChoice()) return;
@@ -185,7 +185,7 @@ export function createCompare(app) {
     return [...texts].map(([id, text]) => bar(labelAfter(before, text), of(second, id), of(first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
   }
 
-  /** A bar of two probabilities; one that is not among the ten largest is unknown. @param {string} label @param {number | undefined} second @param {number | undefined} first */
+  /** Return a bar with the probabilities of both models. A probability that is not among the ten largest is unknown. @param {string} label @param {number | undefined} second @param {number | undefined} first */
   function bar(label, second, first) {
     const text = (/** @type {number | undefined} */ p) => (p === undefined ? "–" : percent(p));
     return { label, value: second ?? 0, before: first ?? 0, text: text(second), title: `first ${text(first)}, second ${text(second)}` };
@@ -247,9 +247,8 @@ export function createCompare(app) {
     const kind = chosenKind(store.state);
     const place = here();
     if (!run || !second || !kind || !place) return;
-    const numbers = (/** @type {number} */ n) => Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
-    layers.setOptions(numbers(place.layers));
-    heads.setOptions(numbers(place.heads));
+    layers.setOptions(numberOptions(place.layers));
+    heads.setOptions(numberOptions(place.heads));
     const [l, k] = [Math.min(place.layers - 1, Math.max(0, layer)), Math.min(place.heads - 1, Math.max(0, head))];
     layers.list.value = String(l);
     heads.list.value = String(k);

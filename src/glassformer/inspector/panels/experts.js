@@ -9,7 +9,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { h, select } from "../page/dom.js";
+import { h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { labelsOf } from "../page/letters.js";
@@ -35,7 +35,7 @@ export function expertWeights(layer, count) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createExperts(app) {
+function createExperts(app) {
   const { store } = app;
   const stacks = select("stack", [], (kind) => store.set({ kind }));
   const layers = select("layer", [], (layer) => store.set({ layer: Number(layer) }));
@@ -45,7 +45,7 @@ export function createExperts(app) {
     onselect: (_row, column) => store.set({ pos: column }),
   });
   const card = frame({
-    title: "Experts", explanation: "Rows are the experts of a layer, with the share of all choices that each gets on this text; columns are tokens. A coloured cell is an expert that reads the token, and its weight; the other experts do not compute anything for it.",
+    title: "Experts", explanation: "Rows are the experts of a layer, with their share of the choices of the router on this text. Columns are tokens. A coloured cell shows the weight of an expert that reads the token. The other experts compute nothing for this token.",
     formula: "p = softmax(W x);  y = Σ weight · expert(x) over the active experts", picture: () => picture(),
   }, h("div", { class: "row" }, stacks.element, layers.element), heat.element);
   const latest = new Latest(app, card.body);
@@ -56,7 +56,7 @@ export function createExperts(app) {
   const number = () => Math.max(0, Math.min(store.state.layer, (found?.stacks[stack()]?.length ?? 1) - 1));
   const side = () => store.state.run?.attention[stack()]?.columns ?? "target";
 
-  /** The numbers of the layer that is shown, with the labels of its tokens. */
+  /** Return the numbers of the shown layer, with the labels of its tokens. */
   function shown() {
     const layer = found?.stacks[stack()]?.[number()];
     if (!found || !layer || !store.state.run) return null;
@@ -69,7 +69,7 @@ export function createExperts(app) {
     if (!found || !numbers) return;
     const { values, columns, rows, labels } = numbers;
     stacks.setOptions(Object.keys(found.stacks).map((name) => [name, name]));
-    layers.setOptions((found.stacks[stack()] ?? []).map((_, i) => [String(i), String(i)]));
+    layers.setOptions(numberOptions(found.stacks[stack()]?.length ?? 0));
     stacks.list.value = stack();
     stacks.element.hidden = Object.keys(found.stacks).length === 1;
     layers.list.value = String(number());

@@ -1,5 +1,5 @@
 /**
- * Flow: how the text becomes a prediction, drawn with the numbers of this model.
+ * Flow: the computation from the text to a prediction, drawn with the numbers of this model.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture } from "../page/types.js"
@@ -9,9 +9,9 @@
 
 import { Latest } from "../page/app.js";
 import { floats } from "../page/decode.js";
-import { button, fill, h, select } from "../page/dom.js";
+import { button, fill, h, numberOptions, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
-import { ROW, TOP, flowScene, laneOf, placed, rowOf } from "../page/flow_scene.js";
+import { ROW, TOP, columnLayout, flowScene, laneOf, rowOf } from "../page/flow_scene.js";
 import { frame } from "../page/frame.js";
 import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
@@ -23,7 +23,7 @@ import { fixed, visible } from "../page/text.js";
 /** @type {Tab} */
 export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: () => true, route: "/flow" };
 
-/** Tokens of an answer, and the distance between the first tokens of answers. */
+/** Number of tokens per request. Requests begin at multiples of `STRIDE`, so that they are found in the cache. */
 const COUNT = 64;
 const STRIDE = 32;
 const PAUSE_MS = 2600;
@@ -39,16 +39,16 @@ export function readPlace(text) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createFlow(app) {
+function createFlow(app) {
   const { store } = app;
   /** @type {Flow | null} */
   let flow = null;
   /** @type {Map<string, Rows>} */
   let loaded = new Map();
-  /** The token of the source that is chosen, and the key; -1 for the strongest one. */
+  /** The chosen source token, and the chosen key; -1 for the key with the largest weight. */
   let [sourceRow, chosenKey] = [0, -1];
   let timer = 0;
-  /** @type {{drawing: Drawing, layout: ReturnType<typeof placed>} | null} */
+  /** @type {{drawing: Drawing, layout: ReturnType<typeof columnLayout>} | null} */
   let drawn = null;
 
   const stacks = select("stack", [], (stack) => go({ stack, block: 0, stage: "" }));
@@ -63,12 +63,12 @@ export function createFlow(app) {
   const sentence = h("p");
   const formula = h("p", { class: "formula" });
   const lines = h("ul", { class: "flow-numbers" });
-  const doors = h("div", { class: "row" });
+  const links = h("div", { class: "row" });
   const card = frame({
-    title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, a strip is a vector: blue is positive, orange negative.",
+    title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, and a strip is a vector. Blue is positive, orange is negative.",
     picture: () => picture(),
   }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place,
-  h("div", { class: "flow-text" }, title, sentence, formula, lines, doors));
+  h("div", { class: "flow-text" }, title, sentence, formula, lines, links));
   const latest = new Latest(app, card.body);
 
   card.element.addEventListener("keydown", (event) => {
@@ -79,7 +79,7 @@ export function createFlow(app) {
   });
   place.addEventListener("click", (event) => choose(event));
 
-  /** The place that is shown; values that the model does not have are replaced. */
+  /** Return the shown stack, block, head and stage. Values that the model does not have are replaced. */
   function here() {
     const wanted = readPlace(store.state.flow);
     const known = flow ? stacksOf(flow) : [];
@@ -90,7 +90,7 @@ export function createFlow(app) {
     return { stack, block, head: wanted.head, stages, current: Math.max(0, found) };
   }
 
-  /** A model without probabilities has no last stage. @param {Stage[]} stages */
+  /** Leave out the last stage of a model without probabilities. @param {Stage[]} stages */
   function shownStages(stages) {
     return bars().length ? stages : stages.filter((stage) => stage.id !== "output");
   }
@@ -132,7 +132,7 @@ export function createFlow(app) {
     play.textContent = "play";
   }
 
-  /** Labels and probabilities of the chosen token, or of the text. */
+  /** Return labels and probabilities for the chosen token, or for the text. */
   function bars() {
     const { run } = store.state;
     if (run?.labels) return run.labels.map(({ name, probability }) => ({ label: name, value: probability }));
@@ -180,7 +180,7 @@ export function createFlow(app) {
     });
   }
 
-  /** The rows of a matrix belong to the queries, also if its columns belong to the source. @param {Column} column */
+  /** Return true if the rows of a column are source tokens. The rows of a matrix are queries. @param {Column} column */
   function isOfSource(column) {
     return column.side === "source" && column.kind === "vector";
   }
@@ -232,7 +232,7 @@ export function createFlow(app) {
       stages, current, lane, source, key, dark: store.state.dark, bars: bars(),
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
-    drawn = { drawing, layout: placed(drawing) };
+    drawn = { drawing, layout: columnLayout(drawing) };
     const scene = flowScene(drawing, drawn.layout);
     const picture = sceneElement(scene);
     picture.removeAttribute("width");
@@ -251,7 +251,7 @@ export function createFlow(app) {
     sentence.textContent = stage?.sentence ?? "";
     formula.textContent = stage?.formula ?? "";
     fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, line)));
-    drawDoors(stage, { stack, block, head });
+    drawLinks(stage, { stack, block, head });
     markTokens(store);
     card.refresh();
   }
@@ -271,12 +271,12 @@ export function createFlow(app) {
     stacks.list.value = stack;
     stacks.element.hidden = known.length < 2;
     const n = blocksOf(/** @type {Flow} */ (flow), stack);
-    blocks.setOptions(Array.from({ length: n }, (_, i) => [String(i), String(i)]));
+    blocks.setOptions(numberOptions(n));
     blocks.list.value = String(block);
     blocks.element.hidden = n < 2;
     const attention = stages[current]?.attention ?? stages.find((stage) => stage.attention)?.attention ?? "";
     const nHeads = headsOf(/** @type {Flow} */ (flow), attention);
-    heads.setOptions(Array.from({ length: nHeads }, (_, i) => [String(i), String(i)]));
+    heads.setOptions(numberOptions(nHeads));
     heads.list.value = String(Math.min(head, nHeads - 1));
     heads.element.hidden = nHeads < 2;
     back.disabled = current === 0;
@@ -284,12 +284,12 @@ export function createFlow(app) {
     const hasFocus = names.contains(document.activeElement);
     fill(names, ...stages.map((stage, i) => button(stage.title, () => go({ stage: stage.id }), { "aria-pressed": String(i === current), class: "quiet" })));
     const chosen = /** @type {HTMLElement | undefined} */ (names.children[current]);
-    if (chosen) names.scrollLeft = chosen.offsetLeft - names.offsetLeft - 60; // on a phone, they are one line
+    if (chosen) names.scrollLeft = chosen.offsetLeft - names.offsetLeft - 60; // on a phone, the stages are one line
     if (hasFocus) chosen?.focus();
   }
 
   /** @param {Stage | undefined} stage @param {{stack: string, block: number, head: number}} now */
-  function drawDoors(stage, { stack, block, head }) {
+  function drawLinks(stage, { stack, block, head }) {
     const { model } = store.state;
     const found = [];
     if (stage?.attention && model && Object.keys(model.attention).length) {
@@ -304,7 +304,7 @@ export function createFlow(app) {
     if (model?.has_head_over_tokens && model.kind !== "recurrent" && ["final", "output", "ff"].includes(stage?.id ?? "")) {
       found.push(button("Predictions of all layers", () => store.set({ panel: "lens" })));
     }
-    fill(doors, ...found, stage ? h("span", { class: "facts" }, `In the course: chapter ${stage.chapter}`) : null);
+    fill(links, ...found, stage ? h("span", { class: "facts" }, `In the course: chapter ${stage.chapter}`) : null);
   }
 
   /** Choose the key of a matrix, or open a folded block. @param {MouseEvent} event */

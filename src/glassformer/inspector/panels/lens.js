@@ -28,14 +28,14 @@ const COLOURS = /** @type {[string, string][]} */ ([
  * @param {LensCell | undefined} cell
  * @param {string} mode
  */
-export function lensValue(cell, mode) {
+function lensValue(cell, mode) {
   if (mode === "next") return cell?.next ?? NaN;
   if (mode === "rank") return cell?.rank ? Math.log10(cell.rank) : NaN;
   return cell?.top[0]?.[2] ?? NaN;
 }
 
 /** @param {App} app @returns {Panel} */
-export function createLens(app) {
+function createLens(app) {
   const { store } = app;
   const norm = choice("Final norm", [["1", "with the final norm"], ["0", "without it"]], (value) => store.set({ norm: Number(value) }));
   const colours = select("colour", COLOURS, (lens) => store.set({ lens }));
@@ -44,7 +44,7 @@ export function createLens(app) {
     onleave: () => store.set({ hover: null }), onselect: (_row, column) => store.set({ pos: column }),
   });
   const card = frame({
-    title: "Logit lens", explanation: "Each cell applies the head of the model to the residual stream (the vector of a position that the layers change in turn) after a layer, and shows the most probable token, at temperature 1.",
+    title: "Logit lens", explanation: "The residual stream is the vector of a position, to which each layer adds. Each cell applies the output head of the model to the residual stream after a layer, and shows the most probable token at temperature 1.",
     formula: "p = softmax(head(norm(residual)))", picture: () => picture(),
   }, h("div", { class: "row" }, norm.element, colours.element), heat.element);
   const latest = new Latest(app, card.body);
@@ -61,7 +61,7 @@ export function createLens(app) {
     const largest = Math.max(1, Math.log10(state.model?.vocab_size ?? 10));
     heat.update({
       rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true,
-      column_axis: state.run?.written.length ? "token to be predicted" : state.run?.target.length ? "token; its column predicts the next one" : "token",
+      column_axis: state.run?.written.length ? "token to be predicted" : state.run?.target.length ? "token (its column predicts the next token)" : "token",
       scale: "sequential", range: state.lens === "rank" ? [0, largest] : [0, 1], dark: state.dark, cell: [66, 24],
       unit: state.lens === "rank" ? "log₁₀ rank" : "",
       cell_text: (row, column) => (state.lens === "rank" ? String(cells[row]?.[column]?.rank ?? "") : label(column, cells[row]?.[column]?.top[0]?.[1] ?? "")),
@@ -71,7 +71,7 @@ export function createLens(app) {
     card.refresh();
   }
 
-  /** A predicted token, named by the letter that it completes. @param {number} position @param {string} text */
+  /** Return the label of a predicted token, with the letter that it completes. @param {number} position @param {string} text */
   const label = (position, text) => labelAfter(tokensBefore(store.state, position), text);
 
   /** @param {string} layer @param {number} position @param {string} token @param {LensCell | undefined} cell */

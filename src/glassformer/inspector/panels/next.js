@@ -1,5 +1,5 @@
 /**
- * Next token: probabilities at the selected position, of the model that the panel shows; a person may choose sampling rules.
+ * Next token: probabilities at the selected position, with sampling rules that the user can choose.
  *
  * @import { App, Panel } from "../page/app.js"
  * @import { Bar } from "../page/bars.js"
@@ -23,7 +23,7 @@ const SHOWN = 15;
  * Return the names of the parts that the panel beside the card has switched off.
  * @param {State} state
  */
-function offBeside(state) {
+function partsOffBeside(state) {
   return state.panel === "ablation" ? partsOff(state.off) : "";
 }
 
@@ -36,23 +36,23 @@ export function rulesText({ temperature, top_k, top_p }) {
   return rules.filter(Boolean).join(", ");
 }
 
-/** The heading of a model that predicts labels. @param {Run} run */
+/** Return the heading for a model that predicts labels or a number. @param {Run} run */
 function headingOf(run) {
   if (run.number !== null) return "Number";
   return run.labels ? "Labels" : "Label of the token";
 }
 
-/** How the model computes what the card shows. @param {Run} run @param {Model} model */
+/** Return the formula of the numbers on the card. @param {Run} run @param {Model} model */
 function formulaOf(run, model) {
   if (model.has_head_over_tokens) return "p = softmax(logits / temperature)";
   if (run.number !== null) return "number = mean + std · output";
   return model.is_multi_label ? "p = sigmoid(logit)" : "p = softmax(logits)";
 }
 
-/** What the card of such a model shows. @param {Run} run @param {Model} model */
+/** Return the explanation of the card for a model that predicts labels or a number. @param {Run} run @param {Model} model */
 function aboutLabels(run, model) {
   if (run.number !== null) return "The number that the model predicts for the text.";
-  if (model.is_multi_label) return "Probability of each label of the text. Each label is present or absent by itself: the probabilities do not sum to 1.";
+  if (model.is_multi_label) return "Probability of each label of the text. The labels are independent, so the probabilities do not sum to 1.";
   return `Probability of each label of the ${run.labels ? "text" : "token"}.`;
 }
 
@@ -71,15 +71,15 @@ export function createNext(app) {
   const topP = slider("top-p", { min: 0.05, max: 1, step: 0.01 }, (x) => store.set({ top_p: x }), (x) => x.toFixed(2));
   const sliders = h("div", { class: "sliders" }, temperature.element, topK.element, topP.element,
     h("div", { class: "row" }, button("reset", () => store.set({ temperature: 1, top_k: 0, top_p: 1 }), { class: "quiet", title: "Temperature 1, no limit: the probabilities of the model" }),
-      button("as generate", () => store.set(ofModel()), { class: "quiet", title: "The rules of generation.json, which generate uses" })));
+      button("rules of generate", () => store.set(generationRules()), { class: "quiet", title: "The sampling rules of generation.json, which the command generate uses" })));
   const card = frame({
     title: "Next token", picture: () => picture(),
     explanation: "Probability of each token at the position.", formula: "p = softmax(logits / temperature)",
   }, where, changes, list, facts, sliders);
   card.element.classList.add("next");
   const latest = new Latest(app, list);
-  /** Sampling rules that `generate` uses for this model. */
-  function ofModel() {
+  /** Return the sampling rules that `generate` uses for this model. */
+  function generationRules() {
     const { temperature = 1, top_k = 0, top_p = 1 } = store.state.model?.generation ?? {};
     return { temperature: Number(temperature), top_k: Number(top_k ?? 0), top_p: Number(top_p ?? 1) };
   }
@@ -89,12 +89,12 @@ export function createNext(app) {
   let bars = [];
   let timer = 0;
 
-  /** Request the full logits of the position, after a short rest of the pointer. */
+  /** Request the full logits of the position, after the pointer has rested for a short time. */
   function request() {
     const { run, model, hover } = store.state;
     const position = shownPosition(store.state);
     if (!run || !model?.has_head_over_tokens || position < 0 || isLoaded()) return;
-    const [off, key] = [offBeside(store.state), wanted()];
+    const [off, key] = [partsOffBeside(store.state), shownKey()];
     clearTimeout(timer);
     timer = setTimeout(() => {
       if (app.source.isEmbedded && !app.source.has(`GET /api/run/${run.run}/logits?position=${position}`)) return;
@@ -106,20 +106,20 @@ export function createNext(app) {
     }, hover ? 150 : 0);
   }
 
-  /** Names what the card shows: the run, the parts that are off, and the position. */
-  function wanted() {
-    const off = offBeside(store.state);
+  /** Return a key for what the card shows: the run, the parts that are off, and the position. */
+  function shownKey() {
+    const off = partsOffBeside(store.state);
     return JSON.stringify([store.state.run?.run, shownPosition(store.state), off, off ? store.state.mean : 0]);
   }
 
   function isLoaded() {
-    return loaded?.key === wanted();
+    return loaded?.key === shownKey();
   }
 
-  /** The sentences that name what changes the probabilities. @param {State} state @param {string} rules */
+  /** Return the sentences that name what changes the probabilities. @param {State} state @param {string} rules */
   function changesText(state, rules) {
-    const off = offBeside(state);
-    const texts = [off ? `Without ${off.replaceAll(",", ", ")}.` : "", rules ? `After the rules ${rules}; outline and first number: without them.` : ""];
+    const off = partsOffBeside(state);
+    const texts = [off ? `Without ${off.replaceAll(",", ", ")}.` : "", rules ? `With the rules ${rules}. Outline and first number: without the rules.` : ""];
     if (state.panel === "compare" && state.other_run) texts.push("First model.");
     return texts.filter(Boolean).join(" ");
   }
@@ -136,8 +136,8 @@ export function createNext(app) {
     const heading = card.element.querySelector("h2");
     const isLabels = !model.has_head_over_tokens;
     const ofText = run.labels !== null || run.number !== null;
-    card.element.hidden = isLabels && !ofText && !model.labels.length; // vectors and marks of answers
-    const isSteps = state.panel === "steps"; // the panel shows the probabilities of the step itself
+    card.element.hidden = isLabels && !ofText && !model.labels.length; // for example a model of text vectors or of answer spans
+    const isSteps = state.panel === "steps"; // the panel "Step by step" shows the probabilities
     if (heading) heading.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? headingOf(run) : run.target.length ? "Next token" : "Token at the position";
     sliders.hidden = isLabels || (app.source.isEmbedded && !isLoaded());
     const position = shownPosition(state);
@@ -165,24 +165,24 @@ export function createNext(app) {
     return (shown?.labels ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
   }
 
-  /** Bars of the ten tokens that came with the run. @param {State} state @param {number} position @returns {Bar[]} */
+  /** Return bars of the ten tokens that the run contains. @param {State} state @param {number} position @returns {Bar[]} */
   function topBars(state, position) {
     facts.textContent = "";
-    const chosen = actual(state, position);
+    const chosen = actualId(state, position);
     const { ablated, run } = state;
     const ofParts = ablated?.run === run?.run ? ablated?.after.positions[position]?.top : [];
-    return ((offBeside(state) ? ofParts : mainTokens(state)[position]?.top) ?? []).map(([id, text, probability]) => ({
+    return ((partsOffBeside(state) ? ofParts : mainTokens(state)[position]?.top) ?? []).map(([id, text, probability]) => ({
       label: labelAfter(tokensBefore(state, position), text), value: probability, text: percent(probability), is_marked: id === chosen, title: `id ${id}`,
     }));
   }
 
-  /** Bars from the full logits. @param {State} state @returns {Bar[]} */
+  /** Return bars from the full logits. @param {State} state @returns {Bar[]} */
   function shapedBars(state) {
     if (!loaded) return [];
     const { logits, names, position } = loaded;
     const before = softmax(logits);
     const shaped = probabilities(logits, state);
-    const chosen = actual(state, position);
+    const chosen = actualId(state, position);
     let kept = 0;
     for (const p of shaped) kept += p > 0 ? 1 : 0;
     facts.textContent = `${count(kept)} of ${count(logits.length)} tokens can be chosen; entropy ${fixed(entropy(shaped), 2)} nats` +
@@ -194,8 +194,8 @@ export function createNext(app) {
     }));
   }
 
-  /** The id that follows in the text, or that is at the position of an encoder. @param {State} state @param {number} position */
-  function actual({ run }, position) {
+  /** Return the id of the next token of the text, or of the token at the position of an encoder. @param {State} state @param {number} position */
+  function actualId({ run }, position) {
     if (!run) return -1;
     if (run.written.length) return run.written[position]?.id ?? -1;
     return run[mainSide(store.state)][position + (run.target.length ? 1 : 0)]?.id ?? -1;

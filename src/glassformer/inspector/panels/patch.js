@@ -1,6 +1,6 @@
 /**
- * Patching: the residual stream of a clean text, or a head, replaces that of a corrupted text, one place at a time. An
- * encoder-decoder has two sources in place of the texts, and a map for each of its stacks.
+ * Activation patching: copy the residual stream or a head of a clean run into a corrupted run, one layer and position
+ * at a time. An encoder-decoder has two sources in place of the texts, and one map per stack.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture, Table } from "../page/types.js"
@@ -14,7 +14,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { button, choice, fill, h } from "../page/dom.js";
+import { button, choice, fill, grow, h } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { isPair } from "../page/input.js";
@@ -42,13 +42,13 @@ function spreadTable({ layers, columns, beside }) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createPatch(app) {
+function createPatch(app) {
   const { store } = app;
-  const { model } = store.state; // another model opens a new panel
+  const { model } = store.state; // for another model, a new panel is created
   const hasPair = isPair(model);
   /** @param {Field} key @param {string} label @param {string} placeholder */
   const field = (key, label, placeholder) => {
-    const input = h("textarea", { rows: 1, placeholder, spellcheck: "false", title: "Enter patches; Shift+Enter begins a line.", oninput: () => drawStart(),
+    const input = h("textarea", { rows: 1, placeholder, spellcheck: "false", title: "Press Enter to patch, Shift+Enter for a new line.", oninput: () => drawStart(),
       onchange: () => store.set({ [key]: input.value }), onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key !== "Enter" || event.shiftKey) return;
         event.preventDefault();
@@ -60,7 +60,7 @@ export function createPatch(app) {
   const example = hasPair ? "" : model?.is_causal ? ": a text that the model continues correctly" : ": a text with [MASK] that the model fills correctly";
   const fields = [
     field("clean", `clean ${what}${example}`, `${what} before the change`),
-    field("corrupted", `corrupted ${what}: the clean ${what} with one changed word, and as many tokens`, "type the changed text"),
+    field("corrupted", `corrupted ${what}: the clean ${what} with one changed word and the same number of tokens`, "type the changed text"),
     field("answer", `answer (by default: the prediction for the clean ${what})`, "optional"),
     field("wrong", `wrong answer (by default: the prediction for the corrupted ${what})`, "optional"),
     ...(hasPair ? [field("prefix", "target prefix (by default: the model's output, until the two runs differ)", "optional")] : []),
@@ -95,25 +95,19 @@ export function createPatch(app) {
   const unknown = h("p", { class: "unknown" });
   const card = frame({
     title: "Patching", picture: () => picture(),
-    explanation: `Which layers and positions carry the difference between two ${what}s. 0: as with the corrupted ${what}. 1: as with the clean ${what}.`,
+    explanation: `Shows which layers and positions cause the difference between two ${what}s. 0: same prediction as with the corrupted ${what}. 1: same prediction as with the clean ${what}.`,
     formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong)" + (app.source.hasGradients ? "; estimate = gradient · (clean − corrupted)" : ""),
   }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), more, h("div", { class: "row" }, start, kinds.element, stacks.element, methods.element, progress), withoutGradients, facts, unknown, heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Patching | null} */
   let result = null;
-  /** Texts of the fields that `result` belongs to. */
+  /** Texts of the fields at the request of `result`. */
   let patched = "";
   heat.element.hidden = true;
 
   const texts = () => JSON.stringify(fields.map(({ input }) => input.value));
 
-  /** @param {HTMLTextAreaElement} area */
-  function grow(area) {
-    area.style.height = "auto";
-    if (area.scrollHeight) area.style.height = `${area.scrollHeight + 2}px`;
-  }
-
-  /** Enable the button when both texts are given and differ. */
+  /** Enable the button if both texts are given and differ. */
   function drawStart() {
     const [clean, corrupted] = [cleanBox.input.value, corruptedBox.input.value];
     start.disabled = !clean || !corrupted || clean === corrupted;

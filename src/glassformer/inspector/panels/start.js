@@ -36,7 +36,7 @@ export function createStart(app, session, onopen) {
   /** The panel of the run that is being trained, and its name. */
   let training = createTraining(app, session.folder || undefined);
   let shownName = "";
-  /** The model whose training was started here; it is opened when it is ready. */
+  /** The model whose training was started here. It is opened when it is ready. */
   let wanted = "";
 
   /** @param {Session} next */

@@ -27,7 +27,7 @@ export const stepsTab = { id: "steps", title: "Step by step", create: createStep
 /** @typedef {{tokens: Written[], parent: number, at: number}} Branch */
 
 /**
- * Return the branch that has another token at place `at`.
+ * Return a branch with another token at index `at`.
  * @param {Branch} branch
  * @param {number} index number of the branch
  * @param {number} at
@@ -39,8 +39,8 @@ export function branchAt(branch, index, at, [id, text, p]) {
 }
 
 /**
- * Choose the next token from the logits of the vocabulary with the sampling rules; at temperature 0 the most probable one.
- * The number of the candidate is its probability before the rules.
+ * Choose the next token with the sampling rules; at temperature 0, the most probable token. The probability of the
+ * result is the one before the rules.
  * @param {Float32Array} logits
  * @param {string[]} names of all tokens
  * @param {import("../page/sampling.js").Sampling} sampling
@@ -53,7 +53,7 @@ export function chooseNext(logits, names, sampling, uniform) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createSteps(app) {
+function createSteps(app) {
   const { store } = app;
   /** @type {Branch[]} */
   let branches = [{ tokens: [], parent: -1, at: 0 }];
@@ -65,7 +65,7 @@ export function createSteps(app) {
   let speed = 4;
   /** @type {(Next & {values: Float32Array, names: string[]}) | null} */
   let next = null;
-  /** Branch and place of `next`. */
+  /** Ids of the written tokens that `next` follows. */
   let nextAt = "";
 
   const starts = choice("Begin", [["end", "after the text"], ["selected", "after the selected token"], ["start", "at the beginning"]], (value) => {
@@ -104,7 +104,7 @@ export function createSteps(app) {
     return from === "selected" ? ids.slice(0, selectedPosition(store.state) + 1) : ids;
   }
 
-  /** The reason why no token can be written at the step that is shown; empty if one can. */
+  /** Return the reason why no token can be written at the shown step; empty if one can. */
   function ending() {
     const { model } = store.state;
     const last = branch().tokens[at - 1];
@@ -127,7 +127,7 @@ export function createSteps(app) {
     draw();
   }
 
-  /** True if the candidates belong to the step that is shown. */
+  /** Return true if the candidates belong to the shown step. */
   const isLoaded = () => next !== null && nextAt === here();
   const here = () => JSON.stringify(branch().tokens.slice(0, at).map((token) => token.id));
 

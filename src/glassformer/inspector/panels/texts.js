@@ -5,7 +5,7 @@
  * @import { Model, Picture } from "../page/types.js"
  *
  * @typedef {{mean: number, deviation: number | null, quartiles: [number, number, number], baseline: number | null, is_beyond: boolean}} Beside
- * A number over a set of texts, beside the mean of the other parts.
+ * Statistics of a number over a set of texts. The baseline is the mean of the other parts.
  *
  * @typedef {{number: number, tokens: string[], activity: (number | null)[], strength: number}} StrongText
  * @typedef {{model: string, units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
@@ -30,7 +30,7 @@ const MAX_FILE = 1e6;
  * Return the lines that have words.
  * @param {string} text
  */
-export function linesOf(text) {
+function linesOf(text) {
   return text.split(/\r?\n/).filter((line) => line.trim());
 }
 
@@ -39,13 +39,13 @@ export function linesOf(text) {
  * @param {Model | null} model
  * @returns {string[]}
  */
-export function unitsOf(model) {
+function unitsOf(model) {
   const places = Object.entries(model?.attention ?? {}).flatMap(([kind, { layers }]) => Array.from({ length: layers }, (_, layer) => ({ kind, layer })));
   return places.flatMap(({ kind, layer }) => (kind === "cross" ? ["head"] : ["head", "neuron"]).map((what) => `${kind}.${layer}.${what}`));
 }
 
 /**
- * Return the spread of a number over texts in words, beside its baseline; empty for one text.
+ * Return the spread of a number over texts, with its baseline, as text; empty for one text.
  * @param {Beside | undefined} beside
  * @param {number} nTexts
  */
@@ -65,7 +65,7 @@ export function spreadCells({ mean, deviation, quartiles, baseline, is_beyond })
 }
 
 /**
- * Create a box for texts, one per line, which are also read from the validation data of the run or from a file.
+ * Create a box for texts, one per line. Its buttons read texts from the validation data of the run or from a file.
  * @param {App} app
  * @param {string} label
  */
@@ -91,7 +91,7 @@ export function textBox(app, label) {
 
   async function readFile() {
     const [chosen] = file.files ?? [];
-    if (chosen && chosen.size > MAX_FILE) app.say(`${chosen.name} has more than 1 MB, and a request takes no more: choose a smaller file.`);
+    if (chosen && chosen.size > MAX_FILE) app.say(`${chosen.name} is larger than 1 MB, the limit of a request: choose a smaller file.`);
     else if (chosen) set(await chosen.text());
     file.value = "";
   }
@@ -100,16 +100,16 @@ export function textBox(app, label) {
     const model = app.store.state.model?.id ?? "";
     await latest.use(app.data.once(`texts of ${model}`, () => app.source.get(`/api/texts?model=${encodeURIComponent(model)}`, model)), ({ lines }) => {
       if (lines.length) set(lines.join("\n"));
-      else app.say("The validation data of this model is not here: write texts, or open a file.");
+      else app.say("The validation data of this model was not found: write texts, or open a file.");
     });
   }
 
   write();
-  return { element, area, lines: () => linesOf(area.value) };
+  return { element, lines: () => linesOf(area.value) };
 }
 
 /**
- * Write how many texts are done while a request for a set of texts runs.
+ * Show how many texts are done during a request for a set of texts.
  * @template T
  * @param {App} app
  * @param {Promise<T>} request
@@ -132,9 +132,9 @@ export async function withProgress(app, request, place) {
 }
 
 /** @param {App} app @returns {Panel} */
-export function createTexts(app) {
+function createTexts(app) {
   const { store } = app;
-  const { model } = store.state; // another model opens a new panel
+  const { model } = store.state; // for another model, a new panel is created
   const all = unitsOf(model);
   const box = textBox(app, "texts");
   const parts = select("part", all.map((name) => [name, name.replace(".head", ": heads").replace(".neuron", ": neurons")]), (units) => choose(units, 0));
@@ -157,7 +157,7 @@ export function createTexts(app) {
     store.set({ unit: `${units}.${Math.max(0, Math.trunc(unit) || 0)}` });
   }
 
-  /** The part and the number that the view names; by default the first. @returns {[string, number]} */
+  /** Return the part and the number that the view names; by default the first. @returns {[string, number]} */
   function chosen() {
     const [, units = "", unit = "0"] = /^(.+)\.(\d+)$/.exec(store.state.unit) ?? [];
     return all.includes(units) ? [units, Number(unit)] : [all[0] ?? "", 0];

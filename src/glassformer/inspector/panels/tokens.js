@@ -6,7 +6,7 @@
  * @import { StripItem } from "../page/strip.js"
  */
 
-import { css, tokenColour } from "../page/colours.js";
+import { tokenColour, tokenLegend } from "../page/colours.js";
 import { fill, h, legendParts, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { markTokens } from "../page/link.js";
@@ -24,7 +24,7 @@ const COLOURS = /** @type {[string, string][]} */ ([
  * @param {Token} token
  * @param {number} index
  */
-export function describeToken(token, index) {
+function describeToken(token, index) {
   const bytes = token.bytes.map((byte) => byte.toString(16).padStart(2, "0").toUpperCase()).join(" ");
   const facts = [`${index}: ${visible(token.text)}`, `id ${token.id}`, token.is_special ? "special token" : bytes ? `hexadecimal bytes ${bytes}` : null];
   if (token.log_prob !== null) facts.push(`log-probability ${fixed(token.log_prob, 2)} (${percent(Math.exp(token.log_prob))})`);
@@ -94,10 +94,10 @@ export function createTokens(app) {
     const { colour, dark, run } = store.state;
     const ends = scaleEnds(colour);
     legend.hidden = !ends || !shownSides(store.state).some(([side]) => run?.[side].some((token) => surprise(token, colour) !== null));
-    if (ends) fill(legend, ...legendParts(Array.from({ length: 5 }, (_, i) => css(tokenColour(i / 4, dark))), ...ends));
+    if (ends) fill(legend, ...legendParts(tokenLegend(dark), ...ends));
   }
 
-  /** Give the detail line the height of its largest text: a token under the pointer never moves the page. */
+  /** Reserve the height of the longest detail text, so that the page does not move under the pointer. */
   function reserve() {
     const { run } = store.state;
     const shown = detail.textContent;

@@ -22,7 +22,7 @@ from glassformer.tasks.trained_model import TrainedModel
 
 @dataclass(frozen=True)
 class Input:
-    """A text, a pair, a conversation, or ids in place of texts; or random tokens that follow twice (`random_trace`)."""
+    """A text, a pair, a conversation, or ids in place of texts; or repeated random tokens (`random_trace`)."""
 
     text: str | None = None
     source: str | None = None

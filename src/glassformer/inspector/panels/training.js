@@ -93,7 +93,7 @@ function samplesScene(lines) {
 /**
  * @param {App} app
  * @param {string} [folder] of the run; by default that of the model
- * @param {number | null} [lastStep] used until the server has read it from the run
+ * @param {number | null} [lastStep] is used until the server has read the last step from the run
  * @returns {Panel}
  */
 export function createTraining(app, folder = app.store.state.model?.folder, lastStep = null) {
@@ -106,7 +106,7 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   const others = h("div", { class: "charts" });
   const samples = h("ol", { class: "samples" });
   const sampleCard = frame({
-    title: "Samples", explanation: "A text that the model writes at each evaluation; │ separates the given part from the written one.",
+    title: "Samples", explanation: "A text that the model writes at each evaluation. │ separates the prompt from the output.",
     picture: () => ({
       name: "samples", data: () => sampleLines(), scene: () => samplesScene(sampleLines()),
       table: () => ({ header: ["step", "sample"], rows: sampleLines().map((line) => [line.step, line.sample]) }),

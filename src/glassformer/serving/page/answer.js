@@ -4,7 +4,7 @@
  * @typedef {{text: string, log_prob: number}} Alternative
  * @typedef {{text: string, id: number, log_prob: number, top: Alternative[]}} Token
  * @typedef {{text: string, tokens: Token[]}} Piece
- * Text with the token that completes it. A character of several tokens is one piece with all of them.
+ * A text with its tokens. A character of several tokens is one piece.
  *
  * @typedef {{text: string, tokens: Token[], finish: "stop" | "length" | null, left_out: number}} Part
  */
@@ -50,7 +50,7 @@ export function isWritable(text, specialTokens) {
 /** The pieces of a text, and how it ended. */
 export class Answer {
   /**
-   * Begin with pieces that are given to the model, which continues them.
+   * Begin with pieces that the model continues.
    * @param {string} model
    * @param {Piece[]} [begun]
    */

@@ -1,5 +1,5 @@
 /**
- * What the views of the page have in common: the model, the settings, and the messages to the user.
+ * Shared by the views of the page: the model, the settings, and the messages to the user.
  *
  * @import { Settings } from "./settings.js"
  * @import { Details } from "./details.js"
@@ -13,7 +13,7 @@
  *   model: Model, settings: Settings, details: Details, dark: boolean, say: (text: string) => void,
  *   speak: (text: string) => void, fail: (error: unknown) => void,
  * }} App
- * `say` shows a sentence, `speak` gives one to screen readers only, and `fail` shows a problem.
+ * `say` shows a message, `speak` sends a message to screen readers only, and `fail` shows an error.
  *
  * @typedef {{element: HTMLElement, draw: () => void}} View
  * `draw` draws the view again after a change of the model, the settings or the colours.

@@ -6,8 +6,8 @@
  * @typedef {{
  *   role: "root" | "user" | "assistant", text: string, answer: Answer | null, parent: Message | null, next: Message[], chosen: number,
  * }} Message
- * `next` are the versions of the message after this one, and `chosen` is the number of the one that is shown. An answer
- * has its text in `answer`.
+ * `next` are the versions of the next message, and `chosen` is the index of the shown version. The text of an answer is
+ * in `answer`.
  */
 
 export class Conversation {
@@ -17,7 +17,7 @@ export class Conversation {
   }
 
   /**
-   * Return the messages that are shown, up to a message and without it if one is given.
+   * Return the messages that are shown. With `before`, stop before that message.
    * @param {Message} [before]
    * @returns {Message[]}
    */
@@ -27,7 +27,7 @@ export class Conversation {
     return found;
   }
 
-  /** The message that the next one follows. */
+  /** The message that a new message follows. */
   get last() {
     return this.shown().at(-1) ?? this.root;
   }

@@ -1,17 +1,9 @@
-/** A text box with the button that sends it, or stops what is written. */
+/** A text box with a button that sends the text, or stops the answer. */
 
-import { button, h } from "../../inspector/page/dom.js";
+import { button, grow, h } from "../../inspector/page/dom.js";
 
-const MAX_HEIGHT = 240;
-
-/**
- * Make a text box grow with its text.
- * @param {HTMLTextAreaElement} area
- */
-export function grow(area) {
-  area.style.height = "auto";
-  area.style.height = `${Math.min(MAX_HEIGHT, area.scrollHeight + 2)}px`;
-}
+/** Largest height of a text box in pixels. */
+export const MAX_HEIGHT = 240;
 
 /** @typedef {{label: string, placeholder: string, action: string, sendsOnEnter: boolean}} Words */
 
@@ -25,7 +17,7 @@ export class Composer {
   constructor({ label, placeholder, action, sendsOnEnter }, send, stop) {
     this.area = h("textarea", {
       rows: 1, placeholder, "aria-label": label, enterkeyhint: sendsOnEnter ? "send" : undefined,
-      oninput: () => grow(this.area),
+      oninput: () => grow(this.area, MAX_HEIGHT),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         const sends = sendsOnEnter ? !event.shiftKey : event.ctrlKey || event.metaKey;
         if (event.key === "Enter" && sends && !event.isComposing) {
@@ -58,6 +50,6 @@ export class Composer {
   /** @param {string} text */
   fill(text) {
     this.area.value = text;
-    grow(this.area);
+    grow(this.area, MAX_HEIGHT);
   }
 }

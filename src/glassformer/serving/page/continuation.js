@@ -1,5 +1,5 @@
 /**
- * What a model writes after a text, or for a source: a box, and the answers below it.
+ * Continuations of a text, or targets of a source: a box, and the answers below it.
  *
  * @import { App, View } from "./app.js"
  * @import { Piece } from "./answer.js"
@@ -29,7 +29,7 @@ export function targetView(app) {
   return textView(app, { label: "Source", placeholder: "A text to translate", action: "Translate", sendsOnEnter: false }, true);
 }
 
-/** @param {App} app @param {Words} words @param {boolean} isSource true if the text is a source, which a target does not continue @returns {View} */
+/** @param {App} app @param {Words} words @param {boolean} isSource true if the answer is a target of the text, not its continuation @returns {View} */
 function textView(app, words, isSource) {
   const composer = new Composer(words, (text) => void go(text), () => writer.stop());
   const list = h("div", { class: "turns" });
@@ -37,7 +37,7 @@ function textView(app, words, isSource) {
     composer.mark(isBusy);
     draw();
   });
-  /** The newest comes first. @type {Continuation[]} */
+  /** The answers, newest first. @type {Continuation[]} */
   const found = [];
 
   /** @param {string} prompt @param {Piece[]} [begun] */

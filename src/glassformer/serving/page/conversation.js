@@ -6,11 +6,11 @@
  * @import { Message } from "./branches.js"
  */
 
-import { button, fill, h } from "../../inspector/page/dom.js";
+import { button, fill, grow, h } from "../../inspector/page/dom.js";
 import { download } from "../../inspector/page/export.js";
 import { Answer, chatPart } from "./answer.js";
 import { Conversation } from "./branches.js";
-import { Composer, grow } from "./composer.js";
+import { Composer, MAX_HEIGHT } from "./composer.js";
 import { lookLink } from "./form.js";
 import { TOP } from "./settings.js";
 import { lookAt } from "./write.js";
@@ -29,7 +29,7 @@ export function conversationView(app) {
     list.setAttribute("aria-busy", String(isBusy));
     draw();
   });
-  /** The elements of answers, which are kept while other versions are shown. @type {Map<Message, Written>} */
+  /** The elements of answers. They are kept while other versions are shown. @type {Map<Message, Written>} */
   const answers = new Map();
   /** The message that is edited. @type {Message | null} */
   let edited = null;
@@ -41,7 +41,7 @@ export function conversationView(app) {
   }
 
   /**
-   * Let the model answer a message, from given pieces on.
+   * Let the model answer a message. The answer begins with the given pieces.
    * @param {Message} message
    * @param {Piece[]} [begun]
    */
@@ -63,7 +63,7 @@ export function conversationView(app) {
     }
   }
 
-  /** The addresses of the inspector. @type {Map<Answer, string>} */
+  /** The address of the inspector for each answer. @type {Map<Answer, string>} */
   const looks = new Map();
 
   /** @param {Message} message @param {Answer} found */
@@ -141,7 +141,7 @@ export function conversationView(app) {
 
   /** @param {Message} message */
   function editor(message) {
-    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area), onkeydown: (/** @type {KeyboardEvent} */ event) => {
+    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area, MAX_HEIGHT), onkeydown: (/** @type {KeyboardEvent} */ event) => {
       if (event.key === "Escape") close();
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -158,7 +158,7 @@ export function conversationView(app) {
     };
     area.value = message.text;
     requestAnimationFrame(() => {
-      grow(area);
+      grow(area, MAX_HEIGHT);
       area.focus();
     });
     return h("article", { class: "message is-user is-edited", "aria-label": "You" }, area,

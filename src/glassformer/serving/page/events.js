@@ -1,4 +1,4 @@
-/** Server-sent events: the data of each event of a stream whose pieces end anywhere. */
+/** Server-sent events: read the data of each event. The pieces of a stream may end anywhere. */
 
 /** Reads pieces of a stream. */
 export class EventReader {

@@ -1,11 +1,11 @@
 /**
- * A form whose answer comes at once: text boxes, a button, and the result below them.
+ * A form for requests without a stream: text boxes, a button, and the result below them.
  *
  * @import { App, View } from "./app.js"
  */
 
-import { button, fill, h } from "../../inspector/page/dom.js";
-import { grow } from "./composer.js";
+import { button, fill, grow, h } from "../../inspector/page/dom.js";
+import { MAX_HEIGHT } from "./composer.js";
 
 /**
  * @typedef {{label: string, placeholder: string}} Box
@@ -20,7 +20,7 @@ import { grow } from "./composer.js";
 export function formView(app, { boxes, action, controls, ask }) {
   const areas = boxes.map(({ label, placeholder }) => {
     const area = h("textarea", {
-      rows: 2, placeholder, "aria-label": label, oninput: () => grow(area),
+      rows: 2, placeholder, "aria-label": label, oninput: () => grow(area, MAX_HEIGHT),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
         event.preventDefault();

@@ -5,9 +5,9 @@
  */
 
 import { barList } from "../../inspector/page/bars.js";
-import { button, h } from "../../inspector/page/dom.js";
+import { button, grow, h, insertText } from "../../inspector/page/dom.js";
 import { fixed, percent } from "../../inspector/page/text.js";
-import { grow } from "./composer.js";
+import { MAX_HEIGHT } from "./composer.js";
 import { formView, lookLink } from "./form.js";
 import { post } from "./requests.js";
 import { lookAddress } from "./write.js";
@@ -19,7 +19,7 @@ const CANDIDATES = 8;
 export function maskView(app) {
   return formView(app, {
     boxes: [{ label: "Text with masks", placeholder: `A text with ${MASK} in place of a word` }], action: "Fill",
-    controls: ([area]) => [button(`insert ${MASK}`, () => insert(/** @type {HTMLTextAreaElement} */ (area)), { class: "quiet" })],
+    controls: ([area]) => [button(`insert ${MASK}`, () => insertText(/** @type {HTMLTextAreaElement} */ (area), MASK), { class: "quiet" })],
     ask: async ([text = ""], [area]) => {
       const model = app.model.id;
       const { data: [found] } = await post("v1/fill-mask", { model, text, ...(isPair(app) ? {} : { n: CANDIDATES }) });
@@ -41,17 +41,11 @@ function isPair(app) {
   return app.model.abilities.includes("translate");
 }
 
-/** @param {HTMLTextAreaElement} area */
-function insert(area) {
-  area.setRangeText(MASK, area.selectionStart, area.selectionEnd, "end");
-  area.focus();
-}
-
 /** Write a candidate in place of a mask. @param {HTMLTextAreaElement} area @param {number} number @param {string} text */
 function use(area, number, text) {
   let at = -1;
   area.value = area.value.replaceAll(MASK, (mask) => (++at === number ? text : mask));
-  grow(area);
+  grow(area, MAX_HEIGHT);
   area.focus();
 }
 

@@ -1,12 +1,12 @@
 /**
- * The page of `glassformer serve`: the models, and a view for each thing that they can do.
+ * The page of `glassformer serve`: the models, and a view for each of their abilities.
  *
  * @import { App, Model, View } from "./app.js"
  */
 
-import { arrowKeys, button, fill, h, select } from "../../inspector/page/dom.js";
+import { arrowKeys, button, byId, fill, h, select } from "../../inspector/page/dom.js";
 import { count } from "../../inspector/page/text.js";
-import { storeDark, storedDark, useTheme } from "../../inspector/page/theme.js";
+import { storedDark, themeButton, useTheme } from "../../inspector/page/theme.js";
 import { continuationView, targetView } from "./continuation.js";
 import { conversationView } from "./conversation.js";
 import { Details } from "./details.js";
@@ -30,9 +30,6 @@ const VIEWS = [
   { id: "tags", title: "Tags", suits: can("tag"), create: tagView },
   { id: "answers", title: "Answers", suits: can("answer"), create: answerView },
 ];
-
-/** @param {string} id @returns {HTMLElement} */
-const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 function start() {
   const dark = storedDark();
@@ -82,7 +79,7 @@ function start() {
     if (matchMedia("(pointer: fine)").matches) byId("view").querySelector("textarea")?.focus({ preventScroll: true });
   }
 
-  /** Views of the model. */
+  /** Return the views of the model. */
   const views = () => VIEWS.filter((view) => view.suits(app.model));
   const chosen = () => views().find((view) => view.id === viewId) ?? views()[0];
 
@@ -136,12 +133,10 @@ function start() {
     const list = select("model", models.map(({ id }) => [id, id]), (id) => use(/** @type {Model} */ (models.find((model) => model.id === id))));
     list.list.value = app.model.id;
     const { n_parameters: n, max_len: length, learned } = app.model;
-    const theme = button(app.dark ? "light" : "dark", () => {
-      app.dark = !app.dark;
-      storeDark(app.dark);
-      useTheme(app.dark);
+    const theme = themeButton(app.dark, (dark) => {
+      app.dark = dark;
       draw();
-    }, { class: "quiet", title: "Switch between light and dark" });
+    });
     const side = button("settings", () => {
       const isShown = byId("side").classList.toggle("is-open");
       side.setAttribute("aria-pressed", String(isShown));

@@ -3,7 +3,7 @@
 import { EventReader } from "./events.js";
 
 export const OFFLINE = "The server does not answer. Start it again, then try again.";
-export const CUT = "The server ended before the answer was complete.";
+const CUT = "The server ended before the answer was complete.";
 
 /** A problem to show: an answer with a status of 400 or more, or no answer (status 0). */
 export class Problem extends Error {
@@ -19,9 +19,9 @@ export async function get(path) {
   return (await answer(path, {})).json();
 }
 
-/** @param {string} path @param {unknown} body @param {AbortSignal} [signal] @returns {Promise<any>} */
-export async function post(path, body, signal) {
-  const response = await answer(path, posted(body, signal));
+/** @param {string} path @param {unknown} body @returns {Promise<any>} */
+export async function post(path, body) {
+  const response = await answer(path, posted(body));
   return response.status === 204 ? null : response.json();
 }
 

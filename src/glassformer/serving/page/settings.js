@@ -1,11 +1,11 @@
 /**
- * Settings of the texts that the models write.
+ * Settings of generation.
  *
  * @import { Model } from "./app.js"
  */
 
 import { button, fill, h, legendParts, slider } from "../../inspector/page/dom.js";
-import { css, tokenColour } from "../../inspector/page/colours.js";
+import { tokenLegend } from "../../inspector/page/colours.js";
 
 /** Number of alternatives of each token. */
 export const TOP = 8;
@@ -17,7 +17,7 @@ export class Settings {
   constructor(onchange) {
     this.onchange = onchange;
     this.system = "";
-    /** Settings that the user has changed; the others are those of the model. @type {Record<string, number>} */
+    /** Settings that the user has changed. The others are those of the model. @type {Record<string, number>} */
     this.own = {};
     /** @type {number | null} */
     this.seed = null;
@@ -87,8 +87,7 @@ export class Settings {
       },
     });
     box.checked = this.has_colours;
-    const colours = Array.from({ length: 5 }, (_, i) => css(tokenColour(i / 4, dark)));
-    const legend = h("div", { class: "legend", hidden: !this.has_colours }, ...legendParts(colours, "expected", "surprising"));
+    const legend = h("div", { class: "legend", hidden: !this.has_colours }, ...legendParts(tokenLegend(dark), "expected", "surprising"));
     return h("section", { class: "card frame", "aria-label": "Probabilities" },
       h("h2", {}, "Probabilities"),
       h("label", { class: "check" }, box, "Colour the tokens"), legend,

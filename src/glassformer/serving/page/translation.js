@@ -11,7 +11,7 @@
 
 import { fill, h, slider } from "../../inspector/page/dom.js";
 import { frame } from "../../inspector/page/frame.js";
-import { alignmentScene, strongest, windowAround } from "../../inspector/page/lines.js";
+import { ALIGNMENT_ABOUT, alignmentScene, strongest, windowAround } from "../../inspector/page/lines.js";
 import { sceneElement } from "../../inspector/page/scene.js";
 import { fixed, percent } from "../../inspector/page/text.js";
 import { formView, lookLink } from "./form.js";
@@ -73,6 +73,6 @@ function alignmentCard(alignment) {
   const isCut = rows.length > WINDOW || columns.length > WINDOW;
   return frame({
     title: "Alignment", picture,
-    explanation: `Each target token is linked to the source tokens it attends to; the width of a line is the weight.${isCut ? ` The first ${WINDOW} tokens are drawn.` : ""}`,
+    explanation: `${ALIGNMENT_ABOUT}${isCut ? ` The first ${WINDOW} tokens are drawn.` : ""}`,
   }, h("div", { class: "scroll-x" }, sceneElement(scene()))).element;
 }

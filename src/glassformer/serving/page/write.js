@@ -29,7 +29,7 @@ export async function write(answer, { path, body, read, signal, onchange }) {
 }
 
 /**
- * Return the address of the inspector with all that the model has read and written for a request.
+ * Return the address of the inspector with the prompt and the answer of a request.
  * @param {string} path
  * @param {Record<string, unknown>} body
  * @param {Answer} answer

@@ -1,5 +1,5 @@
 /**
- * Writes one answer at a time, draws it meanwhile, and keeps the page at its end.
+ * Write one answer at a time: draw its parts, and keep the page scrolled to the end.
  *
  * @import { App } from "./app.js"
  * @import { Answer, Part } from "./answer.js"

@@ -17,7 +17,8 @@ export class Written {
   /**
    * @param {App} app
    * @param {Answer} answer
-   * @param {((place: number, alternative: Alternative) => void) | null} choose continues with another token at a place
+   * @param {((place: number, alternative: Alternative) => void) | null} choose continues with another token in place of
+   * a piece
    */
   constructor(app, answer, choose) {
     this.app = app;
