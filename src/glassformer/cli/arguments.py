@@ -193,7 +193,7 @@ class Signature:
         given: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
         places: list[str] = []
-        n = argv.index("--") if "--" in argv else len(argv)
+        n = [*argv, "--"].index("--")
         queue, after = list(argv[:n]), argv[n + 1 :]  # after "--", all words are positional
         while queue:
             word = queue.pop(0)
@@ -211,8 +211,8 @@ class Signature:
             # Its values
             if equals:
                 values = [value]
-            elif is_switch:
-                values = [queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"]
+            elif is_switch and not (queue and queue[0].lower() in ("true", "false")):
+                values = ["true"]
             else:
                 n = next((n for n, later in enumerate(queue) if self.is_option(later)), len(queue))
                 if not is_repeated:

@@ -26,8 +26,7 @@ def main(*directories: Dirs, out: Path, last: int = 0) -> int:
     if not directories:
         raise UserError("average needs at least two model directories, or one run folder with checkpoints")
     folders = list(directories)
-    steps = checkpoint.steps(folders[0]) if len(folders) == 1 else []
-    if steps:
+    if len(folders) == 1 and (steps := checkpoint.steps(folders[0])):
         folders = [checkpoint.path_of(folders[0], step) for step in steps[-last:]]
     elif last > 0:
         raise UserError("--last selects checkpoints of one run; give only the run folder")

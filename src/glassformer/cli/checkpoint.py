@@ -99,7 +99,7 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
         manifest = Manifest.read(folder)
         manifest.verify(folder)
         best = read_progress(checkpoint.path_of(folder, steps[-1])).best_step
-        checkpoint.prune(folder, steps[-1], keep, {manifest.step, manifest.step if best is None else best})
+        checkpoint.prune(folder, steps[-1], keep, {manifest.step, best})
     left = checkpoint.steps(folder)
     print(f"deleted {len(steps) - len(left)} checkpoints; kept those of steps {', '.join(map(str, left))}")
     return 0

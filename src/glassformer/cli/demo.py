@@ -1,6 +1,6 @@
 """glassformer demo"""
 
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,8 @@ def main(*texts: Annotated[str, ""], **keys: str) -> int:
     from glassformer import api
 
     run = with_flags(recipes.load("python-docs"), keys)
-    folder = next(path for n in count(1) if not (path := Path("runs") / (f"demo-{n}" if n > 1 else "demo")).exists())
+    names = chain(["demo"], (f"demo-{n}" for n in count(2)))
+    folder = next(path for name in names if not (path := Path("runs") / name).exists())
     model = api.load(Shown().trained(lambda reporter: api.train(run, folder, reporter)).folder)
     from glassformer.data.corpus import Corpus
     from glassformer.evaluation.text import longest_overlap

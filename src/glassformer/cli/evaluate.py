@@ -70,9 +70,10 @@ def main(
         return 0
     nats = f" nats per {model.unit}"
     units = {"loss": nats, "smoothed_loss": f"{nats}, label smoothing included"}
+    names = {"n_tokens": f"n {model.unit}s"}
     for name, value in values.items():
         if value is not None:
-            shown = f"n {model.unit}s" if name == "n_tokens" else name.replace("_", " ")
+            shown = names.get(name, name.replace("_", " "))
             show(f"{shown:<21}{_number(value)}{units.get(name, '')}")
     if report is not None:
         show(f"\n{report}")

@@ -185,8 +185,10 @@ def _explained(entries: Sequence[Entry]) -> list[str]:
     path, _, leaf = entry.key.rpartition(".")
     value = next((each.default for each in entries if each.default is not None), "…")
     shown = _shown(value)
+    if " " in shown:
+        shown = f'"{shown}"'
     lines += ["", "In a recipe:", f"  [{path}]", f"  {leaf} = {toml_value(value)}", "", "On the command line:"]
-    return [*lines, f"  --{entry.key.replace('_', '-')} " + (f'"{shown}"' if " " in shown else shown)]
+    return [*lines, f"  --{entry.key.replace('_', '-')} {shown}"]
 
 
 def _with_notes(doc: str, notes: Sequence[str]) -> str:

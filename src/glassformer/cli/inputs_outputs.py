@@ -242,7 +242,9 @@ class GivenTexts:
             try:
                 yield function(self.texts[place])
             except UserError as error:
-                raise UserError(str(error) if self.source is None else f"{self.source}:{place + 1}: {error}") from error
+                if self.source is None:
+                    raise
+                raise UserError(f"{self.source}:{place + 1}: {error}") from error
 
     def results(self, values: Iterable[T]) -> Iterator[T | None]:
         """Yield a result for every text, None for a blank one; `values` has those of the other texts, in order."""

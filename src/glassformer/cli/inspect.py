@@ -77,8 +77,11 @@ def main(
     from glassformer.inspector.gallery import Gallery
     from glassformer.inspector.inspector import Inspector
 
-    example = {"text": given.text} if given.source is None else {"source": given.source, "target": given.target}
-    examples = [] if given.text is given.source is None else [example]
+    examples: list[dict[str, str | None]] = []
+    if given.source is not None:
+        examples = [{"source": given.source, "target": given.target}]
+    elif given.text is not None:
+        examples = [{"text": given.text}]
     if folder is None:
         gallery = Gallery(Path("runs") / "gallery")
         try:

@@ -140,8 +140,7 @@ def _fields_of(data: DataConfig) -> list[str]:
     if isinstance(data, PairData):
         return [data.source_field, data.target_field]
     if isinstance(data, LabelData):
-        second = [] if data.second_field is None else [data.second_field]
-        return [data.text_field, data.label_field, *second]
+        return [name for name in (data.text_field, data.label_field, data.second_field) if name is not None]
     if isinstance(data, ConversationData):
         return [data.messages_field, data.prompt_field, data.completion_field]
     if isinstance(data, PreferenceData):

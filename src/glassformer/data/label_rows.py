@@ -80,15 +80,15 @@ def encode_tagged(
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added
-    space = "" if alone else " "
-    flat = [space * (i > 0) + word for sentence in sentences for i, word in enumerate(sentence)]
+    flat = [" " * (i > 0 and not alone) + word for sentence in sentences for i, word in enumerate(sentence)]
     encoded = iter(tokenizer.encode_batch(flat, dropout=dropout.share, seed=dropout.seed))
+    if tags is None:
+        tags = [[0] * len(sentence) for sentence in sentences]
     rows, n_cut = [], 0
     for number, sentence in enumerate(sentences):
         ids: list[int] = []
         labels: list[int] = []
-        tags_of_words = [0] * len(sentence) if tags is None else tags[number]
-        for word, tag in zip(sentence, tags_of_words, strict=True):
+        for word, tag in zip(sentence, tags[number], strict=True):
             ids_of_word = next(encoded)
             if not ids_of_word:
                 raise UserError(f"the word {word!r} has no token in this tokenizer; remove or replace it")

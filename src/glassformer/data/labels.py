@@ -48,7 +48,7 @@ def _request(data: LabelData, split: str, dropped: Dropped) -> Request:
 
 
 def _text_fields(data: LabelData) -> tuple[str, ...]:
-    return (data.text_field,) if data.second_field is None else (data.text_field, data.second_field)
+    return tuple(name for name in (data.text_field, data.second_field) if name is not None)
 
 
 def _labelled(data: LabelData, record: Record) -> Labelled | None:

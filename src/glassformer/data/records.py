@@ -74,9 +74,10 @@ class Record:
         >>> Record("", {"translation": {"de": "Hund"}}, "").value("translation.de")
         'Hund'
         """
+        if name in self.fields:
+            return self.fields[name]
         value: Any = self.fields
-        path = [name] if name in self.fields else name.split(".")
-        for key in path:
+        for key in name.split("."):
             if not isinstance(value, Mapping) or key not in value:
                 names = list(value) if isinstance(value, Mapping) else []
                 near, has = nearest_name(key, names), ", ".join(map(repr, names[:8])) or "no fields"

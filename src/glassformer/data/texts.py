@@ -193,8 +193,9 @@ def _cut_place(buffer: str, start: int) -> int | None:
     if len(buffer) <= last:
         return None
     # near the end of the searched text, so that only a little of it is searched again
-    match = _SPACE_CUT.search(buffer, last - PIECE_CHARACTERS, last)
-    return match.start() if match else last
+    if match := _SPACE_CUT.search(buffer, last - PIECE_CHARACTERS, last):
+        return match.start()
+    return last
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:

@@ -62,20 +62,23 @@ def write_card(stored: StoredModel, source: Path, folder: Path, to: str, licence
         "tags": ["glassformer"],
     }
     yaml = "".join(f"{key}: {json.dumps(value)}\n" for key, value in head.items() if value is not None)
-    facts = BUILT_IN.get(stored.run.objective.kind)
-    ability = f" that learned to {facts.learned(stored.run)}" if facts is not None else ""
+    ability = ""
+    if facts := BUILT_IN.get(stored.run.objective.kind):
+        ability = f" that learned to {facts.learned(stored.run)}"
     n_parameters = sum(parameter.numel() for parameter in stored.network.parameters())
     terms = f"`{licence}`" if licence else "The licence is unknown: ask the owner before you use or share the model."
+    about = (
+        f"A model{ability}: {describe_model(stored.config)}, {n_parameters:,} parameters, a vocabulary of "
+        f"{stored.tokenizers.target.vocab_size:,} tokens. Made with glassformer."
+    )
     sections = {
-        "": f"A model{ability}: {describe_model(stored.config)}, {n_parameters:,} parameters, a vocabulary of "
-        f"{stored.tokenizers.target.vocab_size:,} tokens. Made with glassformer.",
         "How to run it": _how_to_run(stored.config, folder, to),
         "Training": _training(stored, source),
         "Configuration": f"```toml\n{_settings(stored)}```",
         "Licence": terms,
     }
-    body = "".join(f"## {title}\n\n{text}\n\n" if title else f"{text}\n\n" for title, text in sections.items())
-    (folder / NAME).write_text(f"---\n{yaml}---\n\n# {stored.run.name}\n\n{body.rstrip()}\n", "utf-8")
+    body = "".join(f"\n\n## {title}\n\n{text}" for title, text in sections.items())
+    (folder / NAME).write_text(f"---\n{yaml}---\n\n# {stored.run.name}\n\n{about}{body}\n", "utf-8")
 
 
 def _task(config: ModelConfig, objective: str) -> str | None:
@@ -112,10 +115,9 @@ def _training(stored: StoredModel, source: Path) -> str:
     """Return the facts of the training as a list, as far as the model directory has them."""
     run, step = stored.run, stored.manifest.step
     run_folder = source.parent.parent if source.parent.name == checkpoint.FOLDER else source
-    is_imported = step == 0 and bool(run.architecture)
-    lines = [
-        "The weights were imported, and not trained further." if is_imported else f"Recipe `{run.name}`, step {step:,}."
-    ]
+    lines = [f"Recipe `{run.name}`, step {step:,}."]
+    if step == 0 and run.architecture:
+        lines = ["The weights were imported, and not trained further."]
     data: Mapping[str, Any] = to_dict(run.data)
     if path := data.get("path"):
         lines.append(f"Data: `{_public(str(path))}`.")

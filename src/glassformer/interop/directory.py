@@ -139,7 +139,9 @@ def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    value = files.read_json(path) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    value = files.read_json(path)
     if not isinstance(value, dict):
         raise UserError(f"{path} must contain a JSON object")
     return value

@@ -65,7 +65,7 @@ def with_zero_biases(config: TransformerConfig, weights: Weights, *fields: str, 
     wanted = replace(config, **switched_on)
     if logits and isinstance(wanted.head, TokenHead):
         wanted = replace(wanted, head=replace(wanted.head, bias="learned"))
-    return _filled(wanted, weights, lambda name, shape: torch.zeros(shape)) if wanted != config else (config, weights)
+    return _filled(wanted, weights, lambda name, shape: torch.zeros(shape))
 
 
 def with_equal_biases(config: TransformerConfig, weights: Weights, *fields: str) -> Recast:
@@ -95,8 +95,8 @@ def _gated(config: TransformerConfig, weights: Weights) -> Recast:
 
 def _filled(config: TransformerConfig, weights: Weights, value: Callable[[str, torch.Size], Tensor]) -> Recast:
     """Add the tensors of the configuration that are missing in the weights; `value` returns their contents."""
-    wanted = shapes_of(config)
-    return config, {name: weights[name] if name in weights else value(name, shape) for name, shape in wanted.items()}
+    missing = {name: value(name, shape) for name, shape in shapes_of(config).items() if name not in weights}
+    return config, weights | missing
 
 
 def shapes_of(config: TransformerConfig) -> dict[str, torch.Size]:

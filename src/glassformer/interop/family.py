@@ -159,24 +159,22 @@ def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
     >>> list(decoder_heads("OPT", has_tags=False))
     ['OPTForCausalLM', 'OPTForSequenceClassification', 'OPTModel']
     """
-    tags: dict[str, Head] = {f"{prefix}ForTokenClassification": PositionHead()}
-    return {
+    heads: dict[str, Head] = {
         f"{prefix}ForCausalLM": TokenHead(),
         f"{prefix}ForSequenceClassification": SequenceHead(pooling="last", bias=False),
-        **(tags if has_tags else {}),
-        f"{prefix}Model": VectorHead(pooling="mean"),
     }
+    if has_tags:
+        heads[f"{prefix}ForTokenClassification"] = PositionHead()
+    return heads | {f"{prefix}Model": VectorHead(pooling="mean")}
 
 
-def output_name(config: TransformerConfig, of_tokens: str = "lm_head") -> str:
-    """Return the module of the logits in a decoder; `of_tokens` is the name if they are over tokens.
+def output_name(config: TransformerConfig, of_tokens: str = "lm_head", of_tags: str = "classifier") -> str:
+    """Return the module of the logits in a decoder; `of_tokens` and `of_tags` are the names of these two kinds.
 
     >>> output_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
     'classifier'
     """
-    if isinstance(config.head, TokenHead):
-        return of_tokens
-    return "classifier" if isinstance(config.head, PositionHead) else "score"
+    return {"tokens": of_tokens, "positions": of_tags}.get(config.head.kind, "score")
 
 
 def attention(theirs: str, parts: Iterable[str], ours: str = "self_attn") -> dict[str, str]:
@@ -258,8 +256,8 @@ class Family:
     """Function: model with the stacks of the family → equivalent model, if it has one that the table can map."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Name of a possible second copy of a tied tensor → name of the original, which may itself be in this map."""
-    unread: Callable[[TransformerConfig], Mapping[str, str]] = lambda config: {}
-    """Function: configuration → map of tensors that transformers requires but never uses → tensors to write there."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Tensor that transformers requires but never uses → tensor to write there, in a model that has the latter."""
     fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
     """Function: configuration → tensors of old files whose values it determines; other values are an error."""
     stores_fixed: bool = False

@@ -165,8 +165,9 @@ def _written_beam(config: TransformerConfig, generation: BeamConfig, tokenizer: 
     if generation.beam > 1:  # without beams, transformers warns about both
         names: dict[str, bool | str] = {ours: theirs for theirs, ours in STOPPING.items()}
         settings["early_stopping"] = names.get(generation.early_stopping, "never")
-        is_average = generation.length_penalty_type == "average"
-        settings["length_penalty"] = generation.length_penalty if is_average else 1.0
+        settings["length_penalty"] = 1.0
+        if generation.length_penalty_type == "average":
+            settings["length_penalty"] = generation.length_penalty
     return settings
 
 
@@ -180,5 +181,6 @@ def token_ids(config: TransformerConfig) -> dict[str, int | None]:
 
 def _never(config: TransformerConfig, tokenizer: Tokenizer, written: Collection[int] = ()) -> dict[str, Any]:
     """Return the suppressed ids: tokens without text, except the end token and those in `written`."""
-    never = never_written(tokenizer, config.vocab_size, but=[*written, config.eos_id])
-    return {"suppress_tokens": never} if never else {}
+    if never := never_written(tokenizer, config.vocab_size, but=[*written, config.eos_id]):
+        return {"suppress_tokens": never}
+    return {}

@@ -251,12 +251,15 @@ def scaling_of(base: float, factors: Tensor, d_head: int) -> Llama3Scaling | Non
     kept = (1 / factors - 1 / factor) / (1 - 1 / factor)  # 1 for short waves, 0 for long ones
     between = (kept > 1e-3) & (kept < 1 - 1e-3)
     # A wave makes 1 + 3 · kept turns in the original context
-    lengths = (waves * (1 + 3 * kept))[between] if bool(between.any()) else waves[kept < 0.5][:1] - 1
+    lengths = (waves * (1 + 3 * kept))[between]
+    if not len(lengths):
+        lengths = waves[kept < 0.5][:1] - 1
     if not len(lengths) or not float(lengths.mean()) >= 1:
         return None
     scaling = Llama3Scaling(factor, 1.0, 4.0, round(float(lengths.mean())))
-    fits = torch.allclose(frequency_factors(base, scaling, d_head), factors, rtol=1e-4)
-    return scaling if fits else None
+    if not torch.allclose(frequency_factors(base, scaling, d_head), factors, rtol=1e-4):
+        return None
+    return scaling
 
 
 def turned_rows(architecture: Architecture, names: Iterable[str], n_heads: Mapping[str, int]) -> dict[str, int]:

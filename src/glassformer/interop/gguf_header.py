@@ -186,10 +186,13 @@ class _Reader:
         kind = self._number("I")
         if kind == STRING:
             return self._text(MAX_HEADER_BYTES)
+        if SCALARS.get(kind) == "f":
+            return _shortest(self._number("f"))
         if kind in SCALARS:
-            value = self._number(SCALARS[kind])
-            return _shortest(value) if SCALARS[kind] == "f" else value
-        kind, n_items = (self._number("I"), self._count(name)) if kind == LIST else (kind, 0)
+            return self._number(SCALARS[kind])
+        n_items = 0
+        if kind == LIST:
+            kind, n_items = self._number("I"), self._count(name)
         if kind == STRING:
             return [self._text(MAX_HEADER_BYTES) for _ in range(n_items)]
         if kind not in SCALARS:

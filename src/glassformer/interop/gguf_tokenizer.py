@@ -107,7 +107,7 @@ class Vocabulary:
         names = {role: metadata.get(f"{PREFIX}{name}_token_id", usual.get(role)) for role, name in ROLES.items()}
         self.roles = {role: self.token(i, role) for role, i in names.items() if i is not None}
         ends = [metadata.get(f"{PREFIX}{name}_token_id") for name in ENDS]
-        self.ends = [self.ids[self.roles["eos"]]] if "eos" in self.roles else []
+        self.ends = [self.ids[token] for role, token in self.roles.items() if role == "eos"]
         self.ends += [self.ids[self.token(i, "end")] for i in ends if i is not None]
         marked = [token for token, kind in self if kind in (CONTROL, USER_DEFINED)]
         self.ends += [self.ids[token] for token in marked if token in ENDS_BY_TEXT]
@@ -140,10 +140,11 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any], li
     """
     _require_types(metadata)
     kind = metadata.get(f"{PREFIX}model")
-    if kind not in ("gpt2", "llama"):
-        raise ValueError(f"{PREFIX}model {shown(str(kind))} is not supported (known: gpt2, llama)")
+    readers = {"gpt2": _byte_level, "llama": _sentencepiece}
+    if kind not in readers:
+        raise ValueError(f"{PREFIX}model {shown(str(kind))} is not supported (known: {', '.join(readers)})")
     vocabulary = Vocabulary(metadata)
-    parts = (_byte_level if kind == "gpt2" else _sentencepiece)(vocabulary, metadata)
+    parts = readers[kind](vocabulary, metadata)
     adds_bos = kind == "llama" or metadata[f"{PREFIX}pre"] in WHOLE_WORDS
     description = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": vocabulary.added(), **parts}
     description["model"] |= {"type": "BPE", "vocab": vocabulary.ids}
@@ -189,12 +190,11 @@ def _sentencepiece(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> dict[
     if not scores or len(scores) < len(vocabulary.tokens) or {*map(type, scores)} != {float}:
         raise ValueError(f"{PREFIX}scores: expected one score per token")
     pieces = {token: scores[i] for i, (token, kind) in enumerate(vocabulary) if kind == NORMAL}
-    prefixed = metadata.get(f"{PREFIX}add_space_prefix", True)
-    steps: list[dict[str, Any]] = [{"type": "Prepend", "prepend": SPACE}] if prefixed else []
-    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
+    steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
     decoding: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
     decoding += [{"type": "ByteFallback"}, {"type": "Fuse"}]
-    if prefixed:
+    if metadata.get(f"{PREFIX}add_space_prefix", True):
+        steps.insert(0, {"type": "Prepend", "prepend": SPACE})
         decoding.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     unknown = vocabulary.roles.get("unk")
     model = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True, "merges": _merges(pieces)}
@@ -223,13 +223,13 @@ def _around(vocabulary: Vocabulary, metadata: Mapping[str, Any], adds_bos: bool)
     """Return the `TemplateProcessing` with the special tokens around texts; None without such tokens."""
     if metadata.get(f"{PREFIX}add_sep_token"):
         raise ValueError(f"{PREFIX}add_sep_token is not supported")
-    ids: dict[str, tuple[int, ...]] = {}
+    ids: dict[str, tuple[int, ...]] = {"bos": (), "eos": ()}
     for role, default in {"bos": adds_bos, "eos": False}.items():
-        token = vocabulary.roles.get(role)
-        adds = metadata.get(f"{PREFIX}add_{role}_token", default)
-        if adds and token is None:
+        if not metadata.get(f"{PREFIX}add_{role}_token", default):
+            continue
+        if role not in vocabulary.roles:
             raise ValueError(f"its texts need a {role} token, which it does not define")
-        ids[role] = (vocabulary.ids[token],) if adds and token is not None else ()
+        ids[role] = (vocabulary.ids[vocabulary.roles[role]],)
     before, after = ids["bos"], ids["eos"]
     if not before + after:
         return None

@@ -125,7 +125,7 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
     theirs: dict[str, Tensor] = {}
     for key in family.keys(config):
         theirs |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
-    theirs |= {name: theirs[copied].clone() for name, copied in family.unread(config).items()}
+    theirs |= {name: theirs[copied].clone() for name, copied in family.unread.items() if copied in theirs}
     if family.stores_fixed:
         theirs |= family.fixed(config)
     if family.architecture(config) in family.bare:

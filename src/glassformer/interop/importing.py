@@ -289,7 +289,7 @@ def read_weights(
             if x.shape != expected.shape or not torch.allclose(x.float(), expected, rtol=0, atol=1e-2):
                 raise UserError(f"{folder.path}: {name} differs from the values that {CONFIG} determines")
         for copy, first in family.repeats.items():
-            if copy not in names or copy in used or matches(copy, [*ignore_tensors, *family.unread(config)]):
+            if copy not in names or copy in used or matches(copy, ignore_tensors):
                 continue
             while first not in used:
                 first = family.repeats[first]
@@ -344,8 +344,9 @@ def require_fit(
     Raises one `UserError` that lists the tensors that are missing, unknown, or of another shape.
     """
     all_keys, shapes = family.keys(config), shapes_of(config)
-    others = family.repeats.keys() | family.unread(config).keys() | family.fixed(config).keys()
-    used = others | {name for key in all_keys for name in key.theirs}
+    used = {name for key in all_keys for name in key.theirs}
+    used |= {name for name, copied in family.unread.items() if copied in used}
+    used |= family.repeats.keys() | family.fixed(config).keys()
     names = _names_in_files(folder, family, used)
     problems = []
     for key in all_keys:

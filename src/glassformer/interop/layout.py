@@ -29,7 +29,9 @@ def halves(x: Tensor, n_heads: int, width: int | None = None) -> Tensor:
 
 def _reordered(x: Tensor, n_heads: int, width: int | None, grid: tuple[int, int]) -> Tensor:
     heads = x.unflatten(0, (n_heads, -1))
-    turned, rest = heads[:, :width], heads[:, heads.shape[1] if width is None else width :]
+    if width is None:
+        width = heads.shape[1]
+    turned, rest = heads[:, :width], heads[:, width:]
     turned = turned.unflatten(1, grid).transpose(1, 2).flatten(1, 2)
     return torch.cat([turned, rest], dim=1).flatten(0, 1)
 

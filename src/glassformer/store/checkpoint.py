@@ -5,7 +5,7 @@ newest checkpoint that matches its manifest. Tensors are safetensors, the rest i
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +77,10 @@ def load_state(checkpoint: Path) -> TrainingState:
 
     manifest = Manifest.read(checkpoint)
     manifest.require(checkpoint, [STATE, OPTIMIZER])
-    return TrainingState(
-        load_numbers(checkpoint),
-        read_tensors(checkpoint / OPTIMIZER),
-        read_tensors(checkpoint / AVERAGE) if AVERAGE in manifest.entries else None,
-    )
+    numbers, optimizer, average = load_numbers(checkpoint), read_tensors(checkpoint / OPTIMIZER), None
+    if AVERAGE in manifest.entries:
+        average = read_tensors(checkpoint / AVERAGE)
+    return TrainingState(numbers, optimizer, average)
 
 
 def weights_path(checkpoint: Path) -> Path:
@@ -144,7 +143,7 @@ def find(folder: Path, step: int | None = None) -> Path:
     return path
 
 
-def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
+def prune(run_folder: Path, latest: int, keep: int, always: Collection[int | None]) -> None:
     """Delete all but the newest `keep` checkpoints up to `latest` and those in `always`; verify `latest` first.
 
     Raises `OSError` if one cannot be deleted, after deleting the others.

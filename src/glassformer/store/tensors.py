@@ -185,8 +185,9 @@ def fill(wanted: Mapping[str, Tensor], path: Path, part_of: PartOf | None = None
     try:
         with torch.no_grad(), safe_open(path, framework="pt") as stored:
             for name, x in wanted.items():
-                whole = stored.get_tensor(name)
-                part = whole if part_of is None else part_of(whole, x)
+                part = stored.get_tensor(name)
+                if part_of is not None:
+                    part = part_of(part, x)
                 for dim in repeated_dims(x):
                     x, part = x.narrow(dim, 0, 1), part.narrow(dim, 0, 1)
                 x.copy_(part)

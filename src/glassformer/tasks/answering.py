@@ -22,8 +22,9 @@ class Answering(Task):
         return Answerer(model.network, model.tokenizer, model.device)
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        is_for_spans = isinstance(getattr(run.model, "head", None), SpanHead)
-        return replace(run, objective=AnsweringConfig()) if is_for_spans else None
+        if not isinstance(getattr(run.model, "head", None), SpanHead):
+            return None
+        return replace(run, objective=AnsweringConfig())
 
 
 TASK = Answering()

@@ -1,7 +1,7 @@
 """Training and evaluation batches, their objective, and the loss of a model on them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -74,8 +74,11 @@ class EvaluationData(Generic[R]):
     ) -> LossReport:
         """Return the reported loss in the precision of `train`; without `train`, in the precision of the weights."""
         # No backward pass: deterministic kernels are not needed, and CUDA cannot switch to them after its first use.
-        settings = nullcontext() if train is None else numerics(replace(train, deterministic=False))
-        precision = None if train is None else autocast_dtype(train.precision)
+        settings: AbstractContextManager[None] = nullcontext()
+        precision: torch.dtype | None = None
+        if train is not None:
+            settings = numerics(replace(train, deterministic=False))
+            precision = autocast_dtype(train.precision)
         autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not None)
         report = (lambda done: progress(done, self.n_targets)) if progress else None
         with evaluation_mode(network), settings, autocast, freed_memory_kept():

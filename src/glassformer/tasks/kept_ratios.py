@@ -82,4 +82,6 @@ def _read(path: Path, n: int) -> np.ndarray | None:
     if ratios is None or digest is None or ratios.dtype != torch.float64 or ratios.shape != (n,):
         return None
     found: np.ndarray = ratios.numpy()
-    return found if digest.tolist() == _digest(path, found).tolist() else None
+    if digest.tolist() != _digest(path, found).tolist():
+        return None
+    return found

@@ -55,7 +55,9 @@ class LanguageModeling(TextTask):
         return self.writer(model)
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        return run if self.requires.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
+        if not self.requires.has_its_stacks(run.model) or not isinstance(run.model.head, TokenHead):
+            return None
+        return run
 
 
 def unscored_start(run: Run, tokenizer: Tokenizer) -> int | None:

@@ -85,8 +85,9 @@ class MaskedLanguageModeling(TextTask):
         return MaskFiller(model.network, model.tokenizer, model.device)
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        is_over_tokens = self.requires.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead)
-        return replace(run, objective=MaskedConfig()) if is_over_tokens else None
+        if not self.requires.has_its_stacks(run.model) or not isinstance(run.model.head, TokenHead):
+            return None
+        return replace(run, objective=MaskedConfig())
 
 
 TASK = MaskedLanguageModeling()

@@ -7,15 +7,7 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import (
-    GroupPolicyConfig,
-    PairData,
-    PromptData,
-    Run,
-    TextData,
-    TokenizerConfig,
-    WindowRows,
-)
+from glassformer.config.run import GroupPolicyConfig, PairData, PromptData, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
 from glassformer.data.record_corpus import D, R, RecordCorpus
 from glassformer.data.records import Dropped
@@ -125,8 +117,9 @@ def with_vocabulary(model: ModelConfig, tokenizers: Tokenizers) -> ModelConfig:
     model = replace(model, vocab_size=vocab_size, **known)
     if not model.is_encoder_decoder:
         return model
-    source = None if model.share_embeddings else tokenizers.separate_source
-    size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
+    size, source = 0, tokenizers.separate_source
+    if source is not None and not model.share_embeddings:
+        size = _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
     if tokenizer.is_imported and model.decoder_start_id is not None:
         start = model.decoder_start_id  # an imported tokenizer does not define the decoder's start id

@@ -30,8 +30,9 @@ def unknown_loss(run: Run) -> str | None:
     >>> unknown_loss(Run()) is None
     True
     """
-    kind = run.objective.kind
-    return None if kind in BUILT_IN else f"what the loss of objective.kind {kind} keeps is unknown: it is not built in"
+    if run.objective.kind in BUILT_IN:
+        return None
+    return f"what the loss of objective.kind {run.objective.kind} keeps is unknown: it is not built in"
 
 
 def kinds() -> list[str]:

@@ -188,16 +188,14 @@ class PreparedText:
         for batches in evaluations.values():
             next(iter(batches()))  # refuse a text without targets now, not at the first evaluation
 
-        # Other schemes do not keep white space, so the bytes of a part of the text are unknown.
-        lossless = tokenizer.scheme in ("byte", "char")
+        n_bytes = {side: self.text.predicted_bytes(tokens) for side, tokens in evaluated.items()}
+        if tokenizer.scheme not in ("byte", "char"):
+            n_bytes["train"] = None  # other schemes do not keep white space: the bytes of a part are unknown
         return TrainingData(
             text_objective.objective,
             preparation.reencoded_each_epoch(run, sampler, sampler_of_epoch),
             evaluations,
-            n_bytes={
-                "train": self.text.predicted_bytes(slice_of_train) if lossless else None,
-                "valid": self.text.predicted_bytes(splits.valid),
-            },
+            n_bytes=n_bytes,
             sample=lambda: task.sample(network, tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
             # With BPE-dropout, the fullest packed row of each epoch has another length.
             has_one_shape=not text_objective.changes_lengths
@@ -249,7 +247,7 @@ def corpus_of(run: Run) -> Corpus:
     assert data.path is not None  # `training.checks`, and `TextTask.evaluation`
     return Corpus(
         [data.path],
-        valid_paths=[data.valid_path] if data.valid_path else [],
+        valid_paths=[*filter(None, [data.valid_path])],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
     )
@@ -275,5 +273,6 @@ def sample_of_filling(filler: MaskFiller | WritingFiller, run: Run, row: Example
     words = filler.tokenizer.decode(ids).split()
     masked = [i for i in range(len(words)) if i % 4 == 2]
     text = " ".join("[MASK]" if i in masked else word for i, word in enumerate(words))
-    can_fill = 0 < len(masked) <= filler.max_masks
-    return f"{text} │ {filler.fill(text, 1).text}" if can_fill else text
+    if not 0 < len(masked) <= filler.max_masks:
+        return text
+    return f"{text} │ {filler.fill(text, 1).text}"

@@ -62,8 +62,7 @@ class TranslationTask(TrainableTask):
             preparation.say_changed(model, corpus.digest, corpus.name, log)
             pairs, too_long = corpus.split[1], log
         else:
-            asked: Any = {name: None if place is None else str(place) for name, place in vars(places).items()}
-            corpus = PairCorpus(replace(data, **asked, valid_path=None, valid_source=None, valid_target=None))
+            corpus = PairCorpus(replace(data, **vars(places), valid_path=None, valid_source=None, valid_target=None))
             pairs, too_long = corpus.whole(), preparation.refuse
             preparation.say_dropped(corpus.dropped, log)
         config = self.vote(model).config
@@ -101,8 +100,9 @@ class TranslationTask(TrainableTask):
         A mask token in an imported vocabulary shows that the model learned to restore masked texts. A vocabulary
         learned by glassformer always has a mask token, so it does not show this.
         """
-        is_denoiser = model.tokenizer.is_imported and model.tokenizer.mask_id is not None
-        return WritingFiller(self.translator(model)) if is_denoiser else None
+        if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
+            return None
+        return WritingFiller(self.translator(model))
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         gives_tokens = run.model.is_encoder_decoder and isinstance(getattr(run.model, "head", TokenHead()), TokenHead)

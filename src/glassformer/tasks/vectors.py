@@ -17,8 +17,9 @@ class TextVectors(Task):
     facts = BUILT_IN["none"]
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        is_for_vectors = isinstance(getattr(run.model, "head", None), VectorHead)
-        return replace(run, objective=NoObjective()) if is_for_vectors else None
+        if not isinstance(getattr(run.model, "head", None), VectorHead):
+            return None
+        return replace(run, objective=NoObjective())
 
 
 TASK = TextVectors()

@@ -329,5 +329,5 @@ def learn_words(
     if vocab_size:
         words = words[: vocab_size - len(special_tokens)]
     n_left_out = counts.total() - sum(counts[word] for word in words)
-    special = {token: n_left_out if token == "[UNK]" else 0 for token in special_tokens}
+    special = dict.fromkeys(special_tokens, 0) | {"[UNK]": n_left_out}
     return special | {word: counts[word] for word in words}

@@ -187,8 +187,9 @@ class ImportedStream:
         return self._show(self._decode(self._ids))
 
     def _show(self, text: str) -> str:
-        is_longer = text.startswith(self._shown)
-        new = text[len(self._shown) :] if is_longer else self._decode(self._ids[self._n_shown :])
+        new = text.removeprefix(self._shown)
+        if not text.startswith(self._shown):
+            new = self._decode(self._ids[self._n_shown :])
         self._shown, self._n_shown = text, len(self._ids)
         return new
 
@@ -201,14 +202,16 @@ def hide(description: dict[str, Any], hidden: Collection[str], allowed: Collecti
     special. The `allowed` tokens are therefore marked as not special.
     """
     model = description["model"]
-    is_list = isinstance(model["vocab"], list)
-    pieces = [piece for piece, _ in model["vocab"]] if is_list else list(model["vocab"])
-    renamed = set(hidden).intersection(pieces) - (set() if is_list else {model.get("unk_token")})
-    names = {piece: HIDDEN + piece if piece in renamed else piece for piece in pieces}
-    if is_list:
-        vocab: Any = [[names[piece], score] for piece, score in model["vocab"]]
+    vocab: Any = model["vocab"]
+    if isinstance(vocab, list):
+        renamed = set(hidden).intersection(piece for piece, _ in vocab)
     else:
-        vocab = {names[piece]: i for piece, i in model["vocab"].items()}
+        renamed = set(hidden).intersection(vocab) - {model.get("unk_token")}
+    names = {piece: HIDDEN + piece for piece in renamed}
+    if isinstance(vocab, list):
+        vocab = [[names.get(piece, piece), score] for piece, score in vocab]
+    else:
+        vocab = {names.get(piece, piece): i for piece, i in vocab.items()}
     changed = {**model, "vocab": vocab}
     if "merges" in model:
         changed["merges"] = without_forged([(left, right) for left, right in model["merges"]], renamed)

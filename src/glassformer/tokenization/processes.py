@@ -158,7 +158,8 @@ def serve() -> None:
     function = None
     while True:
         try:
-            function = pickle.load(source) if function is None else function
+            if function is None:
+                function = pickle.load(source)
             item = pickle.load(source)
         except (EOFError, pickle.UnpicklingError):  # the other process has ended
             return

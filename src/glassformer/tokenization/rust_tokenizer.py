@@ -91,8 +91,9 @@ def recognise(description: Mapping[str, Any]) -> Scheme | None:
         return None
     for scheme in schemes:
         if all(description[part] == value for part, value in _splitting(scheme).items()):
-            lacks_bytes = scheme == "byte" and set(BYTE_TO_CHARACTER) - model["vocab"].keys()
-            return None if lacks_bytes else scheme
+            if scheme == "byte" and set(BYTE_TO_CHARACTER) - model["vocab"].keys():
+                return None
+            return scheme
     return None
 
 

@@ -113,4 +113,4 @@ def split_rows(joined: list[int], n_rows: int) -> list[list[int]]:
         end = joined.index(BORDER_ID, begin)
         rows.append(joined[begin:end])
         begin = end + 1
-    return [*rows, joined[begin:] if rows else joined]
+    return [*rows, joined[begin:]]

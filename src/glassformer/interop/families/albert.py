@@ -38,7 +38,7 @@ def table_albert(config: c.TransformerConfig) -> list[Rule]:
         *lines("output.transform.", "predictions.", {"dense": "dense", "norm": "LayerNorm"}),
         rule("output.pooler", "albert.pooler"),
         rule("output.proj", projections.get(config.head.kind, "classifier")),
-        rule("output.bias", "predictions.bias" if config.tie_output else "predictions.decoder.bias"),
+        bert.bias_line("predictions", config),
     ]
 
 
@@ -68,7 +68,7 @@ ALBERT = replace(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
-    unread=lambda config: {"predictions.bias": "predictions.decoder.bias"} if bert.is_untied(config) else {},
+    unread={"predictions.bias": "predictions.decoder.bias"},
     other_heads={"tokens": ("albert.pooler.*", "sop_classifier.*"), "vectors": ("predictions.*", "sop_classifier.*")},
     derived=("albert.embeddings.position_ids",),
     builder=None,

@@ -5,14 +5,7 @@ Marian has other positions and no such norm. This file also contains the functio
 
 from dataclasses import replace
 
-from glassformer.config.transformer import (
-    Head,
-    LearnedPositions,
-    SequenceHead,
-    SpanHead,
-    TokenHead,
-    TransformerConfig,
-)
+from glassformer.config.transformer import Head, LearnedPositions, SequenceHead, SpanHead, TokenHead, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases
 from glassformer.interop.families.bert import ROBERTA_ROLES, SPAN
 from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
@@ -120,7 +113,7 @@ BART = Family(
     prefix="model.",
     recast=recast_bart,
     repeats=REPEATS,
-    unread=lambda config: {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"},
+    unread={SHARED: "model.encoder.embed_tokens.weight"},
     derived=DERIVED,
     builder=framed_byte_level,
     roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's

@@ -86,26 +86,31 @@ def table_bert(config: c.TransformerConfig) -> list[Rule]:
         *lines("output.transform.", transform, {"dense": "dense", "norm": "LayerNorm"}),
         rule("output.pooler", "bert.pooler.dense"),
         rule("output.proj", {"tokens": "cls.predictions.decoder", "span": SPAN}.get(config.head.kind, "classifier")),
-        # If untied, transformers adds the projection's own bias; the other bias is stored but not used.
-        rule("output.bias", "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"),
+        bias_line("cls.predictions", config),
     ]
+
+
+def bias_line(head: str, config: c.TransformerConfig) -> Rule:
+    """Return the line of the bias of logits over tokens; `head` is the module with their projection, `decoder`."""
+    if config.tie_output:
+        return rule("output.bias", f"{head}.bias")
+    # transformers adds the projection's own bias; the other bias is stored but not used: see `Family.unread`
+    return rule("output.bias", f"{head}.decoder.bias")
 
 
 def table_roberta(config: c.TransformerConfig) -> list[Rule]:
-    kind = config.head.kind
+    return encoder_lines("roberta.") + head_lines("roberta.", config)
+
+
+def head_lines(prefix: str, config: c.TransformerConfig) -> list[Rule]:
+    """Return the lines of the heads of RoBERTa and MPNet."""
     projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj", "span": SPAN}
     return [
-        *encoder_lines("roberta."),
         *lines("output.transform.", "lm_head.", {"dense": "dense", "norm": "layer_norm"}),
-        rule("output.pooler", "classifier.dense" if kind == "sequence" else "roberta.pooler.dense"),
-        rule("output.proj", projections.get(kind, "classifier")),
-        rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
+        rule("output.pooler", "classifier.dense" if config.head.kind == "sequence" else f"{prefix}pooler.dense"),
+        rule("output.proj", projections.get(config.head.kind, "classifier")),
+        bias_line("lm_head", config),
     ]
-
-
-def is_untied(config: c.TransformerConfig) -> bool:
-    """Return True if the logits over tokens have their own projection."""
-    return isinstance(config.head, c.TokenHead) and not config.tie_output
 
 
 ROLES = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
@@ -134,7 +139,7 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    unread=lambda config: {"cls.predictions.bias": "cls.predictions.decoder.bias"} if is_untied(config) else {},
+    unread={"cls.predictions.bias": "cls.predictions.decoder.bias"},
     other_heads={"tokens": ("bert.pooler.*", "cls.seq_relationship.*")},
     derived=("bert.embeddings.position_ids",),
     old_names=OLD_NAMES,
@@ -156,7 +161,7 @@ ROBERTA = replace(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    unread=lambda config: {"lm_head.bias": "lm_head.decoder.bias"} if is_untied(config) else {},
+    unread={"lm_head.bias": "lm_head.decoder.bias"},
     other_heads={"tokens": ("roberta.pooler.*",)},
     derived=("roberta.embeddings.position_ids",),
     builder=framed_byte_level,

@@ -55,7 +55,7 @@ ELECTRA = replace(
     drawn=(),
     recast=recast_electra,
     repeats={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    unread=lambda config: {},
+    unread={},
     other_heads={"vectors": ("discriminator_predictions.*",)},
     derived=("electra.embeddings.position_ids",),
 )

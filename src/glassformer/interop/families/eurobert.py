@@ -22,8 +22,8 @@ POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 
 def read_eurobert(hf: HFConfig, fields: Fields) -> Fields:
     head = fields["head"]
-    if isinstance(head, TokenHead):
-        head = TokenHead(bias="learned" if fields["ff_bias"] else "none")
+    if isinstance(head, TokenHead) and fields["ff_bias"]:
+        head = TokenHead(bias="learned")
     elif isinstance(head, SequenceHead):
         head = replace(head, pooling=hf.choose("classifier_pooling", POOLINGS, "late"))
     return llama.read_common(hf, fields, side="encoder") | {"head": head}
@@ -47,8 +47,9 @@ def limits_eurobert(config: TransformerConfig) -> dict[str, bool]:
 def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:
     """Add a pooler to a classifier; if only one of feed-forward and logits has biases, add zero biases to the other."""
     config, weights = with_gelu_pooler(*llama.recast_llama(config, weights))
-    has_bias = config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none")
-    return with_zero_biases(config, weights, "ff_bias", logits=True) if has_bias else (config, weights)
+    if config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none"):
+        return with_zero_biases(config, weights, "ff_bias", logits=True)
+    return config, weights
 
 
 def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:

@@ -5,7 +5,7 @@ from typing import Any
 
 from glassformer.config.transformer import Balance, BalanceLoss, Experts, NoBalance, TransformerConfig
 from glassformer.interop.families import llama
-from glassformer.interop.families.windows import write_window
+from glassformer.interop.families.windows import uniform, write_window
 from glassformer.interop.family import Rule, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
@@ -21,7 +21,7 @@ def read_experts(hf: HFConfig, n_experts: int, n_active: int, names: tuple[str, 
 
 def write_experts(config: TransformerConfig, names: tuple[str, str]) -> dict[str, Any]:
     experts = config.experts or Experts()
-    weight = experts.balance.weight if isinstance(experts.balance, BalanceLoss) else 0.0
+    weight = getattr(experts.balance, "weight", 0.0)
     return {names[0]: experts.n_experts, names[1]: experts.n_active, "router_aux_loss_coef": weight}
 
 
@@ -45,7 +45,7 @@ MIXTRAL_NAMES = ("num_local_experts", "num_experts_per_tok")
 def read_mixtral(hf: HFConfig, fields: Fields) -> Fields:
     window = hf.maybe("sliding_window", int)
     return llama.read_common(hf, fields, n_kv_heads=8, base=1e6) | {
-        "decoder.window_pattern": () if window is None else (window,),
+        "decoder.window_pattern": uniform(window),
         "experts": read_experts(hf, 8, 2, MIXTRAL_NAMES, normalize=True),
     }
 
@@ -68,11 +68,13 @@ SIZES = llama.SIZES | settings(int, d_ff="moe_intermediate_size")
 
 
 def read_qwen3_moe(hf: HFConfig, fields: Fields) -> Fields:
-    window = hf.maybe("sliding_window", int) if hf.take("use_sliding_window", bool, False) else None
+    window = None
+    if hf.take("use_sliding_window", bool, False):
+        window = hf.maybe("sliding_window", int)
     hf.pass_over("sliding_window")
     normalize = hf.take("norm_topk_prob", bool, False)
     return llama.read_common(hf, fields, n_kv_heads=4) | {
-        "decoder.window_pattern": () if window is None else (window,),
+        "decoder.window_pattern": uniform(window),
         "experts": read_experts(hf, 128, 8, QWEN_NAMES, normalize),
     }
 

@@ -8,11 +8,11 @@ layers with a window have another base of the rotary positions.
 from functools import partial
 from typing import Any
 
-from glassformer.config.transformer import TokenHead, TransformerConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.interop.families import llama
 from glassformer.interop.families.rotary import read_bases, read_rotary, write_bases, write_rotary
 from glassformer.interop.families.windows import layer_types, pattern_of, read_window, sliding_layers, windows_of
-from glassformer.interop.family import Rule, attention, decoder_heads, lines, rule
+from glassformer.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, settings
 
 SETTINGS = {name: setting for name, setting in llama.settings_of("decoder").items() if name != "activation"}
@@ -95,13 +95,15 @@ BOTH_SIDES |= {"ff_out_norm": "post_feedforward_layernorm"}
 
 def table_gemma(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
-    norms = BOTH_SIDES if config.norm_order == "sandwich" else {"ff_norm": "post_attention_layernorm"}
+    norms = {"ff_norm": "post_attention_layernorm"}
+    if config.norm_order == "sandwich":
+        norms = BOTH_SIDES
     return [
         rule("decoder.embeddings.tokens", "model.embed_tokens"),
         *lines(ours, theirs, MATRICES),
         *lines(ours, theirs, NORMS | norms, offset=1.0),
         rule("decoder.final_norm", "model.norm", offset=1.0),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+        rule("output.proj", output_name(config, of_tags="score")),
     ]
 
 

@@ -5,7 +5,7 @@ import math
 from glassformer.config.transformer import NormalInit, RotaryPositions, TokenHead, TransformerConfig
 from glassformer.interop.equivalent import with_scales_and_biases
 from glassformer.interop.families import gpt2, phi
-from glassformer.interop.family import Family, Rule, decoder_heads, lines, rule
+from glassformer.interop.family import Family, Rule, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, settings
 
 SETTINGS = gpt2.SETTINGS | settings(bool, False, tie_output="tie_word_embeddings")
@@ -44,7 +44,7 @@ def table_gptj(config: TransformerConfig) -> list[Rule]:
         *lines("decoder.", "transformer.", {"embeddings.tokens": "wte", "final_norm": "ln_f"}),
         *turned,
         *lines(ours, theirs, BLOCK),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+        rule("output.proj", output_name(config)),
         rule("output", "lm_head"),  # the bias
     ]
 

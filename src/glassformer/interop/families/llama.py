@@ -7,11 +7,7 @@ a gate fits Llama, where it may have biases; with squared ReLUs it fits all four
 from functools import partial
 from typing import Any
 
-from glassformer.config.transformer import (
-    NormalInit,
-    TokenHead,
-    TransformerConfig,
-)
+from glassformer.config.transformer import NormalInit, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.families.windows import (
@@ -23,7 +19,7 @@ from glassformer.interop.families.windows import (
     with_window,
     write_window,
 )
-from glassformer.interop.family import Family, Rule, attention, decoder_heads, lines, rule
+from glassformer.interop.family import Family, Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
@@ -111,11 +107,11 @@ BLOCK |= {"self_attn_norm": "input_layernorm", "ff_norm": "post_attention_layern
 
 
 def table_llama(config: TransformerConfig) -> list[Rule]:
-    side = "encoder" if config.decoder is None else "decoder"
+    (side,) = config.stacks
     return [
         *lines(f"{side}.", "model.", {"embeddings.tokens": "embed_tokens", "final_norm": "norm"}),
         *lines(f"{side}.blocks.{{i}}.", "model.layers.{i}.", BLOCK),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+        rule("output.proj", output_name(config, of_tags="score")),
     ]
 
 

@@ -3,7 +3,6 @@
 They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3 and Granite.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from glassformer.config.transformer import LongRopeScaling, RotaryPositions, TransformerConfig
@@ -15,8 +14,8 @@ from glassformer.interop.equivalent import (
     with_scales_and_biases,
 )
 from glassformer.interop.families import llama, phi
-from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.families.windows import FULL, repeated, with_window, write_window
+from glassformer.interop.families.rotary import read_rotary, with_bases, write_rotary
+from glassformer.interop.families.windows import FULL, with_window, write_window
 from glassformer.interop.family import Rule, decoder_heads, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 
@@ -54,12 +53,14 @@ STARCODER2 = llama.family(
 
 
 def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
-    n_heads = fields["decoder.n_heads"]
-    return {
+    read = {
         "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 32),
-        "decoder.d_head": fields["d_model"] // max(n_heads, 1),
+        "decoder.d_head": fields["d_model"] // max(fields["decoder.n_heads"], 1),
         "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
-    } | (phi.ONE_NORM if hf.take("use_parallel_residual", bool, False) else {})
+    }
+    if hf.take("use_parallel_residual", bool, False):
+        read |= phi.ONE_NORM
+    return read
 
 
 def write_stablelm(config: TransformerConfig) -> dict[str, Any]:
@@ -165,10 +166,7 @@ def read_smollm3(hf: HFConfig, fields: Fields) -> Fields:
     if any(kind != FULL for kind in hf.maybe("layer_types", list) or ()):
         hf.problem(f"layer_types: only {FULL} is supported")
     positions: RotaryPositions = common["positions"]
-    pattern = repeated([positions.base if x else 0.0 for x in turned])
-    if pattern == (positions.base,):
-        pattern = ()
-    return common | {"positions": replace(positions, base_pattern=pattern)}
+    return common | {"positions": with_bases(positions, [positions.base if x else 0.0 for x in turned])}
 
 
 def write_smollm3(config: TransformerConfig) -> dict[str, Any]:

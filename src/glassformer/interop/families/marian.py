@@ -39,7 +39,9 @@ def write_marian(config: TransformerConfig) -> dict[str, Any]:
         "forced_eos_token_id": None,
         **STATIC,
     }
-    return keys | ({"activation_function": "swish"} if config.activation == "silu" else {})
+    if config.activation == "silu":
+        keys["activation_function"] = "swish"
+    return keys
 
 
 def limits_marian(config: TransformerConfig) -> dict[str, bool]:

@@ -7,13 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.equivalent import (
-    Recast,
-    Weights,
-    with_equal_biases,
-    with_norm_scales,
-    with_relu2_as_gate,
-)
+from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families import bert
 from glassformer.interop.families.rotary import read_bases, write_bases
 from glassformer.interop.families.windows import layer_types, pattern_of, sliding_layers, windows_of
@@ -66,8 +60,8 @@ def _read_head(hf: HFConfig, fields: Fields) -> c.Head:
     activation = hf.choose("classifier_activation", ACTIVATIONS, "gelu")
     if activation != fields["activation"]:
         hf.problem(f"classifier_activation: expected that of hidden_activation, got {activation}")
-    if isinstance(head, c.TokenHead):
-        return replace(head, bias="learned" if hf.take("decoder_bias", bool, True) else "none")
+    if isinstance(head, c.TokenHead) and not hf.take("decoder_bias", bool, True):
+        return replace(head, bias="none")
     return head
 
 
@@ -79,7 +73,7 @@ def write_modernbert(config: c.TransformerConfig) -> dict[str, Any]:
     keys |= {"cls_token_id": config.bos_id, "sep_token_id": config.eos_id}
     keys["local_attention"] = 2 * (max(windows, default=0) - 1) if any(windows) else 128
     if isinstance(head, c.SequenceHead):
-        keys["classifier_activation"] = head.pooler if head.pooler in POOLERS else "gelu"
+        keys["classifier_activation"] = POOLERS.get(head.pooler, "gelu")
         keys["classifier_pooling"] = POOLING_NAMES.get(head.pooling, "cls")
     elif not isinstance(head, c.VectorHead):
         keys["classifier_activation"] = ACTIVATION_NAMES[config.activation]
@@ -91,14 +85,14 @@ def write_modernbert(config: c.TransformerConfig) -> dict[str, Any]:
 def table_modernbert(config: c.TransformerConfig) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", "model.layers.{i}."
     block = {"self_attn.out_proj": "attn.Wo", "self_attn_norm": "attn_norm", "ff_norm": "mlp_norm"}
-    dense, norm = ("pooler", "pooler_norm") if config.head.kind == "sequence" else ("transform.dense", "transform.norm")
     return [
         *lines("encoder.embeddings.", "model.embeddings.", {"tokens": "tok_embeddings", "norm": "norm"}),
         rule(tuple(f"{ours}self_attn.{name}_proj" for name in "qkv"), f"{theirs}attn.Wqkv"),
         rule((f"{ours}ff.gate_proj", f"{ours}ff.up_proj"), f"{theirs}mlp.Wi"),
         *lines(ours, theirs, block | {"ff.down_proj": "mlp.Wo"}),
         rule("encoder.final_norm", "model.final_norm"),
-        *lines("output.", "head.", {dense: "dense", norm: "norm"}),
+        *lines("output.", "head.", {"pooler": "dense", "pooler_norm": "norm"}),
+        *lines("output.transform.", "head.", {"dense": "dense", "norm": "norm"}),
         rule("output.proj", "decoder" if config.head.kind == "tokens" else "classifier"),
         rule("output", "decoder"),  # the bias
     ]

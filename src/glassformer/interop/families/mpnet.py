@@ -31,17 +31,11 @@ def write_mpnet(config: c.TransformerConfig) -> dict[str, Any]:
 
 
 def table_mpnet(config: c.TransformerConfig) -> list[Rule]:
-    embeddings = {"tokens": "word_embeddings", "positions.table": "position_embeddings", "norm": "LayerNorm"}
-    projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj", "span": bert.SPAN}
-    kind = config.head.kind
     return [
-        *lines("encoder.embeddings.", "mpnet.embeddings.", embeddings),
+        *lines("encoder.embeddings.", "mpnet.embeddings.", bert.EMBEDDINGS),
         rule("encoder.score_bias.table", "mpnet.encoder.relative_attention_bias"),
         *lines("encoder.blocks.{i}.", "mpnet.encoder.layer.{i}.", BLOCK),
-        *lines("output.transform.", "lm_head.", {"dense": "dense", "norm": "layer_norm"}),
-        rule("output.pooler", "classifier.dense" if kind == "sequence" else "mpnet.pooler.dense"),
-        rule("output.proj", projections.get(kind, "classifier")),
-        rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
+        *bert.head_lines("mpnet.", config),
     ]
 
 
@@ -62,7 +56,6 @@ MPNET = replace(
         "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    unread=lambda config: {"lm_head.bias": "lm_head.decoder.bias"} if bert.is_untied(config) else {},
     other_heads={"tokens": ("mpnet.pooler.*",), "vectors": ("lm_head.*",)},
     derived=("mpnet.embeddings.position_ids",),
     builder=None,

@@ -7,12 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.equivalent import (
-    Recast,
-    Weights,
-    with_relu2_as_gate,
-    with_scales_and_biases,
-)
+from glassformer.interop.equivalent import Recast, Weights, with_relu2_as_gate, with_scales_and_biases
 from glassformer.interop.families import bert
 from glassformer.interop.families.rotary import read_rotary, write_rotary
 from glassformer.interop.family import Rule, lines, rule
@@ -66,7 +61,7 @@ def table_nomic(config: c.TransformerConfig) -> list[Rule]:
         *lines(ours, theirs, block),
         *lines("output.transform.", transform, {"dense": "dense", "norm": "layer_norm"}),
         rule("output.proj", "cls.predictions.decoder"),
-        rule("output.bias", "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"),
+        bert.bias_line("cls.predictions", config),
     ]
 
 

@@ -2,14 +2,9 @@
 
 from typing import Any
 
-from glassformer.config.transformer import (
-    LearnedPositions,
-    NormalInit,
-    TokenHead,
-    TransformerConfig,
-)
+from glassformer.config.transformer import LearnedPositions, NormalInit, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_equal_biases, with_zero_biases
-from glassformer.interop.family import QKV_OUT, Family, Rule, attention, decoder_heads, lines, rule
+from glassformer.interop.family import QKV_OUT, Family, Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.interop.vocabulary_files import byte_level
 
@@ -31,8 +26,9 @@ def read_opt(hf: HFConfig, fields: Fields) -> Fields:
             f"word_embed_proj_dim {width} differs from hidden_size {d_model}: positions are added after the projection "
             "between them, and in glassformer before it"
         )
-    before = hf.take("do_layer_norm_before", bool, True)
-    return {"norm_order": "pre" if before else "post", "final_norm": before}
+    if hf.take("do_layer_norm_before", bool, True):
+        return {"norm_order": "pre", "final_norm": True}
+    return {"norm_order": "post", "final_norm": False}
 
 
 def write_opt(config: TransformerConfig) -> dict[str, Any]:
@@ -48,7 +44,7 @@ def table_opt(config: TransformerConfig) -> list[Rule]:
     return [
         *lines("decoder.", "model.decoder.", stack | {"final_norm": "final_layer_norm"}),
         *lines("decoder.blocks.{i}.", "model.decoder.layers.{i}.", BLOCK),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+        rule("output.proj", output_name(config)),
     ]
 
 

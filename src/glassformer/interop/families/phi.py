@@ -2,7 +2,7 @@
 
 from glassformer.config.transformer import NormalInit, TokenHead, TransformerConfig
 from glassformer.interop.families import bert, llama
-from glassformer.interop.family import Family, Rule, attention, decoder_heads, lines, rule
+from glassformer.interop.family import Family, Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.interop.hf_config import Fields, inside, settings
 
 ONE_NORM: Fields = {"norm_order": "parallel", "shared_norm": True}
@@ -20,7 +20,7 @@ def table_phi(config: TransformerConfig) -> list[Rule]:
     return [
         *lines("decoder.", "model.", {"embeddings.tokens": "embed_tokens", "final_norm": "final_layernorm"}),
         *lines("decoder.blocks.{i}.", "model.layers.{i}.", BLOCK),
-        rule("output.proj", "lm_head" if isinstance(config.head, TokenHead) else "score"),
+        rule("output.proj", output_name(config, of_tags="score")),
         rule("output", "lm_head"),  # the bias
     ]
 

@@ -69,8 +69,10 @@ def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[st
     if isinstance(positions.scaling, c.LongRopeScaling):
         divisors = scaling.pop("divisors")
         scaling |= {"short_factor": divisors, "long_factor": divisors}
-    # GPT-NeoX and Phi-3 read rope_scaling in place of rope_parameters.
-    return {"rope_parameters": base | scaling} | base | {"rope_scaling": base | scaling if with_fraction else scaling}
+    keys = {"rope_parameters": base | scaling, **base, "rope_scaling": scaling}
+    if with_fraction:  # GPT-NeoX and Phi-3 read rope_scaling in place of rope_parameters
+        keys["rope_scaling"] = base | scaling
+    return keys
 
 
 def read_bases(hf: HFConfig, max_len: int, sliding: Sequence[bool], keys: Mapping[str, float]) -> c.RotaryPositions:
@@ -91,8 +93,15 @@ def read_bases(hf: HFConfig, max_len: int, sliding: Sequence[bool], keys: Mappin
         hf.problem(problem)
     if windowed.scaling is not None or (positions.scaling is not None and windowed.base == positions.base):
         hf.problem(f"rope_parameters: scaling is supported in {FULL} only, and with another base than in {SLIDING}")
-    pattern = repeated([windowed.base if is_sliding else positions.base for is_sliding in sliding])
-    return replace(positions, base_pattern=() if pattern == (positions.base,) else pattern)
+    return with_bases(positions, [windowed.base if is_sliding else positions.base for is_sliding in sliding])
+
+
+def with_bases(positions: c.RotaryPositions, bases: Sequence[float]) -> c.RotaryPositions:
+    """Return the positions with the base of each layer; 0 = no rotation."""
+    pattern = repeated(bases)
+    if pattern == (positions.base,):
+        pattern = ()
+    return replace(positions, base_pattern=pattern)
 
 
 def write_bases(config: c.TransformerConfig, keys: Mapping[str, float]) -> dict[str, Any]:
@@ -163,10 +172,10 @@ def _short_texts(rope: HFConfig, max_len: int, original: int) -> c.LongRopeScali
         rope.problem("short_factor must be a list of numbers")
         return None
     factor = rope.take("factor", float, max_len / original)
-    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    usual = math.sqrt(1 + math.log(max(1.0, factor)) / math.log(original))
     attention = rope.take("attention_factor", float, usual)
     return c.LongRopeScaling(tuple(map(float, divisors)), attention)
 
 
 def _warmth(factor: float, mscale: float = 1.0) -> float:
-    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return 0.1 * mscale * math.log(max(1.0, factor)) + 1.0

@@ -6,13 +6,7 @@ Its encoder alone is a family of its own, whose outputs are vectors.
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import (
-    NormalInit,
-    RelativePositions,
-    TokenHead,
-    TransformerConfig,
-    VectorHead,
-)
+from glassformer.config.transformer import NormalInit, RelativePositions, TokenHead, TransformerConfig, VectorHead
 from glassformer.interop.equivalent import with_norm_scales
 from glassformer.interop.family import Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, inside, settings
@@ -97,10 +91,11 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
     for half in config.stacks:
         # Sublayers in the order of their numbers
         block = attention("0.SelfAttention.{}", "qkvo") | {"self_attn_norm": "0.layer_norm"}
+        last = "1"
         if half == "decoder":
             block |= attention("1.EncDecAttention.{}", "qkvo", ours="cross_attn")
             block["cross_attn_norm"] = "1.layer_norm"
-        last = "2" if half == "decoder" else "1"
+            last = "2"
         dense = f"{last}.DenseReluDense."
         block |= {"ff_norm": f"{last}.layer_norm", "ff.gate_proj": f"{dense}wi_0", "ff.down_proj": f"{dense}wo"}
         block["ff.up_proj"] = f"{dense}wi_1" if config.gated_ff else f"{dense}wi"

@@ -48,8 +48,14 @@ def read_window(hf: HFConfig, default: int | None = None) -> int | None:
 
 def with_window(hf: HFConfig, fields: Fields, default: int | None = None) -> Fields:
     """Return the fields, and the window of all layers; `default` is that of a missing key, None = no window."""
-    window = read_window(hf, default)
-    return fields | {"decoder.window_pattern": () if window is None else (window,)}
+    return fields | {"decoder.window_pattern": uniform(read_window(hf, default))}
+
+
+def uniform(window: int | None) -> tuple[int, ...]:
+    """Return `window_pattern` with one window for all layers; None = no window."""
+    if window is None:
+        return ()
+    return (window,)
 
 
 def write_window(config: TransformerConfig) -> dict[str, int | None]:

@@ -69,7 +69,9 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         if path == "":
             raise UserError("path is missing: give --model_args path=DIR")
         self.is_auto = str(batch_size).startswith("auto")
-        if not self.is_auto and not (str(batch_size).isdecimal() and int(batch_size)):
+        if self.is_auto:
+            batch_size = max_batch_size
+        elif not (str(batch_size).isdecimal() and int(batch_size)):
             raise UserError(f"batch_size: expected a number of rows or auto, got {batch_size!r}")
         self.model = api.load(str(path), step=step, device=device)
         if self.model.is_seq2seq or not self.model.is_causal_lm:
@@ -80,7 +82,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         vocab_size = self.model.tokenizer.vocab_size
         if prefix_token_id is not None and not 0 <= prefix_token_id < vocab_size:
             raise UserError(f"prefix_token_id: expected 0 to {vocab_size - 1}, got {prefix_token_id}")
-        self.batch_size = int(max_batch_size if self.is_auto else batch_size)
+        self.batch_size = int(batch_size)
         self.max_len = self.model.network.config.max_len
         self.is_chat = False
         """True as soon as the harness applies the chat template."""
@@ -123,7 +125,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     @property
     def prefix_token_id(self) -> int:
         """The id that the harness puts before a continuation without a context; `NO_ID` without a start token."""
-        return self.start[-1] if self.start else NO_ID
+        return next(reversed(self.start), NO_ID)
 
     @property
     def tokenizer_name(self) -> str:

@@ -144,7 +144,7 @@ class _Forward(nn.Module):
             real = decoder_attention_mask != 0
             hidden = self.network.hidden(decoder_input_ids, real, **source)
         else:
-            types: dict[str, Any] = {} if token_type_ids is None else {"token_types": token_type_ids}
+            types: dict[str, Any] = {"token_types": token_type_ids}
             hidden = self.network.hidden(input_ids, real, **types)
         return _outputs(self.config, self.network.head(hidden, real), hidden)
 
