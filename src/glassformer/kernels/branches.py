@@ -48,7 +48,8 @@ class Branches:
         width = max(map(len, members))
         cells = [group * width + column for group, column in zip(groups, columns, strict=True)]
         rows = [own + (own or [0])[:1] * (width - len(own)) for own in members]
-        return cls(groups, *(torch.tensor(x, device=seen.device) for x in (cells, rows)), seen, positions)
+        of_row, of_cell = (torch.tensor(x, device=seen.device) for x in (cells, rows))
+        return cls(groups, of_row, of_cell, seen, positions)
 
     @classmethod
     def at(cls, lengths: Tensor, longest: int) -> Self:

@@ -93,7 +93,7 @@ def _identity(weight: Tensor) -> tuple[Any, ...]:
 
     PyTorch's counter of changes does not count those through `weight.data`. Sums of integers are exact and fast.
     """
-    bits = weight.detach().view(torch.int64)
+    bits = weight.view(torch.int64)
     sums = (bits.sum(dim=1), bits.sum(dim=0))
     return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
 
@@ -111,14 +111,14 @@ def _pack(layer: nn.Linear) -> PackedWeight | None:
     if any(n * weight.element_size() % 8 for n in (layer.in_features, weight.storage_offset())):
         return None  # `_identity` reads 8 bytes at a time
     with _lock:
-        identity = _identity(weight)
-        before, packed = _packed.pop(layer, (None, None))
-        if before != identity:
+        identity, found = _identity(weight), _packed.pop(layer, None)
+        if found is None or found[0] != identity:
             if sum(one.weight.nbytes for one in _packed) + weight.nbytes > MAX_PACKED_BYTES:
                 return None
             if weight.dtype == torch.float16:
                 packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
             else:
                 packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        _packed[layer] = identity, packed
-        return packed
+            found = identity, packed
+        _packed[layer] = found
+        return found[1]
