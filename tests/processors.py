@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 AMD, INTEL = "AuthenticAMD", "GenuineIntel"
+BF16 = ("avx512_bf16", "amx_bf16")
 NO_ONEDNN = {"has_onednn": False, "packs_bfloat16": False, "packs_float16": False, "bfloat16": ()}
 KINDS: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
-    "amd-avx2": (AVX2, {"vendor": AMD, "family": 25, "bfloat16": ()}),
-    "amd-zen5": ({}, {"vendor": AMD, "family": 26, "bfloat16": ("avx512_bf16",)}),
-    "intel-avx2": (AVX2, {"vendor": INTEL, "family": 6, "bfloat16": ()}),
-    "intel-amx": ({}, {"vendor": INTEL, "family": 6, "bfloat16": ("avx512_bf16", "amx_bf16")}),
-    "unknown": ({}, {"vendor": "", "family": 0}),
-    "arm": ({}, {"vendor": "", "family": 0, **NO_ONEDNN}),
+    "amd-avx2": (AVX2, {"kind": (AMD, 25, "AVX2"), "bfloat16": ()}),
+    "amd-zen5": ({}, {"kind": (AMD, 26, "AVX512", *BF16[:1]), "bfloat16": BF16[:1]}),
+    "intel-avx2": (AVX2, {"kind": (INTEL, 6, "AVX2"), "bfloat16": ()}),
+    "intel-amx": ({}, {"kind": (INTEL, 6, "AVX512", *BF16), "bfloat16": BF16}),
+    "unknown": ({}, {"kind": ("", 0, "AVX512")}),
+    "arm": ({}, {"kind": ("", 0, "DEFAULT"), **NO_ONEDNN}),
 }
 """Environment variables, read by the libraries at their first product, and fields of `Processor`."""
 
@@ -30,16 +31,8 @@ def of_kind(kind: str, real: "Processor") -> "Processor":
     """Return a processor of a kind, with the choices of the table as far as the libraries of the real one have them."""
     from glassformer.kernels import processor
 
-    variables, changes = KINDS[kind]
-    changed = replace(real, **changes)
-    instructions = "AVX2" if variables else "AVX512"
-    choices = processor.choose((changed.vendor, changed.family, instructions, *changed.bfloat16))
-    if not real.packs_bfloat16:
-        choices = replace(choices, packs_bfloat16=False)
-    if not real.packs_float16:
-        choices = replace(choices, packs_float16=False)
-    if not real.has_onednn:
-        choices = processor.PLAIN
+    changed = replace(real, **KINDS[kind][1])
+    choices = processor.MEASURED.get(changed.kind, processor.PLAIN) if real.has_onednn else processor.PLAIN
     return replace(changed, choices=choices)
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.kernels import attention, blocked_attention, processor
-from glassformer.kernels.blocked_attention import attention_blocked
+from glassformer.kernels import attention, processor
+from glassformer.kernels.attention import Blocks
 from glassformer.kernels.processor import Choices
-from glassformer.kernels.score_rules import ScoreRules
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
 
@@ -31,8 +30,8 @@ def with_gradients(context: Tensor, of: list[Tensor]) -> list[Tensor]:
 
 @pytest.fixture(params=[1 << 21, 4 * 40 * 40, 2 * 4 * 40 * 40, 1000])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked_attention, "BLOCK", request.param)
-    monkeypatch.setattr(blocked_attention, "MIN_QUERIES", 7)
+    monkeypatch.setattr(attention, "BLOCK", request.param)
+    monkeypatch.setattr(attention, "MIN_QUERIES", 7)
 
 
 @pytest.mark.usefixtures("block")
@@ -50,11 +49,12 @@ def test_context_and_gradients_equal_the_reference(case: str) -> None:
         added = torch.randn(B, 1, T, n_keys, dtype=torch.float64)
     elif case in ("per head", "causal with bias"):
         added = torch.randn(1, H, T, n_keys, dtype=torch.float64)
-    is_causal = "causal" in case
-    mask = mask or Mask(causal=is_causal)
+    mask = mask or Mask(causal="causal" in case)
     bias = None if case == "padding" else added
     expected, _, _ = attention_reference(*qkv, replace(mask, bias=bias))  # type: ignore[arg-type]
-    found = attention_blocked(*qkv, ScoreRules(is_causal=is_causal, bias=added))
+    if case == "causal with bias":
+        added = added + torch.full((T, T), -math.inf).triu(1)
+    found = Blocks.apply(*qkv, added, case == "causal", 1 / math.sqrt(K), 0.0)
     for one, other in zip(with_gradients(expected, qkv), with_gradients(found, qkv), strict=True):
         torch.testing.assert_close(other, one)
 
@@ -62,7 +62,7 @@ def test_context_and_gradients_equal_the_reference(case: str) -> None:
 @pytest.mark.usefixtures("block")
 def test_dropout_keeps_the_mean_and_gives_exact_gradients() -> None:
     qkv = inputs()
-    function = lambda *x: attention_blocked(*x, ScoreRules(is_causal=True, dropout=0.4))  # noqa: E731
+    function = lambda *x, dropout=0.4: Blocks.apply(*x, None, True, 0.25, dropout)  # noqa: E731
 
     def seeded(*x: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -71,7 +71,7 @@ def test_dropout_keeps_the_mean_and_gives_exact_gradients() -> None:
     small = [x[:1, :1, :8].detach().clone().requires_grad_() for x in qkv]
     assert torch.autograd.gradcheck(seeded, small)
     mean = torch.stack([function(*qkv).detach() for _ in range(400)]).mean(0)
-    assert (mean - attention_blocked(*qkv, ScoreRules(is_causal=True))).abs().mean() < 0.05
+    assert (mean - function(*qkv, dropout=0.0)).abs().mean() < 0.05
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -80,11 +80,10 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
     groups: int, keys: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU with bfloat16 products, by blocks: also for grouped keys, padding, and rows that see no key."""
-    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(blocked_attention=True)))
+    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(bfloat16=True)))
     monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
-    calls = []
-    blocked = attention.attention_blocked
-    monkeypatch.setattr(attention, "attention_blocked", lambda *x: calls.append(1) or blocked(*x))
+    calls, blocks = [], attention._blocks
+    monkeypatch.setattr(attention, "_blocks", lambda *x: calls.append(1) or blocks(*x))
     query, key, value = inputs()
     key, value = key[:, :groups], value[:, :groups]
     real = torch.ones(B, T, dtype=torch.bool)
@@ -104,7 +103,7 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
 def test_causal_attention_in_bfloat16_may_have_more_or_fewer_queries_than_keys(
     n_queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(blocked_attention=True)))
+    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(bfloat16=True)))
     monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
     query, key, value = inputs(n_keys=30)
     qkv = [query[:, :, :n_queries], key, value]
@@ -114,8 +113,9 @@ def test_causal_attention_in_bfloat16_may_have_more_or_fewer_queries_than_keys(
 
 
 def test_a_block_of_causal_attention_reads_no_later_key() -> None:
-    blocks = list(blocked_attention._blocks((2, 8, 1024, 1024), True))
-    assert all(block.keys.stop == block.queries.stop for block in blocks)
-    assert {(block.rows.start, block.queries.start) for block in blocks} == {
-        (row, begin) for row in range(2) for begin in range(0, 1024, 256)
+    query = torch.zeros(2 * 8, 1024, 1)
+    blocks = [block[:2] for block in attention._blocks(query, query, None, 8, True, 1.0)]
+    assert all(keys[1].stop == queries[1].stop for queries, keys in blocks)
+    assert {(rows.start, queries.start) for (rows, queries), _ in blocks} == {
+        (row, begin) for row in (0, 8) for begin in range(0, 1024, 256)
     }

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
 from glassformer.data.batching import padded
-from glassformer.kernels.branches import Branches, Compaction, Grid
+from glassformer.kernels.branches import Branches, compacted
 
 CPU = torch.device("cpu")
 LENGTHS = (3, 1, 5)  # lengths before the rows branch
@@ -66,8 +66,8 @@ def test_the_tested_models_cover_both_kinds() -> None:
 
 
 def test_a_grid_folds_and_unfolds_rows() -> None:
-    full, ragged = Grid.of([0, 0, 1, 1], 2, CPU), Grid.of([2, 0, 2], 3, CPU)
-    assert full.cells is None and ragged.cells is not None
+    seen, positions = torch.ones(4, 1, dtype=torch.bool), torch.zeros(3, 1)
+    full, ragged = Branches.of([0, 0, 1, 1], seen, positions[:2]), Branches.of([2, 0, 2], seen[:3], positions)
     x = torch.arange(12.0).view(4, 1, 3)
     assert torch.equal(full.fold(x), x.view(2, 2, 3)) and torch.equal(full.unfold(full.fold(x)), x)
     folded = ragged.fold(x[:3])
@@ -88,8 +88,8 @@ def test_compacting_keeps_the_order_of_every_past() -> None:
     before = [buffer[branches.groups[row]][:, : branches.n_slots][:, branches.seen[row]] for row in rows.tolist()]
     positions = [branches.positions[branches.groups[row]][branches.seen[row]] for row in rows.tolist()]
     compact, kept = branches.select(rows)
-    assert isinstance(kept, Compaction) and kept.groups.tolist() == [1, 2] and compact.groups == [1, 0, 1]
-    moved = kept.move(buffer)
+    assert kept is not None and kept[0].tolist() == [1, 2] and compact.groups == [1, 0, 1]
+    moved = compacted(buffer, *kept)
     assert moved.shape == (2, 2, n_slots + 3, 4) and compact.n_slots == 6  # 2 tokens at first and 4 later
     for row, group in enumerate(compact.groups):
         assert torch.equal(moved[group][:, : compact.n_slots][:, compact.seen[row]], before[row])

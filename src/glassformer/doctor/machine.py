@@ -98,16 +98,13 @@ def _everything(here: processor.Processor) -> Choices:
     """Return every fast path that the libraries of the processor have."""
     if not here.has_onednn:
         return PLAIN
-    in_bfloat16 = bool(here.bfloat16)
     return Choices(
         packed_rows=1,
-        packs_bfloat16=here.packs_bfloat16,
+        bfloat16=bool(here.bfloat16),
         packs_float16=here.packs_float16,
-        blocked_attention=in_bfloat16,
-        wide_bfloat16=in_bfloat16,
+        half_by_fp32=True,
         onednn_fp32=True,
         wide_fp32=True,
-        half_by_fp32=True,
     )
 
 

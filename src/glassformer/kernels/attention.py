@@ -1,47 +1,80 @@
-"""The choice among the kernels of attention: PyTorch's fused kernel, in which precision, or blocks in bfloat16.
+"""The kernel of an attention: PyTorch's fused one, in which precision, or blocks in bfloat16 on a CPU.
 
 Letters: B batch, H heads, G key-value heads, T query length, S key length, K key width, W value width.
 """
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from glassformer.kernels import processor
-from glassformer.kernels.blocked_attention import attention_blocked
 from glassformer.kernels.linear import is_transformed
-from glassformer.kernels.score_rules import ScoreRules
 
 _HALVES = (torch.bfloat16, torch.float16)
 MIN_WEIGHTS = 48 * 48
 """Number of weights per head from which blocks in bfloat16 are faster than the kernel in fp32."""
+BLOCK = 1 << 21
+"""Number of weights of a block: 4 MiB in bfloat16, which fit in the cache."""
+MIN_QUERIES = 128
+"""Smallest number of queries that a block of one row is divided into."""
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None,
+    bias: Tensor | None,
+    may_leave_a_row_empty: bool,
+    is_causal: bool,
+    scale: float,
+    dropout: float,
+) -> Tensor:
     """Return softmax(scale · q kᵀ + bias) v over the allowed keys, (B, H, T, W); a query without a key gets zeros.
 
-    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W). On a CPU in half precision, the backward of the
-    fused kernel, and its forward for a single query, are several times slower than in fp32. So attention is computed by
-    blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values of a cache may be in fp32 beside
-    queries in half precision; the context is like the queries.
+    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W), `allowed` (B or 1, 1, T, S) bool, `bias` (B or 1, H,
+    T, S). `is_causal` is the rule that query t sees keys up to t, with T = S, in place of `allowed` and without a bias.
+    Only if `allowed` `may_leave_a_row_empty`, it is searched for queries without a key.
+
+    On a CPU in half precision, the backward of the fused kernel, and its forward for a single query, are several times
+    slower than in fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32.
+    Keys and values of a cache may be in fp32 beside queries in half precision; the context is like the queries.
     """
-    rules, empty = rules.without_empty_rows()
-    if _pays_by_blocks(query, key, rules.bias):
-        context = _by_blocks(query, key.to(query.dtype), value.to(query.dtype), rules)
-    elif _pays_in_fp32(query, key):
-        # Entering the block costs as much as the kernel.
-        with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
-            context = _by_fused_kernel(query.float(), key.float(), value.float(), rules)
-        context = context.to(query.dtype)
+    n_heads, dtype, empty = query.shape[1], query.dtype, None
+    if allowed is not None and may_leave_a_row_empty:
+        empty = ~allowed.any(dim=-1, keepdim=True)
+        allowed = allowed | empty  # a softmax over only -inf is NaN
+    if _pays_by_blocks(query, key, bias):
+        key, value = (repeat_kv(x.to(dtype), n_heads) for x in (key, value))
+        if bias is None and allowed is not None:
+            bias = query.new_zeros(allowed.shape)
+        context = Blocks.apply(query, key, value, _masked(bias, allowed, dtype), is_causal, scale, dropout)
     else:
-        context = _by_fused_kernel(query, key, value, rules)
-    if empty is not None:
-        context = context.masked_fill(empty, 0.0)
-    return context
+        is_slow = _is_slow(query, key)
+        if is_slow:
+            query, key, value = query.float(), key.float(), value.float()
+        mask = _masked(bias, allowed, query.dtype)
+        if not _kernel_takes_groups(query, value, mask is not None):
+            key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
+        rules: dict[str, Any] = {"attn_mask": mask, "dropout_p": dropout, "is_causal": is_causal, "scale": scale}
+        is_grouped = key.shape[1] != n_heads
+        # Entering the block costs as much as the kernel.
+        with torch.autocast("cpu", enabled=False) if is_slow and torch.is_autocast_enabled("cpu") else nullcontext():
+            context = F.scaled_dot_product_attention(query, key, value, **rules, enable_gqa=is_grouped)
+        context = context.to(dtype) if is_slow else context
+    return context if empty is None else context.masked_fill(empty, 0.0)
+
+
+def scale_or_default(scale: float | None, width: int) -> float:
+    """Return the factor of the products of vectors of this width; None = 1/√width."""
+    return 1 / math.sqrt(width) if scale is None else scale
 
 
 def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
@@ -53,45 +86,21 @@ def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
 
 
 def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
-    """Return True if `attention_blocked` is faster than the kernel: see `docs/log.md` for the times of some shapes.
+    """Return True if `Blocks` is faster than the fused kernel: see `docs/log.md` for the times of some shapes.
 
     It has no gradient of a bias, `torch.compile` would unroll its blocks, and `torch.func` has no rule for it.
     """
     if is_transformed() or not query.numel() or (bias is not None and bias.requires_grad):
         return False
-    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not processor.this.choices.blocked_attention:
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not processor.this.choices.bfloat16:
         return False
     return query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
 
 
-def _pays_in_fp32(query: Tensor, key: Tensor) -> bool:
+def _is_slow(query: Tensor, key: Tensor) -> bool:
+    """Return True if the fused kernel is faster in fp32."""
     is_half_on_cpu = query.dtype in _HALVES and query.device.type == "cpu"
     return is_half_on_cpu and (query.requires_grad or query.shape[2] == 1 or key.dtype != query.dtype)
-
-
-def _by_fused_kernel(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
-    attn_mask, n_heads = rules.mask_of_kernel(query.dtype), query.shape[1]
-    if not _kernel_takes_groups(query, value, attn_mask is not None):
-        key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
-    is_grouped = key.shape[1] != n_heads
-    return F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=attn_mask,
-        dropout_p=rules.dropout,
-        is_causal=rules.is_causal,
-        scale=rules.scale,
-        enable_gqa=is_grouped,
-    )
-
-
-def _by_blocks(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
-    bias, n_heads = rules.mask_of_kernel(query.dtype), query.shape[1]
-    if bias is not None and bias.dtype == torch.bool:
-        bias = query.new_zeros(bias.shape).masked_fill_(~bias, -math.inf)
-    key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
-    return attention_blocked(query, key, value, replace(rules, allowed=None, bias=bias))
 
 
 def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
@@ -100,6 +109,86 @@ def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
     The CPU kernel does. On CUDA, only flash attention does: in half precision, without a mask, and with values as
     wide as keys. Otherwise, repeating keys and values costs less than the (B, H, T, S) scores that PyTorch stores.
     """
-    if query.device.type == "cpu":
-        return True
-    return query.dtype in _HALVES and not is_masked and query.shape[3] == value.shape[3]
+    is_flash = query.dtype in _HALVES and not is_masked and query.shape[3] == value.shape[3]
+    return query.device.type == "cpu" or is_flash
+
+
+def _masked(bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return the mask of a kernel, (B or 1, H or 1, T, S): bool, or a bias that is -inf where a key is hidden."""
+    if bias is None:
+        return allowed
+    bias = bias.to(dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
+
+
+class Blocks(torch.autograd.Function):
+    """softmax(scale · q kᵀ + bias) v, (B, H, T, W), by the formulas over blocks of queries; the bias has no gradient.
+
+    The fused kernel of PyTorch computes in fp32 on a CPU, or several times slower backward in bfloat16. Processors with
+    bfloat16 products compute the plain products of a block three to five times faster. The forward pass stores no
+    weights: the backward pass computes them again, as flash attention does (Dao 2022, section 3.1).
+
+    `q` (B, H, T, K), `k` (B, H, S, K), `v` (B, H, S, W). A `bias`, without `is_causal`, broadcasts to (B, H, T, S).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float, dropout: float
+    ) -> Tensor:
+        n_heads = q.shape[1]
+        q, k, v = (x.contiguous().flatten(0, 1) for x in (q, k, v))
+        context, factors, ctx.rules = q.new_empty(*q.shape[:2], v.shape[2]), [], (n_heads, is_causal, scale)
+        for queries, keys, weights, _ in _blocks(q, k, bias, *ctx.rules):
+            if dropout:
+                factors.append(torch.empty_like(weights).bernoulli_(1 - dropout).div_(1 - dropout))
+                weights *= factors[-1]
+            context[queries] = weights @ v[keys]
+        ctx.save_for_backward(q, k, v, bias, *factors)
+        return context.unflatten(0, (-1, n_heads))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        q, k, v, bias, *factors = ctx.saved_tensors
+        n_heads, _, scale = ctx.rules
+        of_q, of_k, of_v, grad = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v), grad.flatten(0, 1)
+        for number, (queries, keys, weights, of_scores) in enumerate(_blocks(q, k, bias, *ctx.rules)):
+            torch.bmm(grad[queries], v[keys].mT, out=of_scores)
+            dropped = weights * factors[number] if factors else weights
+            of_v[keys] += dropped.mT @ grad[queries]
+            if factors:
+                of_scores *= factors[number]
+            # Gradient of a softmax: w · (g - Σ w g), the sum over the keys.
+            torch._softmax_backward_data(of_scores, weights, -1, weights.dtype, grad_input=of_scores)
+            of_q[queries] = (of_scores @ k[keys]).mul_(scale)
+            of_k[keys] += (of_scores.mT @ q[queries]).mul_(scale)
+        return *(x.unflatten(0, (-1, n_heads)) for x in (of_q, of_k, of_v)), None, None, None, None
+
+
+def _blocks(
+    q: Tensor, k: Tensor, bias: Tensor | None, n_heads: int, is_causal: bool, scale: float
+) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
+    """Yield the places of a block in `q` (B·H, T, K) and in `k` (B·H, S, K), its weights, and memory of their size.
+
+    A block has about `BLOCK` weights: those of all heads of some rows, of some queries, and of the keys that they see.
+    The next block overwrites both tensors: fresh memory costs more time than the products.
+    """
+    (n_rows, n_queries, _), n_keys = q.shape, k.shape[1]
+    size = min(n_queries, max(MIN_QUERIES, BLOCK // (n_heads * n_keys)))
+    height = min(n_rows, n_heads * max(1, BLOCK // (n_heads * n_keys * n_queries)))
+    memory = q.new_empty(2, height * size * n_keys)
+    if bias is not None:
+        bias = bias.expand(n_rows // n_heads, n_heads, n_queries, n_keys)
+    for row, begin in product(range(0, n_rows, height), range(0, n_queries, size)):
+        rows, end = slice(row, row + height), min(begin + size, n_queries)
+        queries, keys = (rows, slice(begin, end)), (rows, slice(end if is_causal else n_keys))
+        shape = (*q[queries].shape[:2], keys[1].stop)
+        weights, other = (x[: math.prod(shape)].view(shape) for x in memory)
+        if is_causal:
+            weights.copy_(q.new_full(shape[1:], -math.inf).triu(begin + 1))
+        elif bias is not None:
+            of_rows = bias[row // n_heads : (row + height) // n_heads, :, begin:end]
+            weights.unflatten(0, (-1, n_heads)).copy_(of_rows)
+        beta = int(is_causal or bias is not None)
+        torch.baddbmm(weights, q[queries], k[keys].mT, beta=beta, alpha=scale, out=weights)
+        yield queries, keys, torch.softmax(weights, dim=-1, out=weights), other

@@ -7,126 +7,99 @@ that mask; keys and values move only when no row sees most of the stored tokens 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Grid:
-    """R rows arranged as cells (group, column), so that the rows of a group are adjacent.
+class Branches:
+    """R branched rows: the group of each row, and the slots of that group that hold its past.
 
-    An unused cell repeats the first row of its group, or row 0 for an empty group; its result is never read.
+    The rows are arranged as cells (group, column), so that the rows of a group are adjacent.
     """
 
-    n_groups: int
-    width: int
-    """Number of columns: the largest number of rows of a group."""
-    columns: Tensor
-    """(R,) column of each row in its group."""
-    cells: Tensor | None
-    """(R,) group · width + column of each row; `None` if row i is cell i and no cell is a repeat."""
-    rows: Tensor | None
-    """(groups · width,) row of each cell; `None` in the same case."""
-
-    @classmethod
-    def of(cls, groups: Sequence[int], n_groups: int, device: torch.device) -> "Grid":
-        """Build the grid from the group of each row; rows keep their order within a group.
-
-        >>> Grid.of([0, 0, 1], 2, torch.device("cpu")).fold(torch.tensor([[5], [6], [7]]))
-        tensor([[5, 6],
-                [7, 7]])
-        """
-        count, columns = [0] * n_groups, []
-        for group in groups:
-            columns.append(count[group])
-            count[group] += 1
-        width = max(count)
-        cells = [group * width + column for group, column in zip(groups, columns, strict=True)]
-        first = {group: row for row, group in reversed(list(enumerate(groups)))}
-        rows = [first.get(group, 0) for group in range(n_groups) for _ in range(width)]
-        for row, cell in enumerate(cells):
-            rows[cell] = row
-        of_columns = torch.tensor(columns, device=device)
-        if cells == list(range(n_groups * width)):
-            return cls(n_groups, width, of_columns, None, None)
-        of_rows, of_cells = (torch.tensor(x, device=device) for x in (cells, rows))
-        return cls(n_groups, width, of_columns, of_rows, of_cells)
-
-    def fold(self, x: Tensor) -> Tensor:
-        """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
-        x = x if self.rows is None else x.index_select(0, self.rows)
-        return x.reshape(self.n_groups, self.width, *x.shape[2:])
-
-    def unfold(self, x: Tensor) -> Tensor:
-        """Invert `fold`: (groups, width, …) → (R, 1, …)."""
-        x = x.reshape(self.n_groups * self.width, 1, *x.shape[2:])
-        return x if self.cells is None else x.index_select(0, self.cells)
-
-
-@dataclass(frozen=True)
-class Branches:
-    """Branched rows: the group of each row, and the slots of that group that hold its past."""
-
-    groups: list[int]
+    groups: Sequence[int]
     """Group of each row."""
-    grid: Grid
+    cells: Tensor
+    """(R,) cell of each row, group · width + column."""
+    rows: Tensor
+    """(groups, width) row of each cell; an unused one, which is never read, repeats a row of its group or row 0."""
     seen: Tensor
     """(R, S) bool: the slots with the row's own tokens."""
     positions: Tensor
     """(groups, S) position of the token in each slot; undefined for a slot that no row sees."""
 
     @classmethod
-    def at(cls, lengths: Tensor, longest: int) -> "Branches":
+    def of(cls, groups: Sequence[int], seen: Tensor, positions: Tensor) -> Self:
+        """Arrange rows by the group of each row; they keep their order within a group.
+
+        >>> branches = Branches.of([0, 0, 1], torch.ones(3, 9, dtype=torch.bool), torch.zeros(2, 9))
+        >>> branches.fold(torch.tensor([[5], [6], [7]]))
+        tensor([[5, 6],
+                [7, 7]])
+        """
+        columns: list[int] = []
+        members: list[list[int]] = [[] for _ in range(len(positions))]
+        for row, group in enumerate(groups):
+            columns.append(len(members[group]))
+            members[group].append(row)
+        width = max(map(len, members))
+        cells = [group * width + column for group, column in zip(groups, columns, strict=True)]
+        rows = [own + (own or [0])[:1] * (width - len(own)) for own in members]
+        of_row, of_cell = (torch.tensor(x, device=seen.device) for x in (cells, rows))
+        return cls(groups, of_row, of_cell, seen, positions)
+
+    @classmethod
+    def at(cls, lengths: Tensor, longest: int) -> Self:
         """Make each row its own group, with its tokens in the first slots; the longest row has `longest` tokens."""
-        n_rows = len(lengths)
-        slots = torch.arange(longest, device=lengths.device).expand(n_rows, longest)
-        groups = list(range(n_rows))
-        return cls(groups, Grid.of(groups, n_rows, lengths.device), slots < lengths[:, None], slots)
+        slots = torch.arange(longest, device=lengths.device).expand(len(lengths), longest)
+        return cls.of(range(len(lengths)), slots < lengths[:, None], slots)
 
     @property
     def n_slots(self) -> int:
         return self.seen.shape[1]
 
-    def grown(self, lengths: Tensor) -> "Branches":
+    def fold(self, x: Tensor) -> Tensor:
+        """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
+        return x[self.rows, 0]
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """Invert `fold`: (groups, width, …) → (R, 1, …)."""
+        return x.flatten(0, 1)[self.cells, None]
+
+    def grown(self, lengths: Tensor) -> Self:
         """Add one token per row at position `lengths` (R,): each group gets one new slot for each column."""
-        width = self.grid.width
-        new = self.grid.columns[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
-        positions = self.grid.fold(lengths[:, None])
+        width = self.rows.shape[1]
+        new = (self.cells % width)[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
+        positions = self.fold(lengths[:, None])
         return replace(self, seen=torch.cat((self.seen, new), 1), positions=torch.cat((self.positions, positions), 1))
 
-    def select(self, rows: Tensor) -> tuple["Branches", "Compaction | None"]:
-        """Return the branches of `rows`, and the slots to keep if no row sees most of the buffers (else `None`)."""
-        groups = [self.groups[row] for row in rows.tolist()]
-        grid = Grid.of(groups, self.grid.n_groups, rows.device)
-        seen = self.seen[rows]
-        needed = grid.fold(seen[:, None]).any(dim=1)  # (groups, S)
-        used, n_needed = sorted(set(groups)), int(needed.sum(dim=1).max())
+    def select(self, rows: Tensor) -> tuple[Self, tuple[Tensor, Tensor] | None]:
+        """Return the branches of `rows`, and the groups (N,) and slots (N, S) to keep; `None` to keep all.
+
+        If no row sees most of the stored tokens, the slots that are kept become the first of their group (`compacted`).
+        """
+        branches = self.of([self.groups[row] for row in rows.tolist()], self.seen[rows], self.positions)
+        needed = branches.fold(branches.seen[:, None]).any(dim=1)  # (groups, S)
+        used, n_needed = sorted(set(branches.groups)), int(needed.sum(dim=1).max())
         if 2 * len(used) * n_needed > self.positions.numel():
-            return replace(self, groups=groups, grid=grid, seen=seen), None
+            return branches, None
         numbers = {group: number for number, group in enumerate(used)}
-        groups = [numbers[group] for group in groups]
-        of_row, kept_groups = (torch.tensor(x, device=rows.device) for x in (groups, used))
-        slots = needed[kept_groups].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
-        grid, positions = Grid.of(groups, len(used), rows.device), self.positions[kept_groups].gather(1, slots)
-        return Branches(groups, grid, seen.gather(1, slots[of_row]), positions), Compaction(kept_groups, slots)
+        groups = [numbers[group] for group in branches.groups]
+        of_row, kept = (torch.tensor(x, device=rows.device) for x in (groups, used))
+        slots = needed[kept].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
+        seen, positions = branches.seen.gather(1, slots[of_row]), self.positions[kept].gather(1, slots)
+        return self.of(groups, seen, positions), (kept, slots)
 
 
-@dataclass(frozen=True)
-class Compaction:
-    """Groups and slots that remain when shared buffers are compacted."""
-
-    groups: Tensor
-    """(N,) indices of the groups."""
-    slots: Tensor
-    """(N, S) slots of each of these groups; they become its first slots."""
-
-    def move(self, buffer: Tensor) -> Tensor:
-        """Compact (groups, G, slots, K) to (N, G, slots, K) within the buffer's own memory."""
-        n_groups, n_slots, n_heads = *self.slots.shape, buffer.shape[1]
-        heads = self.groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
-        rows = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
-        moved = buffer.flatten(0, 2).index_select(0, rows.flatten())
-        buffer = buffer[:n_groups]
-        buffer[:, :, :n_slots] = moved.view(n_groups, n_heads, n_slots, -1)
-        return buffer
+def compacted(buffer: Tensor, groups: Tensor, slots: Tensor) -> Tensor:
+    """Compact (groups, G, slots, K) to these groups and their slots, (N, G, slots, K), in the buffer's own memory."""
+    (n_groups, n_slots), n_heads = slots.shape, buffer.shape[1]
+    heads = groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
+    rows = heads[:, :, None] * buffer.shape[2] + slots[:, None]  # (N, G, S)
+    moved = buffer.flatten(0, 2).index_select(0, rows.flatten())
+    buffer = buffer[:n_groups]
+    buffer[:, :, :n_slots] = moved.view(n_groups, n_heads, n_slots, -1)
+    return buffer

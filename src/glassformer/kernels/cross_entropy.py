@@ -31,8 +31,8 @@ def cross_entropy_by_rows(
     >>> round(total.item(), 4) == round(nats.item(), 4) == 2.7726  # 2 ln 4
     True
     """
-    sums: tuple[Tensor, Tensor] = _CrossEntropy.apply(logits, labels, ignore_index, label_smoothing)
-    return sums
+    counts = labels != ignore_index
+    return _CrossEntropy.apply(logits, labels.where(counts, 0), counts, label_smoothing)
 
 
 def _chunks(logits: Tensor) -> Iterator[slice]:
@@ -43,39 +43,34 @@ def _chunks(logits: Tensor) -> Iterator[slice]:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, labels: Tensor, ignore_index: int, label_smoothing: float
+        ctx: Any, logits: Tensor, labels: Tensor, counts: Tensor, label_smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        counts = labels != ignore_index
-        targets = labels.where(counts, 0)
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        lse = torch.empty(len(logits), dtype=dtype, device=logits.device)
-        nats, smooth = torch.zeros_like(lse), torch.zeros_like(lse)
+        lse, nats, smooth = torch.zeros(3, len(logits), dtype=dtype, device=logits.device)
         for rows in _chunks(logits):
             x = logits[rows].to(dtype)
             lse[rows] = x.logsumexp(dim=1)
-            nats[rows] = lse[rows] - x.gather(1, targets[rows, None]).squeeze(1)
+            nats[rows] = lse[rows] - x.gather(1, labels[rows, None]).squeeze(1)
             if label_smoothing:
                 smooth[rows] = lse[rows] - x.mean(dim=1)
-        sums = [torch.where(counts, of_rows, 0.0).sum() for of_rows in (nats, smooth)]
-        total = (1 - label_smoothing) * sums[0] + label_smoothing * sums[1] if label_smoothing else sums[0].clone()
-        ctx.save_for_backward(logits, targets, counts, lse)
+        of_nats, of_smooth = (torch.where(counts, of_rows, 0.0).sum() for of_rows in (nats, smooth))
+        ctx.save_for_backward(logits, labels, counts, lse)
         ctx.label_smoothing = label_smoothing
-        ctx.mark_non_differentiable(sums[0])
-        return total, sums[0]
+        ctx.mark_non_differentiable(of_nats)
+        return (1 - label_smoothing) * of_nats + label_smoothing * of_smooth, of_nats
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         """Compute softmax(logits) - target of each row, times the gradient of the sum."""
-        logits, targets, counts, lse = ctx.saved_tensors
-        smoothing, n_tokens = ctx.label_smoothing, logits.shape[1]
-        factors = torch.where(counts, grad, 0.0)[:, None]
+        logits, labels, counts, lse = ctx.saved_tensors
+        smoothing, factors = ctx.label_smoothing, torch.where(counts, grad, 0.0)[:, None]
         grads = torch.empty_like(logits)
         for rows in _chunks(logits):
             x = logits[rows].to(lse.dtype, copy=True).sub_(lse[rows, None]).exp_()
-            x.scatter_add_(1, targets[rows, None], x.new_full((len(x), 1), smoothing - 1))
+            x.scatter_add_(1, labels[rows, None], x.new_full((len(x), 1), smoothing - 1))
             if smoothing:
-                x -= smoothing / n_tokens
+                x -= smoothing / x.shape[1]
             grads[rows] = x.mul_(factors[rows])
         return grads, None, None, None
 
@@ -90,8 +85,7 @@ def divergence_by_rows(teacher: Tensor, student: Tensor, counts: Tensor, tempera
     >>> divergence_by_rows(logits, logits, torch.tensor([True, False]), 1.0).item()
     0.0
     """
-    total: Tensor = _Divergence.apply(teacher, student, counts, temperature)
-    return total
+    return _Divergence.apply(teacher, student, counts, temperature)
 
 
 class _Divergence(torch.autograd.Function):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from glassformer.kernels.linear import is_transformed
+from glassformer.kernels.linear import is_transformed, product_dtype
 
 
 def has_c_compiler() -> bool:
@@ -57,13 +57,10 @@ def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
 
     `widths` are those of keys and values, and `dropout` is that of the weights, which FlexAttention does not have.
     """
-    kind = x.device.type
-    if kind not in DEVICES or dropout:
+    in_torch_func = is_transformed() and not torch.compiler.is_compiling()
+    if x.device.type not in DEVICES or dropout or in_torch_func:
         return False
-    if is_transformed() and not torch.compiler.is_compiling():  # torch.func
-        return False
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-    return dtype in DTYPES and all(width in WIDTHS for width in widths) and x.shape[1] >= MIN_TOKENS
+    return product_dtype(x) in DTYPES and all(width in WIDTHS for width in widths) and x.shape[1] >= MIN_TOKENS
 
 
 def document_blocks(documents: tuple[Tensor, Tensor], causal: bool, window: int, keys: Tensor | None) -> BlockMask:
@@ -83,25 +80,22 @@ def document_blocks(documents: tuple[Tensor, Tensor], causal: bool, window: int,
             allowed = allowed & ((query - key).abs() < window)
         return allowed
 
-    make, (n_rows, n_queries) = _compiled(create_block_mask), of_query.shape
-    blocks: BlockMask = make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=of_query.device)
-    return blocks
+    n_rows, n_queries = of_query.shape
+    make = _compiled(create_block_mask)
+    return make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=of_query.device)
 
 
-def attention_flex(
-    query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask, scale: float | None = None
-) -> Tensor:
+def attention_flex(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask, scale: float) -> Tensor:
     """Return the context of `attention_reference`, (B, H, T, W), in the dtype of `value`.
 
     `query` (B, H, T, K), `key` (B, G, T, K), `value` (B, G, T, W). Has gradients on a GPU only.
     """
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms of heads give fp32 under autocast
-    factor = 1.0 if scale is None else scale * math.sqrt(query.shape[-1])
+    factor = scale * math.sqrt(query.shape[-1])
     if abs(factor - 1) > 1e-6:  # a scale of its own would be a symbol in the compiled kernel
         query = query * factor
     attend = _compiled(flex_attention)
-    context: Tensor = attend(query, key, value, block_mask=block_mask, enable_gqa=query.shape[1] != key.shape[1])
-    return context
+    return attend(query, key, value, block_mask=block_mask, enable_gqa=query.shape[1] != key.shape[1])
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,6 +103,4 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if torch.compiler.is_compiling() else _compiled_once(function)
 
 
-@functools.cache
-def _compiled_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)
+_compiled_once = functools.cache(lambda function: torch.compile(function))

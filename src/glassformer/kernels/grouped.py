@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.kernels.linear import is_transformed, linear
+from glassformer.kernels.linear import is_transformed, linear, product_dtype
 
 ALIGNED_BYTES = 16
 """The kernel requires that rows and matrices begin at multiples of this number of bytes."""
@@ -37,8 +37,7 @@ class Groups:
     @functools.cached_property
     def sizes(self) -> list[int]:
         """The number of rows of each group; on a GPU, the first use waits for its results."""
-        sizes: list[int] = self.ends.diff(prepend=self.ends.new_zeros(1)).tolist()
-        return sizes
+        return self.ends.diff(prepend=self.ends.new_zeros(1)).tolist()
 
 
 def grouped_linear(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -52,9 +51,8 @@ def grouped_linear(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | 
             [20.],
             [60.]])
     """
-    if fits_kernel(rows, groups, weight):
-        return _by_kernel(rows, groups, weight, bias)
-    return _by_loop(rows, groups, weight, bias)
+    multiply = _by_kernel if _fits_kernel(rows, groups, weight) else _by_loop
+    return multiply(rows, groups, weight, bias)
 
 
 def _by_loop(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -76,14 +74,14 @@ def _by_kernel(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None
     return product
 
 
-def fits_kernel(rows: Tensor, groups: Groups, weight: Tensor) -> bool:
+def _fits_kernel(rows: Tensor, groups: Groups, weight: Tensor) -> bool:
     """Return True if the product of these groups is one kernel, forward and backward."""
     if not has_kernel(rows.device) or is_transformed() or product_dtype(rows) != torch.bfloat16:
         return False
-    n_groups, n_in, n_out = len(groups.ends), rows.shape[1], len(weight) // len(groups.ends)
-    row_bytes = [width * torch.bfloat16.itemsize for width in (n_in, n_out)]
-    is_aligned = all(n % ALIGNED_BYTES == 0 for n in [*row_bytes, weight.data_ptr()])
-    return is_aligned and n_groups <= MAX_GROUPS
+    n_groups = len(groups.ends)
+    widths = (rows.shape[1], len(weight) // n_groups)
+    begins = (weight.data_ptr(), *(width * torch.bfloat16.itemsize for width in widths))
+    return n_groups <= MAX_GROUPS and all(n % ALIGNED_BYTES == 0 for n in begins)
 
 
 def has_kernel(device: torch.device) -> bool:
@@ -95,9 +93,3 @@ def has_kernel(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.cuda is None or sys.platform != "linux":
         return False
     return torch.cuda.get_device_capability(device)[0] == 9
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of a linear product of `x`: its own, or that of autocast."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -31,19 +31,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not is_plain(x, weight) or not x.numel():
         return F.linear(x, weight, bias)
-    choices, is_autocast = processor.this.choices, torch.is_autocast_enabled("cpu")
+    choices = processor.this.choices
     is_wide = bias is None and len(weight) >= MIN_WIDE and torch.is_grad_enabled()
-    product: Tensor
-    if is_autocast:
-        is_cast = torch.get_autocast_dtype("cpu") == torch.bfloat16
-        if is_wide and is_cast and choices.wide_bfloat16:
-            product = _WideLinear.apply(x.bfloat16(), weight.bfloat16())
-            return product
+    if torch.is_autocast_enabled("cpu"):
+        if is_wide and choices.bfloat16 and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+            return _Product.apply(x.bfloat16(), weight.bfloat16(), None, F.linear, F.linear, _in_parts)
     elif x.dtype == weight.dtype == torch.float32:
         is_large = weight.numel() >= MIN_WEIGHTS or x.numel() * len(weight) >= MIN_PRODUCTS
         if (is_large and choices.onednn_fp32) or (is_wide and choices.wide_fp32):
-            product = _OneDnnLinear.apply(x, weight, bias, choices.onednn_fp32)
-            return product
+            for_gradients = onednn_product if choices.onednn_fp32 else F.linear
+            return _Product.apply(x, weight, bias, onednn_product, for_gradients, for_gradients)
     elif x.dtype == weight.dtype == torch.float16:
         has_many_rows = x.numel() > MAX_HALF_ROWS * weight.shape[1]
         if has_many_rows and choices.half_by_fp32:
@@ -62,68 +59,46 @@ def is_plain(x: Tensor, weight: Tensor) -> bool:
     return has_plain_types and x.device.type == weight.device.type == "cpu" and not is_transformed()
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of a linear product of `x`: its own, or that of autocast."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b by oneDNN, without a gradient; the weight is plain or packed."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _in_parts(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x Wᵀ for a wide `x` (N, in), some rows at a time: in bfloat16, oneDNN takes two thirds of the time."""
+    product = x.new_empty(len(x), len(weight))
+    for part, of_part in zip(x.split(WIDE_PART), product.split(WIDE_PART), strict=True):
+        torch.mm(part, weight.T, out=of_part)
     return product
 
 
-class _OneDnnLinear(torch.autograd.Function):
-    """x Wᵀ + b in fp32 by oneDNN; the products of the backward pass are by oneDNN or by MKL."""
+class _Product(torch.autograd.Function):
+    """x Wᵀ + b by the first function; the gradients of x and of W are such products by the second and the third."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, is_backward_by_onednn: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *multiply: Callable[..., Tensor]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.has_bias, ctx.is_backward_by_onednn = bias is not None, is_backward_by_onednn
-        return onednn_product(x, weight, bias)
+        ctx.for_gradients = multiply[1:]
+        return multiply[0](x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        multiply: Callable[[Tensor, Tensor], Tensor] = F.linear
-        if ctx.is_backward_by_onednn and not torch.is_grad_enabled():  # gradients of gradients need F.linear
-            multiply = onednn_product
+        for_x, for_weight = ctx.for_gradients
+        if torch.is_grad_enabled():  # gradients of gradients
+            for_x = for_weight = F.linear
         grad_rows, x_rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-        of_x = of_weight = of_bias = None
-        if needs_x:
-            of_x = multiply(grad, weight.T)
-        if needs_weight:
-            of_weight = multiply(grad_rows.T, x_rows.T)
-        if needs_bias and ctx.has_bias:
-            of_bias = grad_rows.sum(dim=0)
-        return of_x, of_weight, of_bias, None
-
-
-class _WideLinear(torch.autograd.Function):
-    """x Wᵀ in bfloat16 for a large vocabulary: oneDNN computes the gradient of W in parts in two thirds of the time."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return F.linear(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight = ctx.needs_input_grad
-        of_x = of_weight = None
-        if needs_x:
-            of_x = grad @ weight
-        if needs_weight:
-            of_weight = _wide_gradient(grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1]))
-        return of_x, of_weight
-
-
-def _wide_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of a wide weight, gradᵀ x, for `grad` (N, out) and `x` (N, in)."""
-    if torch.is_grad_enabled():  # gradients of gradients need one product
-        return grad.T @ x
-    of_weight = x.new_empty(grad.shape[1], x.shape[1])
-    for begin in range(0, len(of_weight), WIDE_PART):
-        part = slice(begin, begin + WIDE_PART)
-        torch.mm(grad[:, part].T, x, out=of_weight[part])
-    return of_weight
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        of_x = for_x(grad, weight.T) if needs_x else None
+        of_weight = for_weight(grad_rows.T, x_rows.T) if needs_weight else None
+        of_bias = grad_rows.sum(dim=0) if needs_bias else None
+        return of_x, of_weight, of_bias, None, None, None
 
 
 # Weights in int8: one integer per weight, and a scale per row
@@ -151,10 +126,9 @@ def int8_linear(x: Tensor, integers: Tensor, scales: Tensor) -> Tensor:
     """
     n_in = integers.shape[1]
     rows = x.reshape(-1, n_in).bfloat16()
-    if x.is_cpu and rows.shape[0] <= MAX_INT8_ROWS and n_in % INT8_UNIT == 0:
+    if x.is_cpu and len(rows) <= MAX_INT8_ROWS and n_in % INT8_UNIT == 0:
         product = torch._weight_int8pack_mm(rows.contiguous(), integers, scales)
-    elif x.is_cpu and not processor.this.bfloat16:
-        product = (F.linear(rows.float(), integers.float()) * scales).bfloat16()
     else:
-        product = F.linear(rows, integers.bfloat16()) * scales
+        dtype = torch.float32 if x.is_cpu and not processor.this.bfloat16 else torch.bfloat16
+        product = (F.linear(rows.to(dtype), integers.to(dtype)) * scales).bfloat16()
     return product.view(*x.shape[:-1], len(integers))

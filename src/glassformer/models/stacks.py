@@ -230,16 +230,16 @@ class Decoder(_BlockStack):
         """
         if token_ids.shape[1] != 1:
             raise ValueError("token_ids: expected one token per row, because this state has branched")
-        grid = branches.grid
         self.check_length(state.longest + 1)
-        positions = grid.fold(state.lengths[:, None])  # (groups, width)
-        mask = Mask(query_index=positions, key_index=branches.positions, pairs=grid.fold(branches.seen[:, None]))
-        slots = Slots(branches.n_slots - grid.width, branches.n_slots)
+        positions = branches.fold(state.lengths[:, None])  # (groups, width)
+        mask = Mask(query_index=positions, key_index=branches.positions, pairs=branches.fold(branches.seen[:, None]))
+        slots = Slots(branches.n_slots - positions.shape[1], branches.n_slots)
         state.make_room(slots.n_filled)
-        x = self.embeddings(grid.fold(token_ids), positions)
+        x = self.embeddings(branches.fold(token_ids), positions)
         inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
         x = self.run_blocks(x, inputs, Positions(positions, branches.positions), Past(state, slots))
-        return grid.unfold(x), replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
+        state = replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
+        return branches.unfold(x), state
 
 
 def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask | None:

@@ -130,12 +130,12 @@ class TransformerState:
 
     def _select_branches(self, branches: Branches, rows: Tensor) -> "TransformerState":
         lengths = self.lengths[rows]
-        branches, compaction = branches.select(rows)
+        branches, kept = branches.select(rows)
         state = replace(self, lengths=lengths, longest=int(lengths.max()), branches=branches)
-        if compaction is None:
+        if kept is None:
             return state
-        layers = [layer.compacted(compaction) for layer in self._slotted]
-        return replace(state._select_memory(compaction.groups), layers=layers)
+        layers = [layer.compacted(*kept) for layer in self._slotted]
+        return replace(state._select_memory(kept[0]), layers=layers)
 
     def _select_memory(self, rows: Tensor) -> "TransformerState":
         if self.memory is None:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from glassformer.kernels.attention import scale_or_default
 from glassformer.kernels.flex_attention import prefers_flex
-from glassformer.kernels.score_rules import scale_or_default
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache
 from glassformer.nn.linear_layers import Linear, stacked

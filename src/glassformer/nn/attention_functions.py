@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.kernels.attention import attend, repeat_kv
+from glassformer.kernels.attention import attend, repeat_kv, scale_or_default
 from glassformer.kernels.flex_attention import attention_flex
-from glassformer.kernels.score_rules import ScoreRules, scale_or_default
 from glassformer.nn.masks import Mask
 
 
@@ -88,6 +87,7 @@ def attention_fused(
     `attention_reference`. `kernels/attention.py` chooses the kernel. A mask with a `block_mask` is for FlexAttention,
     which has neither bias nor dropout.
     """
+    scale = scale_or_default(scale, query.shape[-1])
     if mask.block_mask is not None and mask.bias is None and not dropout:
         return attention_flex(query, key, value, mask.block_mask, scale)
     n_queries, n_keys = query.shape[2], key.shape[2]
@@ -95,8 +95,7 @@ def attention_fused(
     allowed = None
     if not is_causal and not mask.is_trivial:
         allowed = mask.dense(n_queries, n_keys, query.device)
-    rules = ScoreRules(allowed, is_causal, mask.bias, mask.may_leave_a_row_empty, scale, dropout)
-    return attend(query, key, value, rules)
+    return attend(query, key, value, allowed, mask.bias, mask.may_leave_a_row_empty, is_causal, scale, dropout)
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:

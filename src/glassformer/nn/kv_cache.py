@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from glassformer.kernels.branches import Compaction
+from glassformer.kernels.branches import compacted
 
 FIRST_SLOTS = 32
 """Number of slots of a new buffer, unless its state holds fewer tokens."""
@@ -124,9 +124,9 @@ class LayerCache(Cache):
         """Return new buffers that hold the first `n_filled` slots and one more."""
         return type(self)(*(_copied(x[:, :, :n_filled], n_filled + 1) for x in self._buffers))
 
-    def compacted(self, compaction: Compaction) -> Self:
+    def compacted(self, groups: Tensor, slots: Tensor) -> Self:
         """Return buffers with the groups and slots that remain, in the memory of these."""
-        return type(self)(*map(compaction.move, self._buffers))
+        return type(self)(*(compacted(x, groups, slots) for x in self._buffers))
 
     def make_room(self, n_filled: int, max_slots: int | None) -> None:
         """Grow in place, at least to double the size, until `n_filled` slots and the one for padding fit."""

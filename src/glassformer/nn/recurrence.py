@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from glassformer.kernels import processor
+from glassformer.kernels.linear import product_dtype
 from glassformer.nn.attention import Tap, scoped, tapped, tapped_as_one
 
 LayerState = tuple[Tensor, ...]
@@ -251,5 +252,4 @@ def _apart(cells: nn.RNNBase, last: Tensor | tuple[Tensor, ...]) -> States:
 
 def _as_multiplied(weight: Tensor) -> Tensor:
     """Cast a weight to autocast's precision once; autocast itself would cast a slice of a matrix at every step."""
-    kind = weight.device.type
-    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
+    return weight.to(product_dtype(weight))
