@@ -14,6 +14,7 @@ from glassformer.config import transformer as c
 from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
+from glassformer.kernels.score_rules import scale_or_default
 from glassformer.models import recurrent_stacks as r
 from glassformer.models.blocks import Block, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.heads import (
@@ -74,10 +75,9 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
         raise UserError(f'config must be a TransformerConfig, or a preset such as "gpt2", not {config!r:.60}')
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0 and must be at least 1: set it, or train with a tokenizer that sets it")
-    if torch.device(device).type == "meta":
-        with torch.device(device):
-            return undrawn_model(config)
     with torch.device(device):
+        if torch.device(device).type == "meta":
+            return undrawn_model(config)
         if isinstance(config, RecurrentConfig):
             recurrent = _recurrent(config)
             init_recurrent_weights(recurrent, config)
@@ -135,7 +135,9 @@ def _stack_parts(
     causal: bool,
     cross: bool = False,
 ) -> StackParts:
-    norm, width = _norm(config), config.table_width
+    norm, width, scale = _norm(config), config.table_width, config.embedding_scale
+    if config.scale_embeddings:
+        scale *= math.sqrt(config.d_model)
     added, rotaries, score_bias = build_positions(config, stack, n_positions, causal)
     token_types = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
     embedding_norm = norm(width) if config.embedding_norm else None
@@ -144,7 +146,7 @@ def _stack_parts(
         config.d_model,
         norm=embedding_norm,
         bias=config.embedding_bias,
-        scale=config.embedding_scale * (math.sqrt(config.d_model) if config.scale_embeddings else 1.0),
+        scale=scale,
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
@@ -240,8 +242,7 @@ def build_positions(
         case c.AlibiPositions(scaled, rounded):
             scale = 1.0
             if scaled:
-                of_head = config.attention_widths(stack).d_head ** -0.5
-                scale = of_head if config.attention_scale is None else config.attention_scale
+                scale = scale_or_default(config.attention_scale, config.attention_widths(stack).d_head)
             return None, {}, p.AlibiBias(heads, scale, rounded=rounded)
         case c.RelativePositions() as relative:
             return None, {}, _relative_bias(relative, heads, causal)
@@ -287,7 +288,9 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         return SequenceLogits(head.pooling, pooler, Linear(config.d_model, head.n_labels, bias=head.bias), unit)
     width = config.table_width
     transform = _transform(config, head, width)
-    scale = config.logit_scale * (config.d_model**-0.5 if config.scale_logits else 1.0)
+    scale = config.logit_scale
+    if config.scale_logits:
+        scale *= config.d_model**-0.5
     projection = _vocabulary_projection(config, width, table)
     return TokenLogits(
         config.d_model, projection, transform=transform, bias=head.bias, scale=scale, cap=config.logit_cap

@@ -142,9 +142,9 @@ class SequenceVector(nn.Module):
     def __init__(self, pooling: str, pooler: Pooler | None, *, normalize: bool = False) -> None:
         super().__init__()
         self.pooling = pooling
-        self.pooler = None if pooler is None else pooler.dense
-        self.pooler_activation = None if pooler is None else pooler.activation
-        self.pooler_norm = None if pooler is None else pooler.norm
+        self.pooler = self.pooler_activation = self.pooler_norm = None
+        if pooler is not None:
+            self.pooler, self.pooler_activation, self.pooler_norm = pooler.dense, pooler.activation, pooler.norm
         self.normalize = functools.partial(F.normalize, dim=-1) if normalize else None
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:

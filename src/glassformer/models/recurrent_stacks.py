@@ -81,13 +81,14 @@ class RecurrentEncoder(nn.Module):
         else:
             if self.reverse:
                 x = x.flip(1)
-            memory, last = self._read(x, scoped(tap, "cells"))
+            of_cells = scoped(tap, "cells")
+            if of_cells is None:
+                memory, last = run(self.cells, x)
+            else:
+                memory, last = run_by_steps(self.cells, self.cell_step, x, of_cells)
             if self.reverse:
                 memory = memory.flip(1)
         return Encoding(tapped(tap, "memory", memory), last)
-
-    def _read(self, x: Tensor, tap: Tap | None) -> tuple[Tensor, States]:
-        return run(self.cells, x) if tap is None else run_by_steps(self.cells, self.cell_step, x, tap)
 
 
 class Bridge(nn.Module):

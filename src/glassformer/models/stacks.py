@@ -94,15 +94,14 @@ class _BlockStack(nn.Module):
         """
         if positions is None:
             positions = self.token_positions(token_ids, attention_mask)
-        documents = None
+        documents, real = None, attention_mask
         if document_ids is not None:
-            documents = (document_ids, document_ids)
+            documents, real = (document_ids, document_ids), document_ids >= 0  # -1 fills a packed row
+        if not (self.has_experts and self.training):
+            real = None
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
         x = self.embeddings(token_ids, positions, token_types)
-        real = None
-        if self.has_experts and self.training:
-            real = attention_mask if document_ids is None else document_ids >= 0  # -1 fills a packed row
-        memory_rule = _memory_mask(memory_mask, x, memory)
+        memory_rule = _memory_mask(memory_mask, x)
         inputs = BlockInputs(mask, memory=memory, memory_mask=memory_rule, real=real, tap=tap)
         return self.run_blocks(x, inputs, Positions(positions, positions))
 
@@ -217,7 +216,7 @@ class Decoder(_BlockStack):
         else:
             mask = Mask(causal=True, query_index=positions)
         x = self.embeddings(token_ids, positions)
-        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
+        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x), tap=tap)
         x = self.run_blocks(x, inputs, Positions(positions, key_positions), Past(state, slots))
         return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=slots.start is not None)
 
@@ -236,15 +235,14 @@ class Decoder(_BlockStack):
         slots = Slots(branches.n_slots - positions.shape[1], branches.n_slots)
         state.make_room(slots.n_filled)
         x = self.embeddings(branches.fold(token_ids), positions)
-        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
+        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x), tap=tap)
         x = self.run_blocks(x, inputs, Positions(positions, branches.positions), Past(state, slots))
         state = replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
         return branches.unfold(x), state
 
 
-def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask | None:
+def _memory_mask(memory_mask: Tensor | None, x: Tensor) -> Mask | None:
     """Return the mask of the cross-attention, by the length of the source."""
     if memory_mask is None:
         return None
-    n_keys = memory_mask.shape[1] if memory is None else memory.shape[1]
-    return Mask(keys=memory_mask).materialized(x.shape[1], n_keys, x.device)
+    return Mask(keys=memory_mask).materialized(x.shape[1], memory_mask.shape[1], x.device)

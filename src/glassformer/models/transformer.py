@@ -86,9 +86,8 @@ class Transformer(nn.Module):
                 raise ValueError("config.decoder_start_id is missing: the decoder needs a first token")
             source_ids, source_attention_mask = token_ids, attention_mask
             token_ids = torch.cat([torch.full_like(token_ids[:, :1], start), token_ids[:, :-1]], dim=1)
-        stack, name = (self.encoder, "encoder") if self.decoder is None else (self.decoder, "decoder")
-        assert stack is not None
-        return stack(
+        name = self.config.head_stack_name
+        return getattr(self, name)(
             token_ids,
             attention_mask,
             memory=self.encode(source_ids, source_attention_mask, tap=tap),

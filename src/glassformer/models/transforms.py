@@ -54,7 +54,8 @@ class LoraLinear(nn.Linear):
         plain = Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         update = self.lora_b.double() @ self.lora_a.double() * self.scale  # only the sum is rounded
         plain.weight = nn.Parameter((self.weight.double() + update).to(self.weight.dtype))
-        plain.bias = None if self.bias is None else nn.Parameter(self.bias.clone())
+        if self.bias is not None:
+            plain.bias = nn.Parameter(self.bias.clone())
         return plain.train(self.training)
 
 
@@ -277,7 +278,10 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
                 network.set_submodule(name, Int8Linear(module))
         dtype = torch.bfloat16
     proj = getattr(getattr(network, "output", None), "proj", None)
-    exact = set() if proj is None else set(map(id, proj.parameters()))
+    exact = set[int]()
+    if proj is not None:
+        exact.update(map(id, proj.parameters()))
+        proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))
     for parameter in network.parameters():
         if id(parameter) not in exact and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
@@ -286,5 +290,3 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
             module.flatten_parameters()
         if isinstance(module, nn.Embedding) and id(module.weight) in exact:
             module.register_forward_hook(lambda _module, _inputs, output: output.to(dtype))
-    if proj is not None:
-        proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))

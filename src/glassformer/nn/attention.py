@@ -163,7 +163,9 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = self.k_norm = None
         self.norms_all_heads = projections.norms_all_heads
         if projections.qk_norm is not None:
-            of_query, of_key = self.split_sizes[:2] if self.norms_all_heads else (self.d_head, self.d_head)
+            of_query = of_key = self.d_head
+            if self.norms_all_heads:
+                of_query, of_key, _ = self.split_sizes
             self.q_norm = projections.qk_norm(of_query)
             self.k_norm = projections.qk_norm(of_key)
         # W_O

@@ -63,13 +63,15 @@ class Router(nn.Module):
 
     def _observe(self, probabilities: Tensor, active: Tensor, real: Tensor | None) -> None:
         """Compute load and loss; with activation checkpointing, the second forward pass must compute them too."""
-        loss = self.loss_weight * balance_loss(probabilities, active, real) if self.loss_weight else None
-        if self.records:
-            counted = active if real is None else active * real[..., None]
-            load = counted.detach().flatten(0, -2).sum(dim=0)
-            self.load = added_to(self.load, load)  # several layers may share a router
-            if loss is not None:
+        if self.loss_weight:
+            loss = self.loss_weight * balance_loss(probabilities, active, real)
+            if self.records:
                 self.auxiliary_loss = added_to(self.auxiliary_loss, loss)
+        if self.records:
+            if real is not None:
+                active = active * real[..., None]
+            load = active.detach().flatten(0, -2).sum(dim=0)
+            self.load = added_to(self.load, load)  # several layers may share a router
 
     @torch.no_grad()
     def move_bias(self, load: Tensor, factor: Tensor | float = 1.0) -> None:

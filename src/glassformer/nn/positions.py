@@ -142,11 +142,12 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     `x` (B, H, T, K), `cos` and `sin` (1 or B, 1, T, K') with K' ≤ K.
     """
     width = cos.shape[-1]
-    turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
-    first, second = turned.chunk(2, dim=-1)
+    if width < x.shape[-1]:
+        turned = apply_rotary(x[..., :width], cos, sin)
+        return torch.cat((turned, x[..., width:]), -1)
+    first, second = x.chunk(2, dim=-1)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    turned = turned * cos + torch.cat((-second, first), -1) * sin
-    return turned if rest is None else torch.cat((turned, rest), -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
 
 
 def alibi_slopes(n_heads: int) -> list[float]:

@@ -86,7 +86,7 @@ class Stepper:
 
     def __init__(self, cells: nn.RNNBase, cell_step: CellStep, d_x: int) -> None:
         self.cell_step = cell_step
-        self.dropout = cells.dropout if cells.training else 0.0
+        self.dropout, self.training = cells.dropout, cells.training
         # w_ih, w_hh, b_ih, b_hh of each layer
         self.layers = [tuple(_as_multiplied(p) for p in layer) for layer in cells.all_weights]
         w_in = self.layers[0][0]
@@ -103,7 +103,7 @@ class Stepper:
         new: list[LayerState] = []
         for number, ((w_in, w_state, b_in, b_state), state) in enumerate(zip(self.layers, states, strict=True)):
             if new:
-                from_input = F.linear(F.dropout(new[-1][0], self.dropout), w_in, b_in)
+                from_input = F.linear(F.dropout(new[-1][0], self.dropout, self.training), w_in, b_in)
             from_state = F.linear(state[0], w_state, b_state)
             new.append(self.cell_step(from_input, from_state, state, scoped(tap, str(number))))
         return tuple(new)
@@ -126,13 +126,14 @@ def run_by_steps(cells: nn.RNNBase, cell_step: CellStep, x: Tensor, tap: Tap) ->
     (B, 1, D) and in the order of reading: those of "backward" begin with the last position.
     """
     directions = ("forward", "backward")[: 1 + cells.bidirectional]
+    n_parts = 1 + isinstance(cells, nn.LSTM)  # the state of an LSTM also has a cell
     ends: list[LayerState] = []
     for number in range(cells.num_layers):
         outputs, last = [], []
         for direction, name in enumerate(directions):
             w_in, w_state, b_in, b_state = cells.all_weights[number * len(directions) + direction]
             of_layer = scoped(tap, f"{number}.{name}")
-            state = tuple(x.new_zeros(x.shape[0], cells.hidden_size) for _ in range(_state_size(cells)))
+            state = tuple(x.new_zeros(x.shape[0], cells.hidden_size) for _ in range(n_parts))
             states = []
             for from_input in _turned(F.linear(x, w_in, b_in), direction).unbind(dim=1):
                 state = cell_step(from_input, F.linear(state[0], w_state, b_state), state, of_layer)
@@ -146,11 +147,6 @@ def run_by_steps(cells: nn.RNNBase, cell_step: CellStep, x: Tensor, tap: Tap) ->
         if cells.training and number < cells.num_layers - 1:
             x = F.dropout(x, cells.dropout)
     return x, tuple(ends)
-
-
-def _state_size(cells: nn.RNNBase) -> int:
-    """Return the number of tensors in the state of a layer."""
-    return 2 if isinstance(cells, nn.LSTM) else 1
 
 
 def _turned(x: Tensor, direction: int) -> Tensor:

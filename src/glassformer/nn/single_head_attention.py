@@ -33,22 +33,25 @@ class SingleHeadAttention(nn.Module):
         projected = _PROJECTED[score]
         if score == "dot" and d_query != d_memory:
             raise ValueError(f"score dot: expected d_query equal to d_memory, got {d_query} and {d_memory}")
-        d_key = (d_attention or d_query) if "q" in projected else d_query
-        self.d_context = d_key if "v" in projected else d_memory
+        d_key, self.d_context = d_query, d_memory
         self.q_proj: nn.Module = nn.Identity()
         self.k_proj: nn.Module = nn.Identity()
         self.v_proj: nn.Module = nn.Identity()
         if "q" in projected:
+            d_key = d_attention or d_query
             self.q_proj = Linear(d_query, d_key, bias=False)
         if "k" in projected:
             self.k_proj = Linear(d_memory, d_key, bias=False)
         if "v" in projected:
-            self.v_proj = Linear(d_memory, self.d_context, bias=False)
-        self.vector = nn.Parameter(torch.empty(d_key)) if score == "additive" else None
-        if self.vector is not None:
+            self.d_context = d_key
+            self.v_proj = Linear(d_memory, d_key, bias=False)
+        self.vector = None
+        if score == "additive":
+            self.vector = nn.Parameter(torch.empty(d_key))
             nn.init.uniform_(self.vector, -1 / math.sqrt(d_key), 1 / math.sqrt(d_key))
-        is_scaled = score == "scaled_dot"
-        self.multiply = functions.scaled_dot_product_scores if is_scaled else functions.multiplicative_scores
+        self.multiply = functions.multiplicative_scores
+        if score == "scaled_dot":
+            self.multiply = functions.scaled_dot_product_scores
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to keys (B, S, A) and values (B, S, W), once per source."""
