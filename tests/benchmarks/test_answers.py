@@ -30,6 +30,6 @@ def test_answers_of_one_model_are_equal_and_those_of_another_are_not(tmp_path: P
         same = answers.compared(model, f"{server.address}/v1", asked, 6)
         of_another_server = answers.compared(other, f"{server.address}/v1", asked, 6)
     finally:
-        server.stop()
+        server.close()
     assert same == [(True,) * len(answers.COLUMNS)] * 4 and len(answers.ASKED) == 50
     assert all(all(row[:3]) for row in of_another_server) and not all(row[3] for row in of_another_server)

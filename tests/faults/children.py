@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -34,6 +33,7 @@ import glassformer.training.optimizers.muon
 import glassformer.training.run  # noqa: F401
 from glassformer.store import checkpoint, tensors
 from glassformer.tasks.registry import kinds, task_of_kind
+from ports import bound
 
 for kind in kinds():
     task_of_kind(kind)  # a task's module is imported when it is first used
@@ -41,7 +41,7 @@ for kind in kinds():
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
 """Functions of `os` that change the disk; opening and writing files are counted too."""
 DIED, DIED_DELETING = 77, 78
-SECONDS = 120.0
+SECONDS = 300.0
 _where = threading.local()
 
 
@@ -187,6 +187,17 @@ def forget(*packages: str) -> None:
         del sys.modules[name]
 
 
+def wait_until(happened: Callable[[], bool], *children: int) -> None:
+    """Wait for an event; fail if one of the children ends before it, or if it takes too long."""
+    deadline = time.monotonic() + SECONDS
+    while not happened():
+        for child in children:
+            ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            assert ended is None, f"the process has ended before the event, with {ended.si_status}"
+        assert time.monotonic() < deadline, f"the event did not happen within {SECONDS:g} s"
+        time.sleep(0.001)
+
+
 def killed(
     work: Callable[[], object],
     when: Callable[[], bool],
@@ -194,31 +205,30 @@ def killed(
     within: float,
     which: signal.Signals = signal.SIGKILL,
 ) -> int:
-    """Return the exit code of a child that gets a signal up to `within` seconds after an event."""
+    """Return the exit code of a child that gets a signal up to `within` seconds after an event.
+
+    The work must not end by itself after the event: how long a process waits for a processor has no bound.
+    """
     child = fork(work)
-    while not when():
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.001)
+    wait_until(when, child)
     time.sleep(rng.random() * within)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, which)
+    os.kill(child, which)
     return wait(child)
 
 
 def start_ranks(n: int, work: Callable[[], object], **environment: str) -> list[int]:
     """Start n children as the processes of one run, like `torchrun` on one machine; return their process ids."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with bound() as free:
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        shared = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
+        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
-    def as_rank(rank: int) -> None:
-        os.environ.update(shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | environment)
-        work()
+        def as_rank(rank: int) -> None:
+            os.environ.update(shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | environment)
+            work()
 
-    return [fork(lambda rank=rank: as_rank(rank)) for rank in range(n)]  # type: ignore[misc]
+        # Each child has a copy of the socket, which keeps the port until all have ended
+        return [fork(lambda rank=rank: as_rank(rank)) for rank in range(n)]  # type: ignore[misc]
 
 
 def ranks_done(n: int, work: Callable[[], object], **environment: str) -> list[int]:

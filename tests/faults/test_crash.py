@@ -1,9 +1,11 @@
 """Faults 1 to 8 and 19: a run that dies at any moment is resumed and ends with equal bits."""
 
+import contextlib
 import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from faults.children import DIED, DIED_DELETING, at_touch, die, done, fork, killed, wait
+from faults.children import DIED, DIED_DELETING, at_touch, die, done, fork, killed, wait, wait_until
 from faults.tally import count, injected
 from glassformer import api
 from glassformer.cli import checkpoint as checkpoints
@@ -23,6 +25,7 @@ from glassformer.reporting import Silent
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.tasks.registry import trainable_task
+from held import holding
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
 
 N_STEPS = 6
@@ -90,73 +93,85 @@ class Counting(Silent):
         return self.path.exists() and self.path.stat().st_size >= n
 
 
+N_WRITING = 30
+"""Accesses to the disk of a save while its folder is partly written; a save has more."""
+
+
+def waiting_save(step: int, place: int, waits: Path) -> Callable[..., Path]:
+    """Return `checkpoint.save` that waits for ever at an access to the disk, after it has made the file `waits`.
+
+    It waits in the save of a step, at one of the accesses of the thread that saves after the first file was begun.
+    """
+    save = checkpoint.save
+
+    def saved(folder: Path, of_step: int, *others: Any) -> Path:
+        n_touches, saver = 0, threading.current_thread()
+
+        def touched() -> None:
+            nonlocal n_touches
+            if threading.current_thread() is saver and list((folder / "checkpoints").glob(f".step-{step}.tmp-*")):
+                n_touches += 1
+                if n_touches == place + 1:
+                    waits.touch()
+                    threading.Event().wait()
+
+        with at_touch(1, touched) if of_step == step else contextlib.nullcontext():
+            return save(folder, of_step, *others)
+
+    return saved
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_1_and_19_a_run_survives_sigkill_during_a_save(
     whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path
 ) -> None:
-    """Only a partly written file proves that the signal arrived during a save; other kills are not counted."""
+    """The save waits at one of its accesses to the disk. A partly written file proves that the signal arrived there."""
     run, expected = whole
     run = replace(run, train=replace(run.train, background_saving=background))
     n = count(2, 17)
-    with injected(19 if background else 1, "save0 and on") as tally:
-        for number, rng in enumerate(cases("save", 5 * n)):
-            folder = tmp_path / str(number)
-            half_written = f".step-{rng.randrange(1, N_STEPS)}.tmp-*"
+    with injected(19 if background else 1, "save0 and on", n) as tally:
+        for number, rng in enumerate(cases("save", n)):
+            folder, waits = tmp_path / str(number), tmp_path / f"{number}.waits"
+            step, place = rng.randrange(1, N_STEPS), rng.randrange(N_WRITING)
 
-            def is_saving(folder: Path = folder, half_written: str = half_written) -> bool:
-                return any((folder / "checkpoints").glob(half_written))
+            def half_written(folder: Path = folder, step: int = step) -> list[Path]:
+                return list((folder / "checkpoints").glob(f".step-{step}.tmp-*"))
 
-            code = killed(lambda folder=folder: api.train(run, folder), is_saving, rng, 0.002)
-            assert code in (-signal.SIGKILL, 0)
-            hit = is_saving()
-            tally.injected += hit
-            survives = same(end(run, folder), expected)
-            tally.survived += hit and survives
-            assert survives
+            def train(folder: Path = folder, step: int = step, place: int = place, waits: Path = waits) -> None:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(checkpoint, "save", waiting_save(step, place, waits))
+                    api.train(run, folder)
+
+            assert killed(train, waits.exists, rng, 0.002) == -signal.SIGKILL
+            assert half_written()
+            assert same(end(run, folder), expected)
+            tally.survived += 1
             shutil.rmtree(folder)
-            if tally.injected == n:
-                break
-    assert tally.survived == n
 
 
 def test_2_a_run_survives_several_sigkills_at_random_steps(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
-    """The run is killed three times, each time after new steps and a new checkpoint."""
+    """The run is killed three times, each time after new steps and a new checkpoint, in the step or before the next."""
     run, expected = whole
-    n, times, n_runs = count(1, 7), 3, 0
-    with injected(2, f"step0 and on, {times} kills in each run") as tally:
-        for number, rng in enumerate(cases("step", 10 * n)):
-            folder = tmp_path / str(number)
-            begins = []
-            for kill in range(times):
-                begins.append(max(checkpoint.steps(folder), default=0))
-                counting, n_steps = Counting(tmp_path / f"{number}.{kill}"), rng.randrange(1, 3)
+    n, times = count(1, 7), [1, 1, 2]
+    held = tmp_path / "held"
+    held.touch()
+    with injected(2, f"step0 and on, {len(times)} kills in each run", n * len(times)) as tally:
+        for number, rng in enumerate(cases("step", n)):
+            folder, step = tmp_path / str(number), 0
+            for n_steps in rng.sample(times, len(times)):
+                step += n_steps
 
-                def is_further(
-                    folder: Path = folder,
-                    counting: Counting = counting,
-                    n_steps: int = n_steps,
-                    begin: int = begins[-1],
-                ) -> bool:
-                    return counting.has_seen(n_steps) and max(checkpoint.steps(folder), default=0) > begin
+                def work(folder: Path = folder, step: int = step) -> None:
+                    with holding(step + 1, held):
+                        go_on(run, folder)
 
-                code = killed(
-                    lambda folder=folder, counting=counting: go_on(run, folder, counting),
-                    is_further,
-                    rng,
-                    0.005,
-                )
-                if code == 0:  # too late: the run has ended
-                    break
-                assert code == -signal.SIGKILL and is_further()
-                tally.injected += 1
-            n_kills = len(begins) - (code == 0)
-            survives = same(end(run, folder), expected)
-            tally.survived += survives * n_kills
-            assert survives
-            n_runs += n_kills == times
-            if n_runs == n:
-                break
-    assert n_runs == n, "too few runs were killed three times before their end"
+                def has_saved(folder: Path = folder, step: int = step) -> bool:
+                    return max(checkpoint.steps(folder), default=0) == step
+
+                assert killed(work, has_saved, rng, 0.005) == -signal.SIGKILL
+                assert has_saved()
+            assert same(end(run, folder), expected)
+            tally.survived += len(times)
 
 
 @pytest.mark.parametrize("background", [True, False])
@@ -195,28 +210,24 @@ def test_3_and_4_the_process_dies_between_any_two_disk_accesses(
 
 def test_5_signals_save_and_exit_with_their_code(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     run, expected = whole
-    n = count(2, 7)
-    with injected(5, "signal0 and on") as tally:
-        for number, rng in enumerate(cases("signal", 3 * n)):
+    n, held = count(2, 7), tmp_path / "held"
+    held.touch()
+    with injected(5, "signal0 and on", n) as tally:
+        for number, rng in enumerate(cases("signal", n)):
             folder, which = tmp_path / str(number), (signal.SIGTERM, signal.SIGINT)[number % 2]
             counting, n_steps = Counting(tmp_path / f"{number}.steps"), rng.randrange(1, N_STEPS - 1)
 
-            def work(folder: Path = folder, counting: Counting = counting) -> None:
+            def work(folder: Path = folder, counting: Counting = counting, n_steps: int = n_steps) -> None:
                 try:
-                    api.train(run, folder, counting)
+                    with holding(n_steps + 1, held):
+                        api.train(run, folder, counting)
                 except Interrupted as stop:
                     os._exit(stop.exit_code)
 
             code = killed(work, lambda counting=counting, n_steps=n_steps: counting.has_seen(n_steps), rng, 0.01, which)
-            stopped = code != 0
-            tally.injected += stopped
-            assert code in (128 + which, 0) and checkpoint.steps(folder)
-            survives = same(end(run, folder), expected)
-            tally.survived += stopped and survives
-            assert survives
-            if tally.injected == n:
-                break
-    assert tally.survived == n
+            assert code == 128 + which and checkpoint.steps(folder)
+            assert same(end(run, folder), expected)
+            tally.survived += 1
 
 
 def test_5_the_end_of_max_time_stops_like_a_signal(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
@@ -289,11 +300,10 @@ def test_8_a_second_trainer_is_refused_and_a_dead_one_is_ignored(tmp_path: Path)
     def owner() -> None:
         with locked(tmp_path / "run"):
             ready.touch()
-            time.sleep(60)
+            time.sleep(600)
 
     child = fork(owner)
-    while not ready.exists():
-        time.sleep(0.01)
+    wait_until(ready.exists, child)
     with injected(8, "-", n=3) as tally:
         for verb in (lambda: api.resume(tmp_path / "run"), lambda: checkpoints.prune(tmp_path / "run")):
             refused(verb, f"is being trained by process {child} on")

@@ -14,7 +14,7 @@ import pytest
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from distributed.test_processes import require_equal
-from faults.children import done, fork, ranks_done, wait
+from faults.children import done, fork, ranks_done, wait, wait_until
 from faults.tally import count, record
 from glassformer import api
 from glassformer.cli.main import run as run_command
@@ -62,9 +62,7 @@ def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, capfd: pytest.C
                 assert run_command(words) == 0
 
         agent = fork(lambda train=train: launched(train))  # type: ignore[misc]
-        while not checkpoint.steps(folder):
-            assert os.waitid(os.P_PID, agent, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None, "the agent has ended"
-            time.sleep(0.01)
+        wait_until(lambda folder=folder: bool(checkpoint.steps(folder)), agent)  # type: ignore[misc]
         time.sleep(rng.random() * 0.2)
         victims = children_of(agent)
         os.kill(victims[rng.randrange(len(victims))], signal.SIGKILL)

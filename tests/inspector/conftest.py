@@ -1,8 +1,6 @@
 """Four tiny trained models, one of each family, and a server of the inspector page."""
 
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +15,7 @@ from glassformer.model import Model
 from glassformer.reporting import Outcome
 from inspector.browsing import Open, Visit, given_to, hash_of, visits
 from runs import LINEAGES, Tiny
+from server_thread import ServerThread
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
@@ -38,17 +37,16 @@ def labelled(tiny: Tiny) -> dict[str, Model]:
     return {kind: glassformer.load(tiny(kind)) for kind in LABELS}
 
 
-@dataclass
-class Served:
+class Served(ServerThread):
     """A server of the inspector in a thread of this process."""
 
-    inspector: Inspector
-    port: int
-    stop: Callable[[], None]
+    def __init__(self, inspector: Inspector, port: int) -> None:
+        app = application(calls(inspector), FOLDER, ["127.0.0.1"], Worker())
+        super().__init__(uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)), port)
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
+        return f"{super().address}/"
 
 
 Serve = Callable[..., Served]
@@ -58,28 +56,15 @@ OpenModel = Callable[..., Visit]
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start servers of inspectors; all of them stop at the end of the test."""
-    stops = []
+    started: list[Served] = []
 
     def start(inspector: Inspector, port: int = 0) -> Served:
-        app = application(calls(inspector), FOLDER, ["127.0.0.1"], Worker())
-        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            thread.join(0.01)
-            assert thread.is_alive(), "the server has ended at its start"
-        (socket,) = server.servers[0].sockets
-
-        def stop() -> None:
-            server.should_exit = True
-            thread.join()
-
-        stops.append(stop)
-        return Served(inspector, socket.getsockname()[1], stop)
+        started.append(Served(inspector, port))
+        return started[-1]
 
     yield start
-    for stop in stops:
-        stop()
+    for served in started:
+        served.close()
 
 
 @pytest.fixture

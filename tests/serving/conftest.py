@@ -47,7 +47,7 @@ def running(models: dict[str, Model]) -> Iterator[Run]:
 
     yield start
     for server in started:
-        server.stop()
+        server.close()
 
 
 @pytest.fixture

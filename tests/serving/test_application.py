@@ -5,9 +5,11 @@ import urllib.request
 
 import pytest
 
+from glassformer.serving import engine_thread
+from glassformer.serving.metrics import Metrics
 from serving.conftest import Run, Serve
-from serving.served import ask, send
-from serving.test_safety import blocked, until
+from serving.served import ask, send, until
+from serving.test_safety import blocked
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "red dog"}], "temperature": 0}
 
@@ -27,6 +29,16 @@ def test_the_numbers_of_prometheus_count_answers_and_tokens(serve: Serve) -> Non
         text = found.read().decode()
     assert f"glassformer_new_tokens_total {float(answer['usage']['completion_tokens'])}" in text
     assert 'glassformer_answers_total{path="/v1/chat/completions",status="200"} 1.0' in text
+
+
+def test_the_tokens_of_a_step_are_counted_before_they_are_sent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the numbers have all tokens of an answer that a client has read."""
+    done: list[str] = []
+    count, send_pieces = Metrics.step, engine_thread._send
+    monkeypatch.setattr(Metrics, "step", lambda *given: (done.append("counted"), count(*given)))
+    monkeypatch.setattr(engine_thread, "_send", lambda *given: (done.append("sent"), send_pieces(*given)))
+    assert ask(f"{serve('chat')}/v1/chat/completions", CHAT)[0] == 200
+    assert done == ["counted", "sent"] * (len(done) // 2) and done
 
 
 def test_the_numbers_of_prometheus_have_the_requests_that_wait_for_a_row(

@@ -4,19 +4,19 @@ import asyncio
 import json
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import openai
+import psutil
 import pytest
 
 from glassformer.model import Model
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
-from serving.served import RunningServer, ServerProcess, ServerProcesses, ask
+from serving.served import WAIT_S, RunningServer, ServerProcess, ServerProcesses, ask, until
 
 KEY = "a-key-of-the-tests"
 USER: Any = {"role": "user", "content": "red dog"}
@@ -36,7 +36,7 @@ def test_the_client_against_a_process(server: ServerProcess, models: dict[str, M
         writes(client, models)
         streams(client, models)
         embeds(client, models)
-        raises_errors(client, address)
+        raises_errors(client, server)
         leaves(client, server)
     asyncio.run(writes_at_the_same_time(address, models))
     never_shows_its_key(server)
@@ -89,14 +89,14 @@ def embeds(client: openai.OpenAI, models: dict[str, Model]) -> None:
             assert one.embedding == pytest.approx(vector.tolist(), abs=1e-5)
 
 
-def raises_errors(client: openai.OpenAI, address: str) -> None:
+def raises_errors(client: openai.OpenAI, server: ServerProcess) -> None:
     def raised(kind: type[openai.APIStatusError], call: Callable[[], Any]) -> Any:
         with pytest.raises(kind) as caught:
             call()
         return caught.value
 
     create = client.completions.create
-    with openai.OpenAI(base_url=address, api_key="wrong") as stranger:
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="wrong") as stranger:
         assert raised(openai.AuthenticationError, stranger.models.list).code == "invalid_api_key"
     assert raised(openai.NotFoundError, lambda: create(model="decodr", prompt="a")).code == "model_not_found"
     raised(openai.NotFoundError, lambda: client.models.retrieve("none"))
@@ -112,8 +112,20 @@ def raises_errors(client: openai.OpenAI, address: str) -> None:
     assert error.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError):
         client.completions.create(model="decoder", prompt=[9999], stream=True)
-    with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=1e-4, max_retries=0).completions.create(model="decoder", prompt="a")
+    with stopped(server), pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.1, max_retries=0).completions.create(model="decoder", prompt="a")
+
+
+@contextmanager
+def stopped(server: ServerProcess) -> Iterator[None]:
+    """Let a server answer nothing inside the block."""
+    process = psutil.Process(server.process.pid)
+    process.suspend()
+    until(lambda: process.status() == psutil.STATUS_STOPPED)
+    try:
+        yield
+    finally:
+        process.resume()
 
 
 def leaves(client: openai.OpenAI, server: ServerProcess) -> None:
@@ -123,12 +135,12 @@ def leaves(client: openai.OpenAI, server: ServerProcess) -> None:
         next(iter(stream))
         stream.close()
     request = urllib.request.Request(f"{server.address}/metrics", headers={"authorization": f"Bearer {KEY}"})
-    for _ in range(200):
+
+    def has_no_request() -> bool:
         with urllib.request.urlopen(request, timeout=60) as found:
-            if "glassformer_requests 0.0" in found.read().decode():
-                return
-        time.sleep(0.05)
-    raise AssertionError("requests without a client still run")
+            return "glassformer_requests 0.0" in found.read().decode()
+
+    until(has_no_request)
 
 
 async def writes_at_the_same_time(address: str, models: dict[str, Model]) -> None:
@@ -157,7 +169,7 @@ def never_shows_its_key(server: ServerProcess) -> None:
 
 def ends_with_0(server: ServerProcess) -> None:
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 0
+    assert server.process.wait(WAIT_S) == 0
     assert "Traceback" not in server.log.read_text("utf-8")
 
 
@@ -166,7 +178,7 @@ def running(models: dict[str, Model]) -> Iterator[RunningServer]:
     limits = Limits(max_waiting=1, grace=1)
     found = RunningServer(application({"decoder": models["decoder"]}, limits), limits)
     yield found
-    found.stop()
+    found.close()
 
 
 @pytest.mark.parametrize("is_freed", [True, False])

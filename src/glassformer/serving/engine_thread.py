@@ -109,6 +109,7 @@ class EngineThread:
         except BaseException as error:  # also MemoryError: the requests end, and the server continues
             self._fail(error)
             return
+        self.seen(sum(step.token is not None for step in steps))  # a client that has its answer finds it counted
         pieces: dict[_Reader, list[Piece]] = {}
         for step in steps:
             if step.sample in self._rows:
@@ -117,7 +118,6 @@ class EngineThread:
         for reader, new in pieces.items():
             _send(reader, new)
         self._go_on()
-        self.seen(sum(step.token is not None for step in steps))
 
     def _put(self, step: Step, pieces: dict[_Reader, list[Piece]]) -> None:
         reader, number, row = self._rows[step.sample]
