@@ -58,8 +58,10 @@ def choose_precision(precision: str, model: ModelConfig, device: torch.device) -
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16", "the GPU multiplies in bf16"
         return "fp32", "the GPU has no bf16"
-    if device.type != "cpu" or not processor.this.bfloat16:
-        return "fp32", f"the {'CPU' if device.type == 'cpu' else 'device'} has no bf16 instructions"
+    if device.type != "cpu":
+        return "fp32", "the device has no bf16 instructions"
+    if not processor.this.bfloat16:
+        return "fp32", "the CPU has no bf16 instructions"
     if isinstance(model, RecurrentConfig):
         is_wide = model.d_decoder >= MIN_RECURRENT_WIDTH
     else:
@@ -105,8 +107,10 @@ def choose_compile(
         return setting, ""
     if model.uncompilable:
         return False, f"{model.uncompilable} cannot be compiled"
+    if device.type == "cpu":
+        return False, "no gain on a CPU"
     if device.type != "cuda":
-        return False, f"no gain on {'a CPU' if device.type == 'cpu' else 'this device'}"
+        return False, "no gain on this device"
     if not has_one_shape:
         return False, "the rows are not windows of a text"
     if seconds < LEAST_RATIO * COMPILE_SECONDS:

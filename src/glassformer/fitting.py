@@ -31,8 +31,11 @@ class Fit:
 
     def __str__(self) -> str:
         """Describe the computation for a message."""
-        found = ["activation checkpointing is on"] if self.recomputes else []
-        found += [f"each micro-batch is computed in {self.n_parts:,} parts"] if self.n_parts > 1 else []
+        found = []
+        if self.recomputes:
+            found.append("activation checkpointing is on")
+        if self.n_parts > 1:
+            found.append(f"each micro-batch is computed in {self.n_parts:,} parts")
         return f"{' and '.join(found)}; the result is the same, up to rounding and the masks of dropout"
 
 

@@ -91,8 +91,9 @@ def output_width() -> int | None:
 
 def show(text: str, indent: int | None = None) -> None:
     """Print a result on standard output; on a terminal, wrap its long lines at words (`wrapped`)."""
-    width = output_width()
-    print(text if width is None else wrapped(text, width, indent))
+    if (width := output_width()) is not None:
+        text = wrapped(text, width, indent)
+    print(text)
 
 
 def wrapped(text: str, width: int, indent: int | None = None) -> str:

@@ -32,8 +32,9 @@ class TerminalReporter:
         self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first())
         self.is_quiet = is_quiet
         self.live = self.console.is_terminal and not is_quiet
-        self.cell = Cell() if self.console.is_jupyter and not is_quiet else None
-        self.console = self.cell or self.console
+        self.cell = None
+        if self.console.is_jupyter and not is_quiet:
+            self.console = self.cell = Cell()
         self.bar: Progress | None = None
         self.last_line = 0.0
         self.first: tuple[int, float] | None = None

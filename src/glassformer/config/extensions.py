@@ -72,5 +72,6 @@ def members(kind: Any) -> tuple[Any, ...]:
 
 def own_members(kind: Any) -> tuple[Any, ...]:
     """Return the members of a union without those of other packages, or the type alone."""
-    kind = getattr(kind, "__origin__", kind) if hasattr(kind, "__metadata__") else kind
+    if hasattr(kind, "__metadata__"):  # Annotated
+        kind = kind.__origin__
     return typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)

@@ -147,7 +147,7 @@ def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
             _require_ranges(value, vars(value), f"{prefix}{field.name}.")
         for within in field.metadata.get("ranges", ()):
             if value is not None and not within.holds(value):
-                wrong = format(list(value) if isinstance(value, tuple) else value, within.spec)
+                wrong = format(to_dict(value), within.spec)
                 raise UserError(f"{prefix}{field.name} is {wrong} and must {within.must}")
 
 
@@ -401,7 +401,7 @@ def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
 
 def toml_value(value: Any) -> str:
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'

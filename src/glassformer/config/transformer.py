@@ -439,7 +439,7 @@ class TransformerConfig:
         wrong = [x for x in getattr(positions, "base_pattern", ()) if not (x > 1 or x == 0)]
         if wrong:
             raise UserError(f"model.positions.base_pattern has {wrong[0]:g}: give bases above 1, or 0 for no rotation")
-        scaling = positions.scaling if isinstance(positions, RotaryPositions) else None
+        scaling = getattr(positions, "scaling", None)
         if isinstance(scaling, YarnScaling) and not 0 < scaling.beta_slow < scaling.beta_fast:
             raise UserError(
                 f"model.positions.scaling.beta_slow is {scaling.beta_slow} and must be positive and below beta_fast "

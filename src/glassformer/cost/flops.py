@@ -144,17 +144,14 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
 
     layers = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
     layers += config.n_layers * (1 + (config.cell == "lstm")) * w.has_bridge * config.d_memory * d
-    looks = 0
+    looks, n_contexts = 0, 1
     if not isinstance(attention, NoAttention):
         of_query, of_source = _single_head_matrices(config, attention)
         layers += n * of_query + s * of_source
-        # A score is a dot product of width d_attention, or d where the query is not projected (dot, general).
-        d_score = w.d_attention if attention.score in ("additive", "scaled_dot") else d
-        looks = n * s * (d_score + w.d_context)
+        looks, n_contexts = n * s * (w.d_attention + w.d_context), n
     if isinstance(attention, AttendAfter):
         layers += n * (w.d_context + d) * d
     elif attention.deep_output:
-        n_contexts = 1 if isinstance(attention, NoAttention) else n
         layers += 2 * e * (n * (d + e) + n_contexts * w.d_context)
     return _doubled(shape.n_rows, layers, looks, n * config.d_readout * config.vocab_size)
 

@@ -172,13 +172,13 @@ class Search:
         "estimate" compares the live hypothesis at its present length. The other rules compare its largest possible
         score: log p only decreases, and the penalty is largest at the shortest or at the longest remaining length.
         """
-        is_whole_beam = self.replaces_finished and self.config.early_stopping != "never"
-        n_needed = self.config.beam if is_whole_beam else self.n_best
+        ids, log_prob = live
+        n_needed, lengths = self.n_best, [len(ids) + 1, limit]
+        if self.replaces_finished and self.config.early_stopping != "never":
+            n_needed, lengths = self.config.beam, [len(ids)]  # the whole beam
         scores = sorted((h.score for h in finished), reverse=True)
         if len(scores) < n_needed or self.config.early_stopping == "full":
             return len(scores) >= n_needed
-        ids, log_prob = live
-        lengths = (len(ids),) if is_whole_beam else (len(ids) + 1, limit)
         return log_prob / max(length_penalty(n, self.config) for n in lengths) <= scores[n_needed - 1]
 
 

@@ -81,7 +81,7 @@ def looked_up(ids: Ids, n_tokens: int, longest: int = 3) -> list[int]:
     [5, 6, 5, 6, 5]
     """
     begin, most = len(ids), 0
-    for end in range(len(ids) - 1, 0, -1) if n_tokens else ():  # an occurrence ends before `end`
+    for end in range(len(ids) - 1, 0, -1):  # an occurrence ends before `end`
         if ids[end - 1] == ids[-1]:
             n = 1
             while n < min(longest, end) and ids[end - 1 - n] == ids[-1 - n]:

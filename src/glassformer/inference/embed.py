@@ -51,8 +51,7 @@ class Embedder:
     @property
     def max_len(self) -> int:
         """Largest number of tokens of a text; a longer one is cut."""
-        cut = self.head.max_tokens if isinstance(self.head, VectorHead) else 0
-        return cut or self.config.max_len
+        return getattr(self.head, "max_tokens", 0) or self.config.max_len
 
     def embed(self, texts: Sequence[str], log: Log) -> Vectors:
         """Return a vector for each text (N, D); `log` receives the number of cut texts."""

@@ -170,7 +170,7 @@ class Engine:
 
     def add(self, request: Request) -> list[Sample]:
         """Add a request; return its rows, whose ids the next steps give."""
-        rows = rows_of([request.ids], request.settings, [request.source] if request.source else ())
+        rows = rows_of([request.ids], request.settings, [request.source])
         samples = [Sample(request, row, dict(request.penalties.bias)) for row in rows]
         self._waiting.append(_Unread(request, samples))
         return samples

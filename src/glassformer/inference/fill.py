@@ -192,16 +192,16 @@ def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Se
     >>> print(*(words[i] for i in restore_spans([2, 0, 6, 1], [0, 3, 4, 5, 1, 7], sentinel_ids=[0, 1])))
     the cat sat on the mat
     """
-    spans: dict[int, list[int]] = {}
+    spans: dict[int, list[int]] = {sentinel: [] for sentinel in sentinel_ids}
     latest: list[int] = []
     for token in target:
-        if token in sentinel_ids:
-            latest = spans.setdefault(token, [])
+        if token in spans:
+            latest = spans[token]
         else:
             latest.append(token)
     row: list[int] = []
     for token in source:
-        row += spans.get(token, []) if token in sentinel_ids else [token]
+        row += spans.get(token, [token])
     return row
 
 

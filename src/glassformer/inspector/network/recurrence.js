@@ -19,7 +19,7 @@ import { add, beside, columns, linear, map, multiply, scoped, tapped, widthOf, z
  * @param {Tensor} fromState U h + b'
  * @returns {LayerState}
  */
-function rnnStep(fromInput, fromState) {
+export function rnnStep(fromInput, fromState) {
   return [map(add(fromInput, fromState), Math.tanh)];
 }
 
@@ -33,7 +33,7 @@ function rnnStep(fromInput, fromState) {
  * @param {Tap} [tap] receives r as "reset", z as "keep" and n as "new"
  * @returns {LayerState}
  */
-function gruStep(fromInput, fromState, [hidden], tap = null) {
+export function gruStep(fromInput, fromState, [hidden], tap = null) {
   const [ofReset, ofKeep, ofNew] = thirds(fromInput);
   const [stateReset, stateKeep, stateNew] = thirds(fromState);
   const reset = tapped(tap, "reset", map(add(ofReset, stateReset), sigmoid));
@@ -58,7 +58,7 @@ function thirds(x) {
  * @param {Tap} [tap] receives i as "write", f as "keep", g as "new", o as "read" and c' as "cell"
  * @returns {LayerState}
  */
-function lstmStep(fromInput, fromState, [, cell], tap = null) {
+export function lstmStep(fromInput, fromState, [, cell], tap = null) {
   const [sums, width] = [add(fromInput, fromState), widthOf(cell)];
   const gate = (/** @type {number} */ i, /** @type {string} */ name, /** @type {(x: number) => number} */ f) =>
     tapped(tap, name, map(columns(sums, i * width, (i + 1) * width), f));
