@@ -14,7 +14,7 @@ from glassformer.config import transformer as c
 from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
-from glassformer.kernels.score_rules import scale_or_default
+from glassformer.kernels.attention import scale_or_default
 from glassformer.models import recurrent_stacks as r
 from glassformer.models.blocks import Block, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.heads import (
