@@ -1,8 +1,10 @@
 """The measurements of `make gpu` share their time, and write one record."""
 
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,19 +58,38 @@ def test_the_parts_on_a_gpu_fit_in_the_time() -> None:
         assert part.most - gpu.CLOSING_SECONDS > 0 or "SECONDS" not in part.words
 
 
-def test_a_part_is_stopped_with_its_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def runs(process: int) -> bool:
+    """Return False for a process that has ended; it may disappear during the question."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
+
+
+def test_a_part_is_stopped_with_its_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu, path = load("gpu"), tmp_path / "child"
+
+    class Timer(threading.Timer):
+        """A timer whose time begins when the part has printed its line and started its process."""
+
+        def run(self) -> None:
+            while not (path.exists() and path.read_text()) and not self.finished.wait(0.01):
+                pass
+            super().run()
+
+    monkeypatch.setattr(gpu, "threading", SimpleNamespace(Event=threading.Event, Timer=Timer))
     code = (
         "import subprocess, sys\n"
+        "print('a line')\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         f"open({str(path)!r}, 'w').write(str(child.pid))\n"
-        "print('a line')\n"
         "child.wait()\n"
     )
-    status, lines = gpu.launch(gpu.Part("sleeps", ("-c", code), 0, 0), 2.0, tmp_path / "none")
+    status, lines = gpu.launch(gpu.Part("sleeps", ("-c", code), 0, 0), 0.1, tmp_path / "none")
     assert status is None and lines == ["a line"] and "a line" in capsys.readouterr().out
-    child, deadline = Path(f"/proc/{int(path.read_text())}/stat"), time.monotonic() + 60
-    while child.exists() and child.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+    deadline = time.monotonic() + 60
+    while runs(int(path.read_text())):
         assert time.monotonic() < deadline, "the process of the part still runs"
         time.sleep(0.01)
     words = ("-c", "import sys; print(*sys.argv[1:]); sys.exit(3)", "SECONDS", "JSON")

@@ -50,6 +50,7 @@ def test_a_closed_gallery_saves_the_training(gallery: Gallery) -> None:
     inspector = Inspector(None, gallery=gallery)
     folder = inspector.train("second")["gallery"][1]["folder"]
     while not inspector.live(folder=folder)["lines"]:
+        assert gallery.is_training("second"), "the training has ended by itself"
         time.sleep(0.1)
     assert gallery.list()[1]["max_steps"] == 100_000
     gallery.close()
