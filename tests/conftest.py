@@ -23,6 +23,8 @@ torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another
 os.fsync = os.fstat
 import processors  # noqa: E402, in this folder
 
+WAIT_MS = 180_000
+"""Bound of every wait in a browser: only a page that hangs reaches it, on a busy machine too."""
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """Programs for the tests of pages; the first one, which has no windows, starts in half the processor time."""
 
@@ -116,8 +118,9 @@ def window() -> Iterator["BrowserContext"]:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
     options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=options)
+        started = playwright.chromium.launch(executable_path=program, args=options, timeout=WAIT_MS)
         opened = started.new_context()
+        opened.set_default_timeout(WAIT_MS)
         opened.new_page()  # a window closes with its last tab
         yield opened
         started.close()

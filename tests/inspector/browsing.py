@@ -14,8 +14,6 @@ from glassformer.model import Model
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page
 
-WAIT_MS = 180_000
-"""Bound of every wait for a condition: only a page that hangs reaches it, on a busy machine too."""
 READY = "#tokens .token:visible, #panels .card:visible"
 """Selector of what the page shows when it has loaded."""
 TEXT = "abc de fgh"
@@ -92,11 +90,11 @@ class Visit:
     def settle(self) -> None:
         """Wait until no panel waits for the server and all changes are drawn; hidden tabs draw slowly."""
         self.page.bring_to_front()
-        self.page.wait_for_function(CALM, timeout=WAIT_MS)
+        self.page.wait_for_function(CALM)
 
     def until(self, condition: str, argument: Any = None) -> None:
         """Wait for a condition in JavaScript."""
-        self.page.wait_for_function(condition, arg=argument, timeout=WAIT_MS)
+        self.page.wait_for_function(condition, arg=argument)
 
     def open_tab(self, title: str) -> None:
         """Choose a panel and wait for it."""
@@ -188,7 +186,6 @@ def visits(window: "BrowserContext", ready: str = READY) -> Iterator[Open]:
         address: str, *, refusals: bool = False, width: int = 1280, height: int = 800, scheme: Scheme = "light"
     ) -> Visit:
         found = Visit(window.new_page(), expects_refusals=refusals)
-        found.page.set_default_timeout(WAIT_MS)
         found.page.set_viewport_size({"width": width, "height": height})
         found.page.emulate_media(color_scheme=scheme)
         found.listen()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from glassformer.model import Model
-from inspector.browsing import TEXT, WAIT_MS, Visit, hash_of, visits
+from inspector.browsing import TEXT, Visit, hash_of, visits
 from inspector.conftest import Serve
 from inspector.direct import Inspector
 
@@ -39,13 +39,13 @@ def test_two_texts_show_the_same_panel_and_two_models_the_same_text(
         box = pair.page.locator(f'iframe[title="{title} page"]').bounding_box()
         assert box is not None and box["height"] > 600, "a page has the height of the window"
         tokens = side(pair, title, "#tokens .token")
-        tokens.first.wait_for(timeout=WAIT_MS)
+        tokens.first.wait_for()
         assert side(pair, title, "#input textarea").input_value() == text
     side(pair, "first", '[role="tab"]:text-is("Logit lens")').click()
     chosen = '[role="tab"][aria-selected="true"]'
-    side(pair, "second", f'{chosen}:text-is("Logit lens")').wait_for(timeout=WAIT_MS)
+    side(pair, "second", f'{chosen}:text-is("Logit lens")').wait_for()
     side(pair, "second", '[role="tab"]:text-is("Attention")').click()
-    side(pair, "first", f'{chosen}:text-is("Attention")').wait_for(timeout=WAIT_MS)
+    side(pair, "first", f'{chosen}:text-is("Attention")').wait_for()
     assert side(pair, "second", "#input textarea").input_value() == OTHER
 
     other = tmp_path / "other"
@@ -57,7 +57,7 @@ def test_two_texts_show_the_same_panel_and_two_models_the_same_text(
     pair.page.get_by_label("same text").check()
     bar.locator("input").fill(str(other))
     bar.get_by_role("button", name="Open").click()
-    side(pair, "second", '.header-facts span:text-is("encoder")').wait_for(timeout=WAIT_MS)
+    side(pair, "second", '.header-facts span:text-is("encoder")').wait_for()
     assert side(pair, "first", '.header-facts span:text-is("decoder")').count() == 1
     for title in ("first", "second"):
         assert side(pair, title, "#input textarea").input_value() == TEXT
