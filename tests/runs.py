@@ -40,6 +40,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import Evaluation, Silent
 from glassformer.store import checkpoint
+from glassformer.training import signals
 from glassformer.training.host import Host
 from glassformer.training.loop import Trainer
 from glassformer.training.step import TrainStep
@@ -118,7 +119,9 @@ class Recording(Silent):
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, step: int, which: signal.Signals = signal.SIGTERM) -> None:
-    """Send the process a signal in the middle of the step that follows `step`."""
+    """Send the process a signal in the middle of the step that follows `step`; the step is never abandoned."""
+    monkeypatch.setattr(signals, "GRACE", 600.0)
+    monkeypatch.setattr(signals, "LATE", 600.0)
     one_step = Trainer._one_step
 
     def stopped(trainer: Trainer) -> Any:

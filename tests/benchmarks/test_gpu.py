@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -57,6 +58,13 @@ def test_the_parts_on_a_gpu_fit_in_the_time() -> None:
         assert part.most - gpu.CLOSING_SECONDS > 0 or "SECONDS" not in part.words
 
 
+def runs(process: int) -> bool:
+    """Return False for a process that has ended; it may disappear during the question."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
+
+
 def test_a_part_is_stopped_with_its_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,8 +88,8 @@ def test_a_part_is_stopped_with_its_processes(
     )
     status, lines = gpu.launch(gpu.Part("sleeps", ("-c", code), 0, 0), 0.1, tmp_path / "none")
     assert status is None and lines == ["a line"] and "a line" in capsys.readouterr().out
-    child, deadline = Path(f"/proc/{int(path.read_text())}/stat"), time.monotonic() + 60
-    while child.exists() and child.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+    deadline = time.monotonic() + 60
+    while runs(int(path.read_text())):
         assert time.monotonic() < deadline, "the process of the part still runs"
         time.sleep(0.01)
     words = ("-c", "import sys; print(*sys.argv[1:]); sys.exit(3)", "SECONDS", "JSON")

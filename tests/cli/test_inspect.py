@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,14 @@ from typing import Any
 import pytest
 
 from cli.conftest import Glassformer
+from glassformer.inspector import server
+from glassformer.inspector.inspector import Inspector
 from glassformer.reporting import Outcome
 from runs import write_text
 
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]
+WAIT_S = 300
+"""Bound of every wait. The process of a page beside a training gives way to all others on a busy machine."""
 
 
 @pytest.fixture
@@ -47,13 +52,13 @@ def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Start]:
 def asked(address: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address + path, data, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         return json.load(answer)
 
 
 def test_the_page_is_served_until_ctrl_c(trained: Outcome, start: Start) -> None:
     process, address = start("inspect", trained.folder, "--text", "abc de", "--port", 0, "--no-browser")
-    with urllib.request.urlopen(address, timeout=60) as answer:
+    with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
         assert b"<!doctype html>" in answer.read().lower()
     card = asked(address, "api/model")
     assert asked(address, "api/session")["model"] == card["model"]
@@ -61,7 +66,7 @@ def test_the_page_is_served_until_ctrl_c(trained: Outcome, start: Start) -> None
     run = asked(address, "api/run", {"text": "abc de"})
     assert len(run["target"]) > 2
     os.killpg(process.pid, signal.SIGINT)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=WAIT_S)[0]
     assert process.returncode == 0 and "Traceback" not in output
 
 
@@ -80,8 +85,8 @@ def test_a_training_is_shown_from_its_start(start: Start, tmp_path: Path, tiny_r
         "--inspect",
     ]
     process, address = start("train", tiny_recipe, *words)
-    deadline = time.monotonic() + 120
-    while not asked(address, "api/live")["checkpoints"]:
+    deadline = time.monotonic() + WAIT_S
+    while asked(address, "api/live")["model_step"] is None:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert asked(address, "api/open", {})["kind"] == "decoder"
@@ -91,8 +96,20 @@ def test_a_training_is_shown_from_its_start(start: Start, tmp_path: Path, tiny_r
     assert asked(address, "api/live")["lines"][-1]["step"] == 40
     assert process.poll() is None, "the page stays open"
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
+
+
+def test_a_checkpoint_that_is_not_published_yet_is_waited_for(
+    glassformer: Glassformer, trained: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page may start in the moment between the two."""
+    folder, shown = tmp_path / "run", list[Inspector]()
+    shutil.copytree(trained.folder / "checkpoints", folder / "checkpoints")
+    monkeypatch.setattr(server, "serve", lambda inspector, *given, **more: shown.append(inspector) or 0)
+    monkeypatch.setattr(os, "nice", lambda more: more)
+    assert glassformer("inspect", folder, "--wait").code == 0
+    assert shown[0].folder == folder and not shown[0].models
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_rotary_fraction_without_whole_pairs_is_refused(d_head: int, fraction:
         turned(d_head, fraction)
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=60)
 @given(d_head=st.integers(1, 40), fraction=st.floats(0, 1))
 def test_accepted_rotary_positions_turn_whole_pairs(d_head: int, fraction: float) -> None:
     try:

@@ -27,7 +27,7 @@ from glassformer.tokenization import padding
 Documents = Callable[..., TokenFile]
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=30).filter(lambda lengths: max(lengths) >= 2)
 SAMPLERS = [Windows, Epochs, Packed]
-properties = settings(max_examples=100, derandomize=True, deadline=None)
+properties = settings(max_examples=100)
 
 
 def token_file(lengths: list[int]) -> TokenFile:

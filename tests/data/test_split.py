@@ -69,7 +69,7 @@ def assert_every_size_is_held_out(weights: list[int], chosen: Collection[int], f
             assert abs(held - fraction * sum(weights[unit] for unit in units)) <= 2 * largest
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200)
 @given(MIXTURES, FRACTIONS, SEEDS)
 def test_every_size_is_held_out_at_its_share(kinds: list[tuple[int, int]], fraction: float, seed: int) -> None:
     weights = mixture(kinds, random.Random(seed))
@@ -79,7 +79,7 @@ def test_every_size_is_held_out_at_its_share(kinds: list[tuple[int, int]], fract
     assert abs(sum(weights[unit] for unit in chosen) - fraction * sum(weights)) <= max(weights)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=40), FRACTIONS, st.data())
 def test_units_for_training_are_never_held_out(counts: list[int], fraction: float, data: st.DataObject) -> None:
     training = data.draw(st.sets(st.sampled_from(range(len(counts))), min_size=1))
@@ -101,7 +101,7 @@ def test_poems_among_books_are_held_out_at_their_share(n_long: int, n_short: int
         assert part is not None and part.n_characters == 20_000 * n_long and part.content in hashes[:n_long]
 
 
-@settings(max_examples=80, derandomize=True, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=40), FRACTIONS, SEEDS)
 def test_keys_keep_the_share_and_do_not_depend_on_the_order(counts: list[int], fraction: float, seed: int) -> None:
     keys = [f"key {number}" for number, count in enumerate(counts) for _ in range(count)]
@@ -112,7 +112,7 @@ def test_keys_keep_the_share_and_do_not_depend_on_the_order(counts: list[int], f
     assert held_out_keys(keys, fraction) == chosen
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=3),
     FRACTIONS,
@@ -142,7 +142,7 @@ def test_a_key_with_many_records_does_not_end_the_search() -> None:
         assert len(chosen) in (85, 86) and f"often {draw}" not in chosen
 
 
-@settings(max_examples=80, derandomize=True, deadline=None)
+@settings(max_examples=80)
 @given(MIXTURES, FRACTIONS, st.integers(0, 3), SEEDS)
 def test_documents_keep_the_share(kinds: list[tuple[int, int]], fraction: float, n_copies: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -212,7 +212,7 @@ def test_a_document_is_cut_at_a_paragraph_or_a_line_if_possible(
     assert exact or large.removesuffix(part).endswith(between)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 3000), min_size=2, max_size=12), FRACTIONS, st.integers(1, 200))
 def test_no_character_is_lost_and_none_is_on_both_sides(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], fraction: float, piece: int

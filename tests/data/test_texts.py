@@ -202,7 +202,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(WORDS, max_size=60), st.integers(1, 7))
 @example(["a", " ", "\n", "\x1c", "b"], 9)  # white space for Python, not for the tokenizers
 @example(["a", "\n", "\n", " ", "b"], 9)
@@ -234,7 +234,7 @@ def test_a_long_document_without_line_ends_is_searched_once(monkeypatch: pytest.
 SPACES = st.tuples(st.sampled_from(["", " ", "\n", "\u00a0", "\x1c "]), st.sampled_from([" ", "\t", "\r"]))
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(SPACES.map("".join), st.sampled_from(["a", "don't", "12", ".", "漢"])), max_size=30))
 def test_pieces_cut_between_words_keep_the_chunks(
     words: list[tuple[str, str]],

@@ -312,7 +312,7 @@ tokens.prepare(Corpus([sys.argv[1]]), tokenizer, tokens.TokenCache(Path(sys.argv
 def test_an_interrupted_preparation_leaves_no_process_and_no_files(write: Write, cache: Path) -> None:
     path = write("a.txt", "text\n" * 200_000)
     command = [sys.executable, "-c", INTERRUPTED, path, cache]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True, timeout=300)
     assert ran.returncode == -signal.SIGINT and ran.stderr.count("Traceback") == 1
     assert ran.stderr.endswith("KeyboardInterrupt\n")  # all processes that could write here have ended
     assert list(cache.iterdir()) == []

@@ -95,7 +95,7 @@ def test_the_size_of_a_batch_is_bounded_by_tokens_and_by_logits(monkeypatch: pyt
     assert max(len(rows) for rows in evaluation_rows(text, 8, 19, False)) == 1
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 60), st.integers(1, 20), st.integers(1, 7))
 def test_every_target_is_in_exactly_one_window(n: int, context: int, batch_size: int) -> None:
     text = TokenFile("the text", np.arange(n, dtype=np.uint16), np.array([0]), n, n)
@@ -155,7 +155,7 @@ def test_units() -> None:
     assert math.isfinite(EvaluationSums(nats=1e6, n_targets=10).report().perplexity)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100)
 @given(st.text("ab", max_size=12), st.text("ab", max_size=12))
 def test_the_longest_overlap_equals_an_exhaustive_search(text: str, corpus: str) -> None:
     stretches = [text[i:j] for i in range(len(text)) for j in range(i + 1, len(text) + 1) if text[i:j] in corpus]

@@ -37,7 +37,7 @@ def recursive_distance(a: Sequence[str], b: Sequence[str]) -> int:
     return distance(len(a), len(b))
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(words, words, words)
 def test_edit_distance_follows_its_definition_and_is_a_metric(a: list[str], b: list[str], c: list[str]) -> None:
     assert edit_distance(a, b) == recursive_distance(a, b) == edit_distance(b, a)
@@ -93,7 +93,7 @@ def test_lowercased_normalised_tokens(lang: str, plain: str, tokens: str) -> Non
     assert lc_norm_tok(tokens, lang) == tokens, "a second call must not change tokens"
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.sampled_from(["The", "man's", "dogs'", "don't", '"Yes"', "T-Shirt,", "a&b", "3.5", "(x)", "so!"]), min_size=1
@@ -123,7 +123,7 @@ def test_error_rate_by_hand() -> None:
     assert error_rate([list("abc")], [[["d"]]]) == 300, "insertions count"
 
 
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(words, st.lists(words.filter(bool), min_size=1, max_size=4))
 def test_error_rate_does_not_depend_on_the_order_of_references(hypothesis: list[str], texts: list[list[str]]) -> None:
     rate = error_rate([hypothesis], [texts])

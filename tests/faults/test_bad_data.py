@@ -1,6 +1,7 @@
 """Bad data: all bytes are either read correctly or refused by a sentence that names the place (fault 20)."""
 
 import json
+import os
 import random
 import shutil
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.hostile import refused
+from faults.hostile import WITHIN_S, refused
 from faults.tally import count, record
 from glassformer import api
 from glassformer.config.run import LabelData, PairData
@@ -113,9 +114,9 @@ def test_fault_20_a_line_of_10_mb_is_read_whole(tmp_path: Path, suffix: str, wor
     line = ("ab cd " * (n // 6)).strip() if words else "ab" * (n // 2)
     path = tmp_path / f"data{suffix}"
     path.write_bytes(written(suffix, [line]))
-    begin = time.monotonic()
+    begin = time.process_time()
     (found,) = READERS[suffix][0](path)
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < WITHIN_S
     if suffix in (".txt", ".jsonl"):
         assert found == line + ("\n" if suffix == ".txt" else "")
     elif suffix == ".tsv":
@@ -125,13 +126,18 @@ def test_fault_20_a_line_of_10_mb_is_read_whole(tmp_path: Path, suffix: str, wor
     record(20, 1, 1, "none")
 
 
+def seconds_of_processor() -> float:
+    """Return the time of this process and of its ended children."""
+    return sum(os.times()[:4])
+
+
 def test_fault_20_a_line_of_10_mb_becomes_tokens(tmp_path: Path) -> None:
     path = tmp_path / "data.txt"
     path.write_text("ab" * 5_000_000)
     tokenizer = Tokenizer.train(["abab ab"], vocab_size=270, min_frequency=1)
-    begin = time.monotonic()
+    begin = seconds_of_processor()
     splits = prepare(Corpus([path]), tokenizer, TokenCache(tmp_path / "cache"))
-    assert time.monotonic() - begin < 60
+    assert seconds_of_processor() - begin < 60
     assert splits.train.n_bytes + splits.valid.n_bytes == 10_000_000
     assert tokenizer.decode(splits.valid.ids.tolist()) == "ab" * 500_000
     record(20, 1, 1, "none")

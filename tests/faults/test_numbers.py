@@ -4,7 +4,6 @@ import json
 import math
 import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,13 +113,12 @@ def test_13_a_checkpoint_in_the_background_leaves_the_bad_batch(
     run = tiny_run(
         write_text(tmp_path), grad_accumulation=2, checkpoint_every=5, on_nonfinite="skip", background_saving=True
     )
-    real_clean, real_save, is_clean = checkpoint.clean, tensors.save_tensors, threading.Event()
+    real_clean, real_save = checkpoint.clean, tensors.save_tensors
+    is_written, is_clean = threading.Event(), threading.Event()
 
     def late_clean(folder: Path) -> None:
-        until = time.monotonic() + 1
         is_saving = threading.current_thread().name == "saving"
-        while is_saving and time.monotonic() < until and not [*folder.glob(".bad-batch-*")]:
-            time.sleep(0.01)
+        assert not is_saving or is_written.wait(60)
         real_clean(folder)
         if is_saving:
             is_clean.set()
@@ -128,6 +126,7 @@ def test_13_a_checkpoint_in_the_background_leaves_the_bad_batch(
     def slow_save(values: Any, path: Path) -> None:
         real_save(values, path)
         if "bad-batch" in path.name:
+            is_written.set()
             assert is_clean.wait(60)
 
     monkeypatch.setattr(checkpoint, "clean", late_clean)

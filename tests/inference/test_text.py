@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from glassformer.inference.text import StopWatch
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300)
 @given(
     st.text("abc", max_size=14),
     st.lists(st.text("abc", max_size=4), max_size=3),

@@ -134,8 +134,12 @@ def test_a_model_of_the_gallery_is_opened(models: dict[str, Model], serve: Serve
     assert found.page.locator(".gallery-card").count() == 2 and not found.page.locator("#tokens").is_visible()
 
 
-def test_a_run_before_its_first_checkpoint_shows_its_training(serve: Serve, visit: Open, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+def test_a_run_before_its_first_checkpoint_shows_its_training(
+    models: dict[str, Model], serve: Serve, visit: Open, tmp_path: Path
+) -> None:
+    """The page opens the model when the run publishes its first checkpoint, some time after it is complete."""
+    folder, finished = tmp_path / "run", models["decoder"].folder
+    assert finished is not None
     folder.mkdir()
     (folder / "run.toml").write_text(to_toml(to_dict(tiny_run(write_text(tmp_path)))))
     log = folder / "metrics.jsonl"
@@ -150,6 +154,14 @@ def test_a_run_before_its_first_checkpoint_shows_its_training(serve: Serve, visi
             file.write('{"step": 12, "train/loss": 2.5}\n')
         found.until("() => document.querySelector('.live-facts').textContent.includes('12 of 20')")
         assert found.cells("Loss")[-1] == ["12", "2.5"]
+        shutil.copytree(checkpoint.path_of(finished, 10), checkpoint.path_of(folder, 10))
+        for _ in range(2):  # the second question is asked after that
+            with found.page.expect_response("**/api/live?since=0"):
+                pass
+        assert found.page.locator("h2", has_text="Waiting for the first checkpoint").count() == 1
+        publish(checkpoint.path_of(folder, 10), folder, 10)
+        found.tokens("target").first.wait_for()
+    assert "step 10" in found.page.locator("#header").inner_text()
 
 
 def test_the_newest_model_of_a_run_is_offered_in_all_panels(

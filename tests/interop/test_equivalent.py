@@ -77,7 +77,7 @@ def test_a_model_in_the_right_form_is_unchanged(recast: Callable[..., Recast]) -
 LAYER_NORM_FAMILIES = ("GPT-2", "BERT", "RoBERTa", "DistilBERT", "BART", "Marian")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(LAYER_NORM_FAMILIES), st.sets(st.sampled_from(SCALES_AND_BIASES)))
 def test_any_combination_of_scales_and_biases_may_be_missing(name: str, missing: set[str]) -> None:
     """Each family with layernorm has an equal recast model for every subset of missing scales and biases."""

@@ -120,7 +120,7 @@ def test_export_of_models_of_labels(tmp_path: Path, name: str) -> None:
     torch.testing.assert_close(found[rows], expected[rows], rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 8), st.sampled_from(["mean", "first"]), st.integers(0, 2**31), st.floats(0.01, 100))
 def test_a_linear_classifier_equals_one_with_a_gelu_pooler(
     n_labels: int, pooling: Any, seed: int, scale: float

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import GPT, LLAMA, random_inputs, random_model
@@ -25,7 +25,6 @@ from glassformer.store.model_directory import weights_of
 from interop.family_configs import FAMILY_CONFIGS
 
 
-@settings(deadline=None)  # the first random tensor of a process is slow
 @given(
     rows=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     width=st.integers(1, 4),

@@ -119,7 +119,7 @@ def test_context_and_gradients_equal_the_reference(
     assert len(graphs) == 2, "one for the blocks, one for the context"
 
 
-@settings(max_examples=25, derandomize=True, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_packed_rows_equal_the_reference(data: st.DataObject) -> None:
     """One to three blocks; documents need not be contiguous."""

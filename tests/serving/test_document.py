@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from glassformer.serving.limits import Limits
 from serving.conftest import Serve
-from serving.served import ask
+from serving.served import WAIT_S, ask
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -46,8 +46,6 @@ def test_made_up_requests_find_no_failure(mode: GenerationMode, serve: Serve) ->
         @seed(1)
         @settings(
             max_examples=N_CASES,
-            deadline=None,
-            database=None,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.generate],
         )
@@ -57,7 +55,7 @@ def test_made_up_requests_find_no_failure(mode: GenerationMode, serve: Serve) ->
             if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
                 chosen = [name for part, name in MODELS.items() if part in case.path]
                 case.body["model"] = [*chosen, "decoder"][0]
-            answer = case.call_and_validate(excluded_checks=[positive_data_acceptance])
+            answer = case.call_and_validate(excluded_checks=[positive_data_acceptance], timeout=WAIT_S)
             n_answered += answer.status_code == 200
 
         check()

@@ -36,7 +36,7 @@ def test_the_example_of_the_paper_gives_its_merges() -> None:
     assert learned.merges == [("e", "s"), ("t", "␣"), ("es", "t␣"), ("l", "o"), ("lo", "w")]
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CHUNKS, st.integers(12, 40), st.integers(1, 4))
 def test_the_fast_learner_equals_the_reference(chunks: dict[str, int], vocab_size: int, min_frequency: int) -> None:
     fast = learn_bpe(chunks, vocab_size=vocab_size, min_frequency=min_frequency)
@@ -91,7 +91,7 @@ def greatest_pairs(chunks: dict[bytes, int], n_merges: int) -> list[tuple[bytes,
     return merges
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CHUNKS, st.integers(1, 30))
 def test_pitfall_26_the_greatest_of_equally_frequent_pairs_is_merged_on_request(
     chunks: dict[str, int], n_merges: int
@@ -215,7 +215,7 @@ def test_longest_match_takes_a_line_of_many_different_characters() -> None:
     assert longest_match(line, dict.fromkeys(line, 1), "?") == list(line)
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.text("abc", max_size=30),
     st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(0, 5), min_size=1),

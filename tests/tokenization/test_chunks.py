@@ -34,7 +34,7 @@ def ids_of_library(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("scheme", SPLIT)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(text=MIXED)
 def test_chunks_equal_those_of_the_library(scheme: Scheme, text: str) -> None:
     split = pipeline(scheme).chunks
@@ -44,7 +44,7 @@ def test_chunks_equal_those_of_the_library(scheme: Scheme, text: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", SPLIT)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(texts=st.lists(st.one_of(MIXED, SPACED), max_size=4))
 def test_the_chunks_of_words_are_those_of_the_text(scheme: Scheme, texts: list[str]) -> None:
     splitter, text = Splitter(scheme), BORDER.join(texts)
@@ -53,7 +53,7 @@ def test_the_chunks_of_words_are_those_of_the_text(scheme: Scheme, texts: list[s
     assert [chunk for word in words for chunk in splitter.split(word)] == splitter.split(text)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(texts=st.lists(st.one_of(MIXED, SPACED), max_size=4))
 def test_ids_of_any_text_equal_those_of_the_library(texts: list[str], with_and_without_merges: list[Tokenizer]) -> None:
     for tokenizer in with_and_without_merges:

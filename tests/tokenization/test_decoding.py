@@ -18,7 +18,7 @@ Trained = dict[Scheme, Tokenizer]
 TEXT = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
 
 
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_pitfall_27_bytes_are_lossless(only_bytes: Tokenizer, text: str) -> None:
     assert only_bytes.decode(only_bytes.encode(text)) == text

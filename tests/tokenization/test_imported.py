@@ -57,7 +57,7 @@ def test_byte_level_vocabularies_without_all_bytes(
 
     texts = st.text(max_size=40) | st.text([chr(i) for i in range(256)], max_size=40)
     without_special = texts.filter(lambda text: not any(token in text for token in ours.special_tokens))
-    given(without_special)(settings(max_examples=200, database=None, deadline=None)(check))()
+    given(without_special)(settings(max_examples=200)(check))()
     for text in plain([*mixed_lines[:100], *documents[20:30]], list(ours.special_tokens)):
         check(text)
     assert counts["with missing bytes"] > 100 and counts["texts"] > 250

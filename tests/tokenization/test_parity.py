@@ -61,7 +61,7 @@ def test_merges_equal_the_tokenizers_library(scheme: Scheme, documents: list[str
     assert ours.vocab_size == 2000
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     lines=st.lists(st.text("ab", min_size=1, max_size=30) | st.text("abcd é\n", min_size=1, max_size=20), min_size=1),
     vocab_size=st.integers(12, 60),

@@ -112,7 +112,7 @@ if sys.argv[1:] == ["killed"]:
 def test_a_script_without_a_guard_runs_once_and_workers_end_with_it(tmp_path: Path, arguments: list[str]) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
-    ran = subprocess.run([sys.executable, path, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, path, *arguments], capture_output=True, text=True, timeout=300, check=False)
     # the workers have the same standard error, so this call returned after their end
     assert (ran.returncode, ran.stdout, ran.stderr) == (-9 if arguments else 0, "once\n", "")
 

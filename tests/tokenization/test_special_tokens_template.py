@@ -30,7 +30,7 @@ def assert_same(rust: tokenizers.Tokenizer, frames: Frames, first: str, second: 
     assert frames.pair.around_pair(a, b) == (pair.ids, pair.type_ids)
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(PIECES, min_size=2, max_size=6), TEXTS, TEXTS)
 def test_any_template_is_read_as_the_library_reads_it_or_is_refused(
     pieces: list[tuple[str, int]], first: str, second: str
@@ -46,7 +46,7 @@ def test_any_template_is_read_as_the_library_reads_it_or_is_refused(
     assert_same(rust, frames, first, second)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100)
 @given(AROUND, AROUND, AROUND, st.integers(0, 1), st.integers(0, 1), TEXTS, TEXTS)
 def test_every_template_with_a_before_b_is_read(
     before: list[str], between: list[str], after: list[str], middle: int, last: int, first: str, second: str

@@ -21,7 +21,7 @@ from glassformer.config.train import (
 )
 from glassformer.training.schedules import Plateau, PlateauState, cosine, inverse_sqrt, schedule_factor
 
-few = settings(derandomize=True, max_examples=60, deadline=None)
+few = settings(max_examples=60)
 ratios = st.floats(0, 1)
 warmups = st.integers(0, 30)
 configs = st.one_of(

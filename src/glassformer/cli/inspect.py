@@ -15,8 +15,8 @@ from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
 from glassformer.inspector.listener import is_loopback
-from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked
+from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.tasks.requirements import require_inputs
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def main(
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
     folder = files.as_path(directories[0], "DIR") if directories else None
     is_training = folder is not None and is_locked(folder)
-    waits = stored.checkpoint is None and (wait or is_training) and not (folder and checkpoint.steps(folder))
+    has_model = folder is not None and (folder / MANIFEST).exists()  # a complete checkpoint is published a moment later
+    waits = stored.checkpoint is None and (wait or is_training) and not has_model
     named = given.named(None)
     if folder is not None and not waits:
         run = stored.run(folder)

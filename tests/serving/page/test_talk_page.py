@@ -588,11 +588,11 @@ def test_the_prompt_is_what_the_model_reads(serve: Serve, models: dict[str, Mode
 
 
 def test_streams_and_the_inspector_share_one_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    address, names = serve("chat"), set[str]()
+    address, threads = serve("chat"), set[int]()
     step = Engine.step
 
     def noted(engine: Engine) -> list[Step]:
-        names.add(threading.current_thread().name)
+        threads.add(threading.get_ident())
         return step(engine)
 
     monkeypatch.setattr(Engine, "step", noted)
@@ -600,9 +600,9 @@ def test_streams_and_the_inspector_share_one_thread(serve: Serve, monkeypatch: p
     keep = Inspector.add_run
 
     def kept(inspector: Inspector, *args: Any) -> Any:
-        names.add(threading.current_thread().name)
+        threads.add(threading.get_ident())
         return keep(inspector, *args)
 
     monkeypatch.setattr(Inspector, "add_run", kept)
     assert ask(f"{address}/look/chat/api/run", {"text": "red dog"})[0] == 200
-    assert len(names) == 1
+    assert len(threads) == 1

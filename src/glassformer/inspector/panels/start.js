@@ -94,7 +94,7 @@ export function createStart(app, session, onopen) {
       if (shown.gallery) draw(await app.source.get("/api/session"));
       else {
         const live = await app.source.get("/api/live?since=0");
-        if (live.checkpoints.length) {
+        if (live.model_step !== null) { // a checkpoint is published some time after it is complete
           await open({});
           return;
         }
