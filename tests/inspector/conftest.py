@@ -126,7 +126,7 @@ def page_of(models: dict[str, Model], window: "BrowserContext") -> Iterator[Page
 def show_model(models: dict[str, Model], page_of: PageOf) -> Iterator[OpenModel]:
     """Show a view of a model as `open_model` does, by a change of the address of a page that the tests of a file share.
 
-    It is for tests that leave nothing behind but what the address names, such as a slider or a text that was run.
+    It is for tests that change only what the address names, such as a slider or a text that was run.
     """
     yield from shown(models, page_of)
 

@@ -47,7 +47,7 @@ PANELS = {
 }
 """Panel of the answer; those of the other answers are in the flow."""
 FIRST = {"panel": "", "visit": 1}
-"""What a page shows at the first visit, which `test_the_first_visit_is_closed_once_and_opened_again` opens."""
+"""The view of the first visit, which `test_the_first_visit_is_closed_once_and_opened_again` opens in a new page."""
 
 
 def ask(found: Visit, question: str) -> str:
