@@ -30,6 +30,13 @@ CALM = """() => new Promise((resolve) => {
     };
     requestAnimationFrame(frame);
 })"""
+CHANGE_ADDRESS = """(view) => new Promise((resolve) => {
+    document.activeElement.blur();
+    const before = location.href;
+    addEventListener("hashchange", () => resolve(), { once: true });  // after the listener of the page
+    location.hash = view;
+    if (location.href === before) resolve();
+})"""
 ACCENT_PIXELS = """(canvas) => {
     const probe = document.createElement("span");
     probe.style.color = getComputedStyle(document.documentElement).getPropertyValue("--second");
@@ -95,6 +102,15 @@ class Visit:
     def until(self, condition: str, argument: Any = None) -> None:
         """Wait for a condition in JavaScript."""
         self.page.wait_for_function(condition, arg=argument)
+
+    def show(self, view: str, width: int = 1280, height: int = 800) -> None:
+        """Show a view, the part of an address that `hash_of` returns, with the pointer in a corner."""
+        if self.page.viewport_size != {"width": width, "height": height}:
+            self.page.set_viewport_size({"width": width, "height": height})
+        self.page.mouse.move(0, 0)
+        self.view()  # the page has written the address of its former view
+        self.page.evaluate(CHANGE_ADDRESS, view)
+        self.settle()
 
     def open_tab(self, title: str) -> None:
         """Choose a panel and wait for it."""

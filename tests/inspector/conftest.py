@@ -1,6 +1,8 @@
 """Four tiny trained models, one of each family, and a server of the inspector page."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,11 +53,12 @@ class Served(ServerThread):
 
 Serve = Callable[..., Served]
 OpenModel = Callable[..., Visit]
+PageOf = Callable[[str], Visit]
 
 
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start servers of inspectors; all of them stop at the end of the test."""
+@contextmanager
+def servers() -> Iterator[Serve]:
+    """Give a function that starts servers of inspectors; all of them stop at the end."""
     started: list[Served] = []
 
     def start(inspector: Inspector, port: int = 0) -> Served:
@@ -68,20 +71,59 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start servers of inspectors; all of them stop at the end of the test."""
+    with servers() as start:
+        yield start
+
+
+@pytest.fixture
 def visit(window: "BrowserContext", serve: Serve) -> Iterator[Open]:
     """Open pages; the test fails if one reports an error or calls another host."""
     with visits(window) as open_page:
         yield open_page
 
 
+def view_of(model: Model, name: str, view: dict[str, Any] | None) -> str:
+    """Return the part of an address that shows a model with its input, at the panel of the attention or at a view."""
+    panel = "alignment" if name in ("encoder-decoder", "recurrent") else "attention"
+    return hash_of(**{**given_to(model), "panel": panel, **(view or {})})
+
+
 @pytest.fixture
 def open_model(models: dict[str, Model], serve: Serve, visit: Open) -> OpenModel:
-    """Open the page of a model with its input, at the panel of the attention or at the given view."""
-    panels = {"encoder-decoder": "alignment", "recurrent": "alignment"}
+    """Open a new page of a model with its input, at the panel of the attention or at the given view."""
 
-    def open_page(name: str, view: dict[str, Any] | None = None, *, first_view: bool = False, **options: Any) -> Visit:
-        served = serve(Inspector(models[name]))
-        chosen = {"panel": "" if first_view else panels.get(name, "attention")}
-        return visit(served.address + hash_of(**given_to(models[name]), **(chosen | (view or {}))), **options)
+    def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
+        return visit(serve(Inspector(models[name])).address + view_of(models[name], name, view), **options)
 
     return open_page
+
+
+@pytest.fixture(scope="module")
+def page_of(models: dict[str, Model], window: "BrowserContext") -> Iterator[PageOf]:
+    """Open a page of a model once for all tests of a file: to load it takes more processor time than most tests."""
+    with servers() as serve, visits(window) as visit:
+        yield cache(lambda name: visit(serve(Inspector(models[name])).address + view_of(models[name], name, None)))
+
+
+@pytest.fixture
+def show_model(models: dict[str, Model], page_of: PageOf) -> Iterator[OpenModel]:
+    """Show a view of a model as `open_model` does, by a change of the address of a page that the tests of a file share.
+
+    It is for tests that change only what the address names, such as a slider or a text that was run.
+    """
+    yield from shown(models, page_of)
+
+
+def shown(models: dict[str, Model], page_of: PageOf) -> Iterator[OpenModel]:
+    """Give a function that shows a view of a model in its page; at the end, the page must have had no problem."""
+    used: list[Visit] = []
+
+    def show(name: str, view: dict[str, Any] | None = None, *, width: int = 1280, height: int = 800) -> Visit:
+        used.append(page_of(name))
+        used[-1].show(view_of(models[name], name, view), width, height)
+        return used[-1]
+
+    yield show
+    assert [problem for page in used for problem in page.problems] == []

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
 
-def test_steps_follow_greedy_generation_and_branch(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_steps_follow_greedy_generation_and_branch(show_model: OpenModel, models: dict[str, Model]) -> None:
     model = models["decoder"]
-    found = open_model("decoder", {"panel": "steps", "temperature": 0})
+    found = show_model("decoder", {"panel": "steps", "temperature": 0})
     panel = found.page.locator("#panels")
     for _ in range(4):
         panel.get_by_role("button", name="Step", exact=True).click()
@@ -56,55 +56,42 @@ def test_steps_follow_greedy_generation_and_branch(open_model: OpenModel, models
     assert written.count() == 4, "the first branch is still there"
 
 
-def test_steps_stop_at_an_end_token(
-    models: dict[str, Model], serve: Serve, visit: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inspector = Inspector(models["decoder"])
-    ids = [token["id"] for token in inspector.run(text=TEXT)["target"]]
-    first = inspector.next(ids)["top"][0]
-    second = inspector.next([*ids, first[0]])["top"][0]
-    monkeypatch.setattr(page_data, "end_ids", lambda model: [second[0]])
-    n_steps = 1 if first[0] == second[0] else 2
-    found = visit(serve(inspector).address + hash_of(text=TEXT, panel="steps", temperature=0))
-    panel = found.page.locator("#panels")
-    panel.get_by_label("speed").fill("20")
-    panel.get_by_role("button", name="Play", exact=True).click()
-    found.until("() => document.querySelector('#panels .facts').textContent.includes('ends the text')")
-    assert panel.locator(".token-list .token").count() == n_steps
-    assert panel.get_by_role("button", name="Step", exact=True).is_disabled()
-    assert panel.get_by_role("button", name="Play", exact=True).is_disabled()
-    panel.get_by_role("button", name="Back", exact=True).click()
-    found.settle()
-    assert panel.get_by_role("button", name="Step", exact=True).is_enabled()
-    assert panel.locator("button.bar").count() == 12
-
-
 @pytest.mark.parametrize("name", ["decoder", "encoder-decoder", "recurrent"])
-def test_a_branch_stops_at_an_end_token(
+def test_steps_and_branches_stop_at_an_end_token(
     models: dict[str, Model], serve: Serve, visit: Open, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     model = models[name]
     inspector = Inspector(model)
     run = inspector.run(**given_to(model))
     ids = [token["id"] for token in run["target"]]
-    if model.is_seq2seq:  # the panel begins at the first token
-        answer = inspector.next(ids[:1], [token["id"] for token in run["source"]])
-    else:
-        answer = inspector.next(ids)
-    monkeypatch.setattr(page_data, "end_ids", lambda model: [answer["top"][1][0]])
+    sources = [[token["id"] for token in run["source"]]] if model.is_seq2seq else []
+    if model.is_seq2seq:
+        ids = ids[:1]  # the panel begins at the first token
+    (first, *_), (other, *_), *_ = inspector.next(ids, *sources)["top"]
+    second = inspector.next([*ids, first], *sources)["top"][0][0]
+    monkeypatch.setattr(page_data, "end_ids", lambda model: [other, second])
+    n_steps = 1 if first == second else 2
     found = visit(serve(inspector).address + hash_of(**given_to(model), panel="steps", temperature=0))
     panel = found.page.locator("#panels")
-    step, written = panel.get_by_role("button", name="Step", exact=True), panel.locator(".token-list .token")
-    step.click()
-    found.settle()
-    assert step.is_enabled() and written.count() == 1
-    panel.get_by_role("button", name="Back", exact=True).click()
-    found.settle()
+    step, play, back = (panel.get_by_role("button", name=label, exact=True) for label in ("Step", "Play", "Back"))
+    written, facts = panel.locator(".token-list .token"), panel.locator(".facts").first
+    panel.get_by_label("speed").fill("20")
+    play.click()
+    found.until("() => document.querySelector('#panels .facts').textContent.includes('ends the text')")
+    assert written.count() == n_steps
+    assert step.is_disabled() and play.is_disabled()
+    for _ in range(n_steps):
+        back.click()
+        found.settle()
+        assert step.is_enabled()
+    assert panel.locator("button.bar").count() == 12
     panel.locator("button.bar").nth(1).click()  # a branch that begins with the end token
     found.settle()
-    assert step.is_disabled() and written.count() == 1
-    assert "ends the text" in panel.locator(".facts").first.inner_text()
+    assert step.is_disabled() and written.count() == 1 and "ends the text" in facts.inner_text()
     panel.locator(".branch").first.click()
+    found.settle()
+    assert step.is_disabled() and written.count() == n_steps
+    back.click()
     found.settle()
     assert step.is_enabled(), "the first branch goes on"
     panel.locator(".branch").nth(1).click()
@@ -113,8 +100,8 @@ def test_a_branch_stops_at_an_end_token(
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
-def test_steps_of_a_pair_follow_beam_1(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
-    found = open_model(name, {"panel": "steps", "temperature": 0})
+def test_steps_of_a_pair_follow_beam_1(show_model: OpenModel, models: dict[str, Model], name: str) -> None:
+    found = show_model(name, {"panel": "steps", "temperature": 0})
     for _ in range(3):
         found.page.get_by_role("button", name="Step", exact=True).click()
         found.settle()
@@ -125,9 +112,9 @@ def test_steps_of_a_pair_follow_beam_1(open_model: OpenModel, models: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
-def test_a_head_is_switched_off_as_by_the_function(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+def test_a_head_is_switched_off_as_by_the_function(show_model: OpenModel, models: dict[str, Model], name: str) -> None:
     model = models[name]
-    found = open_model(name, {"panel": "ablation", "kind": "decoder"})
+    found = show_model(name, {"panel": "ablation", "kind": "decoder"})
     inputs = capture(model, **given_to(model)).inputs
     measure = measure_of(model, inputs)
     before = loss_of(model.network, inputs, measure)
@@ -156,9 +143,9 @@ def test_a_head_is_switched_off_as_by_the_function(open_model: OpenModel, models
     assert "All parts are on" in found.frame("Parts").inner_text()
 
 
-def test_the_map_of_effects_equals_the_function(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_the_map_of_effects_equals_the_function(show_model: OpenModel, models: dict[str, Model]) -> None:
     model = models["decoder"]
-    found = open_model("decoder", {"panel": "ablation"})
+    found = show_model("decoder", {"panel": "ablation"})
     found.page.get_by_role("button", name="Measure all").click()
     found.settle()
     inputs = capture(model, **given_to(model)).inputs
@@ -172,9 +159,9 @@ def test_the_map_of_effects_equals_the_function(open_model: OpenModel, models: d
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
-def test_the_beams_equal_the_translations(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+def test_the_beams_equal_the_translations(show_model: OpenModel, models: dict[str, Model], name: str) -> None:
     model = models[name]
-    found = open_model(name, {"panel": "beam", "beam": 4, "penalty": 1})
+    found = show_model(name, {"panel": "beam", "beam": 4, "penalty": 1})
     config: dict[str, Any] = {"beam": 4, "length_penalty": 1.0, "max_new_tokens": 60}
     answer = Inspector(model).beam(SOURCE, **config)
     note = found.frame("Beam search").locator("p.about").last.inner_text()
@@ -261,9 +248,9 @@ def test_the_length_penalty_ranks_results_again(open_model: OpenModel, models: d
     assert len(orders) == 2, "the penalty changes the order"
 
 
-def test_a_checkpoint_is_compared(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_a_checkpoint_is_compared(show_model: OpenModel, models: dict[str, Model]) -> None:
     model = models["decoder"]
-    found = open_model("decoder", {"panel": "compare"})
+    found = show_model("decoder", {"panel": "compare"})
     facts = found.frame("Second model").locator(".about").last
     found.until("() => document.querySelector('.panel').textContent.includes('step 10: loss')")  # the one before
     assert found.view()["step"] == "10"
@@ -328,9 +315,9 @@ def test_patching_begins_when_the_texts_differ(open_model: OpenModel) -> None:
 
 
 @pytest.mark.parametrize("family", PATCHES)
-def test_two_texts_are_patched(open_model: OpenModel, models: dict[str, Model], family: str) -> None:
+def test_two_texts_are_patched(show_model: OpenModel, models: dict[str, Model], family: str) -> None:
     model, (*texts, prefix) = models[family], (*PATCHES[family], "")[:5]
-    found = open_model(family, {"panel": "patch"})
+    found = show_model(family, {"panel": "patch"})
     fields: Locator = found.page.locator(".fields textarea")
     assert fields.count() == len(PATCHES[family])
     for i, text in enumerate(PATCHES[family]):

@@ -30,8 +30,8 @@ def last_number(line: str) -> float:
 
 
 @pytest.mark.parametrize("name", LAST)
-def test_the_flow_is_the_first_view_and_is_walked_with_the_keys(open_model: OpenModel, name: str) -> None:
-    found = open_model(name, first_view=True)
+def test_the_flow_is_the_first_view_and_is_walked_with_the_keys(show_model: OpenModel, name: str) -> None:
+    found = show_model(name, {"panel": ""})
     page = found.page
     assert page.get_by_role("tab", selected=True).inner_text() == "Flow"
     shown = page.locator(".flow-stages button").all_inner_texts()
@@ -54,12 +54,12 @@ def test_the_flow_is_the_first_view_and_is_walked_with_the_keys(open_model: Open
     ("name", "stack", "part"), [("decoder", "decoder", "self_attn"), ("encoder-decoder", "decoder", "cross_attn")]
 )
 def test_the_formula_has_the_numbers_of_the_model(
-    open_model: OpenModel, models: dict[str, Model], name: str, stack: str, part: str
+    show_model: OpenModel, models: dict[str, Model], name: str, stack: str, part: str
 ) -> None:
     here, head = f"{stack}.blocks.0.{part}", 1
     trace = capture(models[name], **given_to(models[name]), names=FLOW)
     scores, weights = trace[f"{here}.scores"][0, head], trace[f"{here}.weights"][0, head]
-    found = open_model(name, {"panel": "flow", "flow": f"{stack}.0.{head}.{part}.scores"})
+    found = show_model(name, {"panel": "flow", "flow": f"{stack}.0.{head}.{part}.scores"})
     row = len(scores) - 1  # the last position is chosen
     key = int(weights[row].argmax())  # and its strongest key
     product, score, weight = lines(found)
@@ -81,11 +81,11 @@ def test_the_formula_has_the_numbers_of_the_model(
     ],
 )
 def test_the_table_has_the_vectors_of_the_trace(
-    open_model: OpenModel, models: dict[str, Model], name: str, place: str, tensors: dict[str, str]
+    show_model: OpenModel, models: dict[str, Model], name: str, place: str, tensors: dict[str, str]
 ) -> None:
     trace = capture(models[name], **given_to(models[name]), names=FLOW)
     stack, block, head, *stage = place.split(".")
-    found = open_model(name, {"panel": "flow", "flow": place})
+    found = show_model(name, {"panel": "flow", "flow": place})
     rows = found.cells("Flow")[1:]
     for label, tensor in tensors.items():
         part = f"{stage[0]}." if stage[-1] == "heads" else ""
@@ -96,10 +96,10 @@ def test_the_table_has_the_vectors_of_the_trace(
         torch.testing.assert_close(shown, x[: len(shown)], rtol=0, atol=6e-4)
 
 
-def test_the_gates_of_an_encoder_belong_to_its_tokens(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_the_gates_of_an_encoder_belong_to_its_tokens(show_model: OpenModel, models: dict[str, Model]) -> None:
     """The backward cells read from the last token to the first; the rows of the page are in the order of the text."""
     trace = capture(models["recurrent"], **given_to(models["recurrent"]), names=FLOW)
-    found = open_model("recurrent", {"panel": "flow", "flow": "encoder.0.0.cell1"})
+    found = show_model("recurrent", {"panel": "flow", "flow": "encoder.0.0.cell1"})
     shown = torch.tensor(
         [[number(word) for word in cells[2].split()] for cells in found.cells("Flow")[1:] if cells[0] == "h"]
     )
@@ -108,8 +108,8 @@ def test_the_gates_of_an_encoder_belong_to_its_tokens(open_model: OpenModel, mod
     torch.testing.assert_close(shown, trace["encoder.memory"][0][:, width:], rtol=0, atol=6e-4)
 
 
-def test_a_click_chooses_the_token_the_block_and_the_panel(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found = open_model("decoder", {"panel": "flow", "flow": "decoder.0.1.self_attn.scores"})
+def test_a_click_chooses_the_token_the_block_and_the_panel(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found = show_model("decoder", {"panel": "flow", "flow": "decoder.0.1.self_attn.scores"})
     page = found.page
     before = lines(found)
     page.locator('.flow-picture text[data-index="2"]').first.click()
@@ -124,9 +124,11 @@ def test_a_click_chooses_the_token_the_block_and_the_panel(open_model: OpenModel
     assert (view["panel"], view["layer"], view["head"]) == ("attention", "1", "1")
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_the_picture_is_in_the_first_screen(open_model: OpenModel, width: int, height: int) -> None:
-    found = open_model("decoder", first_view=True, width=width, height=height)
-    box = found.page.locator(".flow-picture").bounding_box()
-    assert box is not None and box["y"] + 120 < height
-    assert found.page.evaluate("document.documentElement.scrollWidth") <= width, "only the picture is scrolled"
+def test_the_picture_is_in_the_first_screen(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": ""})
+    for width, height in ((1280, 800), (390, 844)):
+        found.page.set_viewport_size({"width": width, "height": height})
+        found.settle()
+        box = found.page.locator(".flow-picture").bounding_box()
+        assert box is not None and box["y"] + 120 < height
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= width, "only the picture is scrolled"

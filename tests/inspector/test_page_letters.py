@@ -6,9 +6,8 @@ import pytest
 
 from glassformer.inspection.capture import capture
 from glassformer.model import Model
-from inspector.browsing import Open, Visit, hash_of
-from inspector.conftest import OpenModel, Serve
-from inspector.direct import Inspector
+from inspector.browsing import Visit
+from inspector.conftest import OpenModel
 
 HEBREW, ARABIC, CHINESE, FAMILY = "שלום", "سلام", "漢字", "👨‍👩‍👧"
 
@@ -24,8 +23,8 @@ def lefts(found: Visit) -> list[float]:
     return edge
 
 
-def test_letters_are_whole_over_their_tokens(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found, tokenizer = open_model("decoder"), models["decoder"].tokenizer
+def test_letters_are_whole_over_their_tokens(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found, tokenizer = show_model("decoder"), models["decoder"].tokenizer
     for text, shown in ((HEBREW, [*HEBREW]), (ARABIC, [*ARABIC]), (CHINESE, [*CHINESE]), (FAMILY, [FAMILY])):
         found.run(text)
         parts = tokenizer.tokens(tokenizer.encode(text))
@@ -42,8 +41,8 @@ def test_letters_are_whole_over_their_tokens(open_model: OpenModel, models: dict
 
 
 @pytest.mark.parametrize("panel", ["attention", "lens", "flow"])
-def test_a_part_of_a_letter_is_named_by_the_letter(open_model: OpenModel, panel: str) -> None:
-    found = open_model("decoder", {"panel": panel, "layer": 0, "head": 0})
+def test_a_part_of_a_letter_is_named_by_the_letter(show_model: OpenModel, panel: str) -> None:
+    found = show_model("decoder", {"panel": panel, "layer": 0, "head": 0})
     found.run("ש ab")
     if panel == "flow":
         named = found.page.locator(".flow-picture svg text").all_text_contents()
@@ -52,14 +51,12 @@ def test_a_part_of_a_letter_is_named_by_the_letter(open_model: OpenModel, panel:
     assert "ש·1/2" in " ".join(named) and "ש·2/2" in " ".join(named)
 
 
-def test_a_predicted_part_of_a_letter_is_named_by_the_letter(
-    models: dict[str, Model], serve: Serve, visit: Open
-) -> None:
+def test_a_predicted_part_of_a_letter_is_named_by_the_letter(show_model: OpenModel, models: dict[str, Model]) -> None:
     """After the first byte of ש, each second byte that gives a letter is named by that letter."""
     model = models["decoder"]
     trace = capture(model, text="ש", names=["logits"])
     position = trace.target.index("<0xD7>")
-    found = visit(serve(Inspector(model)).address + hash_of(text="ש", pos=position))
+    found = show_model("decoder", {"text": "ש", "pos": position})
     shown = [row[0] for row in found.cells("Next token")[1:]]
     raw = model.tokenizer.tokens(trace["logits"][0, position].argsort(descending=True)[: len(shown)].tolist())
     assert shown == [after_d7(text) for text in raw]
@@ -77,11 +74,11 @@ def after_d7(text: str) -> str:
     return text if unicodedata.category(letter) == "Cn" else f"{letter}·2/2"
 
 
-def test_bytes_that_are_no_text_stay_bytes(models: dict[str, Model], serve: Serve, visit: Open) -> None:
+def test_bytes_that_are_no_text_stay_bytes(show_model: OpenModel, models: dict[str, Model]) -> None:
     tokenizer = models["decoder"].tokenizer
     first, second, *_ = tokenizer.encode("ש")
     ids = [first, *tokenizer.encode("a"), second, first, second]
-    found = visit(serve(Inspector(models["decoder"])).address + hash_of(ids=",".join(map(str, ids)), text="x"))
+    found = show_model("decoder", {"ids": ",".join(map(str, ids)), "text": "x"})
     assert letters(found) == ["ש"]
     whole = tokenizer.tokens([first, second])
     parts = [word.removeprefix("<0x").removesuffix(">") for word in whole]

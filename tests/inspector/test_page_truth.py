@@ -76,8 +76,7 @@ def test_two_tabs_of_a_gallery_keep_their_own_models(
 def test_a_model_that_the_server_does_not_have_is_refused(models: dict[str, Model], serve: Serve, visit: Open) -> None:
     served = serve(Inspector(models["decoder"]))
     found = visit(served.address + hash_of(text=TEXT), refusals=True)
-    found.page.goto(served.address + hash_of(text=TEXT, checkpoint="runs/other@7"))
-    found.page.reload()
+    found.show(hash_of(text=TEXT, checkpoint="runs/other@7"))
     found.page.get_by_role("button", name="Open ").wait_for()
     assert "has not opened the folder 'runs/other'" in found.status()
     assert found.page.locator("#tokens .token:visible").count() == 0
@@ -89,10 +88,10 @@ def test_a_model_that_the_server_does_not_have_is_refused(models: dict[str, Mode
 
 @pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
 def test_the_card_shows_the_ablated_model_beside_its_panel(
-    open_model: OpenModel, models: dict[str, Model], name: str
+    show_model: OpenModel, models: dict[str, Model], name: str
 ) -> None:
     model = models[name]
-    found = open_model(name, {"panel": "ablation", "kind": "decoder", "off": "decoder.0.1,decoder.0.ff", "pos": 2})
+    found = show_model(name, {"panel": "ablation", "kind": "decoder", "off": "decoder.0.1,decoder.0.ff", "pos": 2})
     found.until(LOADED)
     given = {"source": SOURCE, "target": TARGET} if model.is_seq2seq else {"text": TEXT}
     with ablate(model, ["decoder.0.head.1", "decoder.0.feed_forward"]):
@@ -110,8 +109,8 @@ def test_the_card_shows_the_ablated_model_beside_its_panel(
     assert found.page.locator("#side .changes").inner_text() == ""
 
 
-def test_the_card_shows_the_ablated_labels(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found = open_model("classifier", {"panel": "ablation", "off": "encoder.0.all"})
+def test_the_card_shows_the_ablated_labels(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found = show_model("classifier", {"panel": "ablation", "off": "encoder.0.all"})
     with ablate(models["classifier"], ["encoder.0"]):
         expected = models["classifier"].classify(TEXT)
     found.until("() => document.querySelector('#side .changes').textContent.includes('Without encoder.0.')")
@@ -157,8 +156,8 @@ def test_results_of_a_former_text_are_dim(open_model: OpenModel) -> None:
     assert all(found.page.evaluate(opacity, selector) == 1 for selector in ("#tokens", ".columns"))
 
 
-def test_a_target_leaves_with_its_source(open_model: OpenModel) -> None:
-    found = open_model("encoder-decoder")
+def test_a_target_leaves_with_its_source(show_model: OpenModel) -> None:
+    found = show_model("encoder-decoder")
     source, target = (found.page.locator("#input textarea").nth(i) for i in range(2))
     assert target.input_value() == TARGET
     source.fill("red cat")
@@ -196,14 +195,14 @@ def test_patching_keeps_line_ends_and_names_unknown_characters(
     assert found.page.evaluate(dim), "the map belongs to the former text"
 
 
-def test_position_8_has_one_meaning(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_position_8_has_one_meaning(show_model: OpenModel, models: dict[str, Model]) -> None:
     """The card names the token that the row of tokens has at the selected position."""
     for name, side, relation in (
         ("decoder", "target", "after"),
         ("encoder", "source", "at"),
         ("encoder-decoder", "written", "of"),
     ):
-        found = open_model(name)
+        found = show_model(name)
         text = found.tokens(side).nth(1).inner_text()
         found.tokens(side).nth(1).click()
         wanted = f"{relation} position 1: {text}"

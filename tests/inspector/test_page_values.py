@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -22,9 +21,6 @@ from inspector.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, num
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
 
-if TYPE_CHECKING:
-    pass
-
 
 def heads_of(model: Model) -> Mapping[str, list[Tensor]]:
     trace = capture(model, **given_to(model))
@@ -32,9 +28,9 @@ def heads_of(model: Model) -> Mapping[str, list[Tensor]]:
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder", "encoder-decoder", "recurrent"])
-def test_the_matrix_of_each_head_equals_the_weights(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+def test_the_matrix_of_each_head_equals_the_weights(show_model: OpenModel, models: dict[str, Model], name: str) -> None:
     for kind, layers in heads_of(models[name]).items():
-        found = open_model(name, {"kind": kind, "panel": "attention"})
+        found = show_model(name, {"kind": kind, "panel": "attention"})
         last = len(layers) - 1, layers[-1].shape[1] - 1
         for layer, head in {(0, 0), last}:
             found.page.locator(".head-grid .thumb").nth(layer * layers[0].shape[1] + head).click()
@@ -46,8 +42,8 @@ def test_the_matrix_of_each_head_equals_the_weights(open_model: OpenModel, model
         assert "layer" not in view and "head" not in view, "the grid is shown again"
 
 
-def test_heads_are_reached_with_the_keyboard(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found = open_model("decoder")
+def test_heads_are_reached_with_the_keyboard(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found = show_model("decoder")
     page, weights = found.page, heads_of(models["decoder"])["decoder"]
     found.until("() => document.querySelector('.found-head')")
     page.locator(".head-grid .thumb").first.focus()
@@ -74,9 +70,9 @@ def test_heads_are_reached_with_the_keyboard(open_model: OpenModel, models: dict
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder"])
-def test_heads_are_scored_beside_their_baselines(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+def test_heads_are_scored_beside_their_baselines(show_model: OpenModel, models: dict[str, Model], name: str) -> None:
     model = models[name]
-    found = open_model(name)
+    found = show_model(name)
     found.until("() => document.querySelector('.found-head')")
     found.page.locator(".found-head").last.focus()
     found.page.keyboard.press("Tab")
@@ -101,9 +97,9 @@ def test_heads_are_scored_beside_their_baselines(open_model: OpenModel, models: 
     assert found.status() == "" and found.tokens(side).count() < len(ids)
 
 
-def test_a_pair_reads_random_tokens_on_both_sides(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_a_pair_reads_random_tokens_on_both_sides(show_model: OpenModel, models: dict[str, Model]) -> None:
     model = models["encoder-decoder"]
-    found = open_model("encoder-decoder", {"panel": "attention"})
+    found = show_model("encoder-decoder", {"panel": "attention"})
     found.until("() => document.querySelector('.found-head')")
     with found.page.expect_response("**/api/run"):
         found.page.get_by_role("button", name="Show repeated random tokens").click()
@@ -119,25 +115,25 @@ def test_a_pair_reads_random_tokens_on_both_sides(open_model: OpenModel, models:
     assert found.frame("Results").is_visible() and found.status() == ""
 
 
-def test_a_recurrent_model_has_no_scores_on_random_tokens(open_model: OpenModel) -> None:
-    found = open_model("recurrent", {"panel": "attention"})
+def test_a_recurrent_model_has_no_scores_on_random_tokens(show_model: OpenModel) -> None:
+    found = show_model("recurrent", {"panel": "attention"})
     found.until("() => document.querySelector('.found-list .about')")
     assert "This attention has no pattern scores." in found.page.locator(".found-list").inner_text()
     assert not found.page.get_by_role("button", name="Show repeated random tokens").is_visible()
 
 
-def test_unknown_characters_are_named(open_model: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_characters_are_named(show_model: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_data, "unknown", lambda tokenizer, text: "A sentence." if "x" in text else "")
-    found = open_model("decoder")
+    found = show_model("decoder")
     assert found.status() == ""
     found.run("abc x")
     assert found.status() == "A sentence."
 
 
 def test_a_token_under_the_pointer_is_highlighted_in_all_panels(
-    open_model: OpenModel, models: dict[str, Model]
+    show_model: OpenModel, models: dict[str, Model]
 ) -> None:
-    found = open_model("decoder", {"layer": 1, "head": 0})
+    found = show_model("decoder", {"layer": 1, "head": 0})
     page, canvas = found.page, found.page.locator(".heat-canvas:visible")
     assert found.accent_pixels(canvas) == 0
     found.tokens("target").nth(2).hover()
@@ -171,8 +167,8 @@ def test_a_token_under_the_pointer_is_highlighted_in_all_panels(
     assert found.accent_pixels(page.locator(".heat-canvas:visible")) > 20
 
 
-def test_a_token_of_a_pair_is_highlighted_in_the_alignment(open_model: OpenModel) -> None:
-    found = open_model("encoder-decoder", {"panel": "alignment"})
+def test_a_token_of_a_pair_is_highlighted_in_the_alignment(show_model: OpenModel) -> None:
+    found = show_model("encoder-decoder", {"panel": "alignment"})
     for side in ("source", "written"):
         found.tokens(side).nth(1).hover()
         found.settle()
@@ -181,9 +177,9 @@ def test_a_token_of_a_pair_is_highlighted_in_the_alignment(open_model: OpenModel
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder", "encoder-decoder"])
-def test_the_bars_are_the_softmax_of_the_logits(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+def test_the_bars_are_the_softmax_of_the_logits(show_model: OpenModel, models: dict[str, Model], name: str) -> None:
     model = models[name]
-    found = open_model(name, {"temperature": 1})
+    found = show_model(name, {"temperature": 1})
     title = "Next token"
     logits = capture(model, **given_to(model))["logits"][0]
     side = {"decoder": "target", "encoder": "source"}.get(name, "written")
@@ -202,9 +198,9 @@ def test_the_bars_are_the_softmax_of_the_logits(open_model: OpenModel, models: d
         assert [row[0] for row in found.cells(title)[1:4]] == names
 
 
-def test_the_sampling_rules_change_the_bars(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_the_sampling_rules_change_the_bars(show_model: OpenModel, models: dict[str, Model]) -> None:
     model = models["decoder"]
-    found = open_model("decoder", {"pos": 2, "temperature": 1})
+    found = show_model("decoder", {"pos": 2, "temperature": 1})
     found.until("() => document.querySelector('#side .facts').textContent.includes('can be chosen')")
     logits = capture(model, **given_to(model))["logits"][0, 2:3]
     settings = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -227,16 +223,16 @@ def test_the_sampling_rules_change_the_bars(open_model: OpenModel, models: dict[
     assert close(found.numbers("Next token")[:, 0], logits[0].softmax(-1).sort(descending=True).values[:15])
 
 
-def test_labels_of_a_classifier_are_bars(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found = open_model("classifier")
+def test_labels_of_a_classifier_are_bars(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found = show_model("classifier")
     expected = models["classifier"].classify(TEXT)
     shown = {row[0]: number(row[1]) for row in found.cells("Next token")[1:]}
     assert shown == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_alignment_equals_the_function(open_model: OpenModel, models: dict[str, Model]) -> None:
+def test_the_alignment_equals_the_function(show_model: OpenModel, models: dict[str, Model]) -> None:
     trace = capture(models["encoder-decoder"], **given_to(models["encoder-decoder"]))
-    found = open_model("encoder-decoder", {"panel": "alignment"})
+    found = show_model("encoder-decoder", {"panel": "alignment"})
     assert close(found.numbers("Alignment matrix"), alignment(trace))
     found.page.locator("#panels").get_by_label("layer").select_option("0")
     found.page.locator("#panels").get_by_label("head").select_option("1")
@@ -245,9 +241,9 @@ def test_the_alignment_equals_the_function(open_model: OpenModel, models: dict[s
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder"])
-def test_the_lens_shows_the_most_probable_tokens(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+def test_the_lens_shows_the_most_probable_tokens(show_model: OpenModel, models: dict[str, Model], name: str) -> None:
     model = models[name]
-    found = open_model(name, {"panel": "lens"})
+    found = show_model(name, {"panel": "lens"})
     trace = capture(model, **given_to(model))
     for norm in (True, False):
         label = "with the final norm" if norm else "without it"
@@ -280,19 +276,19 @@ def test_the_experts_of_each_token_are_those_of_the_trace(models: dict[str, Mode
 
 @pytest.mark.parametrize(("n_tokens", "fits"), [(14, True), (17, True), (20, False)])
 def test_the_columns_of_the_lens_fit_or_scroll(
-    models: dict[str, Model], serve: Serve, visit: Open, n_tokens: int, fits: bool
+    show_model: OpenModel, models: dict[str, Model], n_tokens: int, fits: bool
 ) -> None:
-    model = models["decoder"]
-    text = model.tokenizer.decode(model.tokenizer.encode("a b c d e f g h i j a b c d e f")[:n_tokens])
-    found = visit(serve(Inspector(model)).address + hash_of(text=text, panel="lens"))
+    tokenizer = models["decoder"].tokenizer
+    text = tokenizer.decode(tokenizer.encode("a b c d e f g h i j a b c d e f")[:n_tokens])
+    found = show_model("decoder", {"text": text, "panel": "lens"})
     assert found.tokens("target").count() == n_tokens
     wide, room = found.page.locator(".heat:visible").evaluate("(view) => [view.scrollWidth, view.clientWidth]")
     assert (wide <= room) == fits
     assert ("scroll sideways" in found.page.locator(".heat-foot:visible").inner_text()) != fits
 
 
-def test_the_selected_position_of_the_lens_is_in_view(models: dict[str, Model], serve: Serve, visit: Open) -> None:
-    found = visit(serve(Inspector(models["decoder"])).address + hash_of(text="a b c d e f g h i j a", panel="lens"))
+def test_the_selected_position_of_the_lens_is_in_view(show_model: OpenModel) -> None:
+    found = show_model("decoder", {"text": "a b c d e f g h i j a", "panel": "lens"})
     view = found.page.locator(".heat:visible")
     ends = "(view) => [view.scrollLeft, view.scrollWidth - view.clientWidth]"
 
@@ -312,12 +308,12 @@ def test_the_selected_position_of_the_lens_is_in_view(models: dict[str, Model], 
     assert place()[0] == pytest.approx(place()[1], abs=2)
 
 
-def test_the_formula_is_that_of_the_attention(open_model: OpenModel) -> None:
-    found = open_model("recurrent", {"panel": "attention"})
+def test_the_formula_is_that_of_the_attention(show_model: OpenModel) -> None:
+    found = show_model("recurrent", {"panel": "attention"})
     assert found.frame("Heads").locator(".formula").inner_text() == "weights = softmax(vᵀ tanh(W q + U k))"
     found.open_tab("Alignment")
     assert found.frame("Alignment").locator(".formula").inner_text() == "weights = softmax(vᵀ tanh(W q + U k))"
-    found = open_model("decoder")
+    found = show_model("decoder")
     assert found.frame("Heads").locator(".formula").inner_text() == "weights = softmax(q·kᵀ / √d)"
 
 

@@ -13,7 +13,7 @@ from glassformer.inspection.measures import measure_of
 from glassformer.inspector.inspector import FOLDER
 from glassformer.inspector.single_file import single_file
 from glassformer.model import Model
-from inspector.browsing import SOURCE, TARGET, Open, Visit, given_to, hash_of, number
+from inspector.browsing import READY, SOURCE, TARGET, Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
 from inspector.network.answers import with_large_effects
@@ -46,6 +46,8 @@ PANELS = {
     PART: "Attribution",
 }
 """Panel of the answer; those of the other answers are in the flow."""
+FIRST = {"panel": "", "visit": 1}
+"""The view of the first visit, which `test_the_first_visit_is_closed_once_and_opened_again` opens in a new page."""
 
 
 def ask(found: Visit, question: str) -> str:
@@ -61,8 +63,8 @@ def percents_of(sentence: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_each_question_has_a_view_and_two_sentences(open_model: OpenModel, name: str) -> None:
-    found = open_model(name, first_view=True)
+def test_each_question_has_a_view_and_two_sentences(show_model: OpenModel, name: str) -> None:
+    found = show_model(name, FIRST)
     shown = found.page.locator("#visit .questions button").all_inner_texts()
     assert shown == [f"{i}. {question}" for i, question in enumerate(QUESTIONS[name], 1)]
     for question in QUESTIONS[name]:
@@ -77,8 +79,8 @@ def test_each_question_has_a_view_and_two_sentences(open_model: OpenModel, name:
     assert found.page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-def test_the_sentences_have_the_numbers_of_the_model(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found, model = open_model("encoder-decoder", first_view=True), models["encoder-decoder"]
+def test_the_sentences_have_the_numbers_of_the_model(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = show_model("encoder-decoder", FIRST), models["encoder-decoder"]
     trace = capture(model, **given_to(model))
     places = re.compile(r"oken (\d+) ")
 
@@ -101,8 +103,8 @@ def test_the_sentences_have_the_numbers_of_the_model(open_model: OpenModel, mode
     assert number(re.findall(r"by ([\d.]+) nats per token", means)[0]) == pytest.approx(largest, abs=6e-3)
 
 
-def test_the_gate_has_the_numbers_of_the_model(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found, model = open_model("recurrent", first_view=True), models["recurrent"]
+def test_the_gate_has_the_numbers_of_the_model(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = show_model("recurrent", FIRST), models["recurrent"]
     keep = capture(model, **given_to(model), names=["decoder.cells.0.keep"])["decoder.cells.0.keep"][0].mean(dim=-1)
     shown = percents_of(ask(found, GATE))
     assert shown == pytest.approx([float(keep.max()), float(keep.min())], abs=6e-4)
@@ -132,8 +134,8 @@ def test_a_word_that_is_left_out_changes_the_probability_of_the_model(
     assert percents_of(seen) == pytest.approx([before[t], after[word][t]], abs=6e-4)
 
 
-def test_the_part_that_writes_a_token_has_the_largest_term(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found, model = open_model("decoder", first_view=True), models["decoder"]
+def test_the_part_that_writes_a_token_has_the_largest_term(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = show_model("decoder", FIRST), models["decoder"]
     seen = ask(found, PART)
     trace = capture(model, text=found.page.locator("#input textarea").input_value())
     position = int(found.view()["pos"])
@@ -143,8 +145,8 @@ def test_the_part_that_writes_a_token_has_the_largest_term(open_model: OpenModel
     assert shown == pytest.approx([expected.logit, term.value, term.mean], abs=6e-3)
 
 
-def test_an_unexpected_token_has_the_smallest_probability(open_model: OpenModel, models: dict[str, Model]) -> None:
-    found, model = open_model("recurrent", first_view=True), models["recurrent"]
+def test_an_unexpected_token_has_the_smallest_probability(show_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = show_model("recurrent", FIRST), models["recurrent"]
     trace = capture(model, **given_to(model), names=["logits"])
     ids = [*trace.inputs["token_ids"][0, 1:].tolist(), model.translator.end_id]
     rows = trace["logits"][0].softmax(-1)
@@ -159,27 +161,35 @@ def test_an_unexpected_token_has_the_smallest_probability(open_model: OpenModel,
 
 
 def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model], serve: Serve, visit: Open) -> None:
-    served = serve(Inspector(models["decoder"]))
-    first = visit(served.address, width=390, height=844)
-    box = first.page.locator("#panels .card").first.bounding_box()
+    address = serve(Inspector(models["decoder"])).address
+    found = visit(address + hash_of(panel="lens"), width=390, height=844)
+    page = found.page
+
+    def load() -> None:
+        found.view()  # the page has written its address
+        page.goto(address)
+        page.locator(READY).first.wait_for()
+        found.settle()
+
+    assert not page.locator("#visit").is_visible(), "a bookmark has a view of its own"
+    load()
+    box = page.locator("#panels .card").first.bounding_box()
     assert box is not None and box["y"] < 600, "the panel is on the first screen"
-    first.page.locator("#visit .questions button").first.focus()
-    first.page.keyboard.press("ArrowRight")
-    first.page.keyboard.press("Enter")
-    first.until("() => document.querySelector('#visit [aria-pressed=true]')?.textContent.startsWith('2.')")
-    first.settle()
-    assert first.page.evaluate("document.documentElement.scrollWidth") <= 390
-    first.page.keyboard.press("Escape")
-    first.settle()
-    assert not first.page.locator("#visit").is_visible()
-    assert first.page.evaluate("document.activeElement.textContent") == "help"
-    second = visit(served.address)
-    assert not second.page.locator("#visit").is_visible(), "closed before"
-    second.page.get_by_role("button", name="help", exact=True).click()
-    second.settle()
-    assert second.page.locator("#visit").is_visible()
-    bookmark = visit(served.address + hash_of(panel="lens"))
-    assert not bookmark.page.locator("#visit").is_visible()
+    page.locator("#visit .questions button").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    found.until("() => document.querySelector('#visit [aria-pressed=true]')?.textContent.startsWith('2.')")
+    found.settle()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.keyboard.press("Escape")
+    found.settle()
+    assert not page.locator("#visit").is_visible()
+    assert page.evaluate("document.activeElement.textContent") == "help"
+    load()
+    assert not page.locator("#visit").is_visible(), "closed before"
+    page.get_by_role("button", name="help", exact=True).click()
+    found.settle()
+    assert page.locator("#visit").is_visible()
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])

@@ -8,9 +8,9 @@ import base64
 import contextlib
 import inspect
 import json
-import os
+import mimetypes
 import typing
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import UserError, did_you_mean
@@ -120,10 +119,9 @@ def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worke
     async def two(request: Request) -> Response:
         return FileResponse(folder / "page" / "two.html")
 
-    routes: list[Any] = [Route(call.path, partial(_answer, call, worker), methods=[call.method]) for call in calls]
-    routes.append(Mount("/page", StaticFiles(directory=folder / "page")))
-    routes.append(Mount("/panels", _Scripts(directory=folder / "panels")))
-    routes += [Route("/", index), Route("/two", two)]
+    routes = [Route("/", index), Route("/two", two)]
+    routes += [Route("/page/{name}", files(folder / "page")), Route("/panels/{name}", files(folder / "panels", ".js"))]
+    routes += [Route(call.path, partial(_answer, call, worker), methods=[call.method]) for call in calls]
     return Starlette(
         routes=routes,
         lifespan=lifespan,
@@ -132,11 +130,21 @@ def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worke
     )
 
 
-class _Scripts(StaticFiles):
-    """The scripts of a folder, without the other files beside them."""
+def files(folder: Path, ending: str = "") -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that answers a `name` with the file of a folder, if it has the ending.
 
-    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        return super().lookup_path(path) if path.endswith(".js") else ("", None)
+    A page has some forty modules. So an answer is made without what Starlette's `StaticFiles` needs for large files
+    and for caches: threads, and headers that this page forbids to use.
+    """
+    known = {path.name: path for path in folder.glob(f"*{ending}") if path.is_file()}
+
+    async def answer(request: Request) -> Response:
+        path = known.get(request.path_params["name"])
+        if path is None:
+            raise HTTPException(404)
+        return Response(path.read_bytes(), media_type=mimetypes.guess_type(path.name)[0])
+
+    return answer
 
 
 async def _answer(call: Call, worker: Worker, request: Request) -> Response:

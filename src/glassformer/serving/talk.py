@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, FastAPI, Request, Response
 from fastapi.responses import FileResponse
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from glassformer.inspector import app as inspector_app
 from glassformer.inspector.inspector import FOLDER, Inspector
@@ -35,7 +35,8 @@ def add_page(app: FastAPI, models: Models, access: Access) -> None:
     """Add the page, its session, and the inspector of each model below `/look/`."""
     app.include_router(router)
     for folder in ("serving/page", "inspector/page"):
-        app.mount(f"/page/{folder}", inspector_app.SecurityHeaders(StaticFiles(directory=PACKAGE / folder)))
+        route = Route("/{name:path}", inspector_app.files(PACKAGE / folder))
+        app.mount(f"/page/{folder}", inspector_app.SecurityHeaders(route))
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:

@@ -1,8 +1,9 @@
 """The exported page in a browser: a text that a visitor types is computed in the page, as Python computes it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -18,26 +19,32 @@ from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.inspection.strongest import strongest
 from glassformer.inspector.web_file import web_file
 from glassformer.model import Model
-from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number
-from inspector.conftest import FAMILIES, OpenModel
+from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number, visits
+from inspector.conftest import FAMILIES, OpenModel, PageOf, shown
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
-OpenWeb = Callable[..., Visit]
+
+@pytest.fixture(scope="module")
+def web_page_of(
+    models: dict[str, Model], window: "BrowserContext", tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PageOf]:
+    """Export a model and open its page from the disk, once for all tests."""
+    folder = tmp_path_factory.mktemp("web")
+
+    def open_page(name: str) -> Visit:
+        glassformer.export(models[name], folder / f"{name}.html", to="web")
+        return visit((folder / f"{name}.html").as_uri() + hash_of(**given_to(models[name])))
+
+    with visits(window) as visit:
+        yield cache(open_page)
 
 
 @pytest.fixture
-def open_web(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenWeb:
-    """Export a model and open its page from the disk."""
-
-    def open_page(name: str, view: dict[str, Any] | None = None, **options: Any) -> Visit:
-        file = tmp_path / f"{name}.html"
-        if not file.exists():
-            glassformer.export(models[name], file, to="web")
-        return visit(file.as_uri() + hash_of(**{**given_to(models[name]), **(view or {})}), **options)
-
-    return open_page
+def show_web(models: dict[str, Model], web_page_of: PageOf) -> Iterator[OpenModel]:
+    """Show a view of the exported page of a model."""
+    yield from shown(models, web_page_of)
 
 
 @pytest.fixture
@@ -57,8 +64,8 @@ def side(model: Model) -> str:
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
-    page = open_web(name, {"panel": "attention"})
+def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str, Model], show_web: OpenModel) -> None:
+    page = show_web(name, {"panel": "attention"})
     boxes = page.page.locator("#input textarea")
     texts = ("dog red", "hund rot") if models[name].is_seq2seq else ("fgh abc de",)
     for i, text in enumerate(texts):
@@ -76,19 +83,19 @@ def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str,
 
 
 def test_the_panels_show_what_the_server_shows(
-    models: dict[str, Model], open_web: OpenWeb, open_model: OpenModel
+    models: dict[str, Model], show_web: OpenModel, show_model: OpenModel
 ) -> None:
     """The scores of heads, the logit lens and the terms of a logit on the page equal those of a server."""
     for name in FAMILIES[:3]:
-        web, served = open_web(name), open_model(name)
+        web, served = show_web(name), show_model(name)
         for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens"), ("Attribution", "Largest terms")):
             web.open_tab(tab)
             served.open_tab(tab)
             assert web.cells(card) == served.cells(card), (name, tab)
 
 
-def test_two_texts_are_patched_in_the_page(models: dict[str, Model], open_web: OpenWeb) -> None:
-    page = open_web("decoder", {"panel": "patch"})
+def test_two_texts_are_patched_in_the_page(models: dict[str, Model], show_web: OpenModel) -> None:
+    page = show_web("decoder", {"panel": "patch"})
     texts = ("abc de", "abd de", "a", "b")
     for i, text in enumerate(texts):
         page.page.locator(".fields textarea").nth(i).fill(text)
@@ -102,12 +109,12 @@ def test_two_texts_are_patched_in_the_page(models: dict[str, Model], open_web: O
 
 
 def test_a_file_of_the_visitor_is_searched_in_the_page(
-    models: dict[str, Model], open_web: OpenWeb, tmp_path: Path
+    models: dict[str, Model], show_web: OpenModel, tmp_path: Path
 ) -> None:
     """Strongest texts and effects over the texts of a file equal the functions of Python."""
     lines = ["abc de", "fgh abc", "de fgh de", "c fgh", "ab ab ab"]
     (tmp_path / "texts.txt").write_text("\n".join(lines))
-    page, model = open_web("decoder", {"panel": "texts", "unit": "decoder.1.neuron.3"}), models["decoder"]
+    page, model = show_web("decoder", {"panel": "texts", "unit": "decoder.1.neuron.3"}), models["decoder"]
     page.page.locator("input[type=file]:not([webkitdirectory])").first.set_input_files(tmp_path / "texts.txt")
     page.page.get_by_role("button", name="Find", exact=True).click()
     page.settle()
@@ -125,9 +132,9 @@ def test_a_file_of_the_visitor_is_searched_in_the_page(
     assert shown == pytest.approx([changes[part] for layer in (0, 1) for part in parts_of(layer)], abs=0.006)
 
 
-def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWeb) -> None:
+def test_generation_is_that_of_python(models: dict[str, Model], show_web: OpenModel) -> None:
     """Steps at temperature 0 write the text of `generate`."""
-    page = open_web("decoder", {"panel": "steps", "temperature": 0})
+    page = show_web("decoder", {"panel": "steps", "temperature": 0})
     for _ in range(6):
         page.page.get_by_role("button", name="Step", exact=True).click()
         page.settle()
@@ -140,8 +147,8 @@ def test_generation_is_that_of_python(models: dict[str, Model], open_web: OpenWe
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
-def test_a_target_is_the_result_of_a_greedy_search(name: str, models: dict[str, Model], open_web: OpenWeb) -> None:
-    page = open_web(name, {"target": "", "panel": "attention"})
+def test_a_target_is_the_result_of_a_greedy_search(name: str, models: dict[str, Model], show_web: OpenModel) -> None:
+    page = show_web(name, {"target": "", "panel": "attention"})
     expected = models[name].translate(SOURCE, beam=1)
     ids = models[name].translator.target_ids(expected)
     assert page.tokens("written").count() == len(ids)
@@ -150,8 +157,8 @@ def test_a_target_is_the_result_of_a_greedy_search(name: str, models: dict[str, 
     assert [text.replace("␣", " ") for text in shown[:-1]] == models[name].tokenizer.tokens(ids[1:])
 
 
-def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> None:
-    tabs = open_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
+def test_only_panels_that_the_page_computes_are_offered(show_web: OpenModel) -> None:
+    tabs = show_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
     assert tabs == [
         "Flow",
         "Alignment",
@@ -165,18 +172,18 @@ def test_only_panels_that_the_page_computes_are_offered(open_web: OpenWeb) -> No
     ]
 
 
-def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(open_web: OpenWeb) -> None:
-    page = open_web("decoder")
+def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(show_web: OpenModel) -> None:
+    page = show_web("decoder")
     page.page.locator("#input textarea").fill("abc " * 40)
     page.page.get_by_role("button", name="Run", exact=True).click()
     page.settle()
     assert "and the model reads at most 32: shorten it" in page.status()
-    assert "the text has an id outside the vocabulary" in open_web("decoder", {"ids": "5,9999"}).status()
+    assert "the text has an id outside the vocabulary" in show_web("decoder", {"ids": "5,9999"}).status()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_flow_shows_what_the_server_shows(name: str, open_web: OpenWeb, open_model: OpenModel) -> None:
-    web, served = open_web(name, {"panel": "flow"}), open_model(name, {"panel": "flow"})
+def test_the_flow_shows_what_the_server_shows(name: str, show_web: OpenModel, show_model: OpenModel) -> None:
+    web, served = show_web(name, {"panel": "flow"}), show_model(name, {"panel": "flow"})
     for _ in range(3):
         for page in (web, served):
             page.page.get_by_role("button", name="next →", exact=True).click()

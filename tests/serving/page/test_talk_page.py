@@ -6,7 +6,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -14,20 +13,22 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.config.run import InfillingConfig
 from glassformer.inference.engine import Engine, Step
 from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
+from glassformer.serving.application import application
+from glassformer.serving.limits import Limits
 from inspector.browsing import SOURCE, Open, Visit, close, number, percents, visits
-from runs import label_run, text_run_of
+from runs import Tiny
 from serving.conftest import Run, Serve
-from serving.served import ask
+from serving.served import RunningServer, ask
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Locator, Route
 
 READY = ".composer, .form, .key, #view .empty"
 MESSAGE = "red dog"
+ROLES = ("user", "assistant")
 KEY = "key-of-the-tests"
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 NAMELESS = """() => [...document.querySelectorAll("button, a, input, select, textarea, [role=tab]")]
@@ -42,6 +43,39 @@ def visit(window: "BrowserContext") -> Iterator[Open]:
     with visits(window, READY) as open_page:
         yield open_page
     window.clear_cookies()
+
+
+@pytest.fixture(scope="module")
+def address(models: dict[str, Model]) -> Iterator[str]:
+    """The address of a server of all models, for tests that change nothing on it: its start takes processor time."""
+    limits = Limits(grace=1)
+    server = RunningServer(application(models, limits), limits)
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(address: str, window: "BrowserContext") -> Iterator[Visit]:
+    """A page of that server: to load it takes more processor time than most tests."""
+    with visits(window, READY) as open_page:
+        yield open_page(address)
+
+
+@pytest.fixture
+def choose(shared: Visit) -> Iterator[Open]:
+    """Choose a model, and a view of it, in the page that tests share; each test has views of its own."""
+
+    def chosen(name: str, view: str = "") -> Visit:
+        shared.page.locator("header select").select_option(name)
+        if view:
+            shared.page.get_by_role("tab", name=view, exact=True).click()
+        reset = shared.page.get_by_role("button", name="reset")
+        if reset.is_visible():  # the view has settings
+            reset.click()
+        return shared
+
+    yield chosen
+    assert shared.problems == []
 
 
 @pytest.fixture
@@ -104,9 +138,11 @@ def asked(address: str, **body: Any) -> Any:
     return answer["choices"][0]
 
 
-def test_each_token_shows_the_probability_of_the_api(serve: Serve, visit: Open) -> None:
-    address = serve("chat")
-    found = visit(address)
+def test_each_token_has_the_probability_of_the_api(
+    address: str, visit: Open, window: "BrowserContext", models: dict[str, Model]
+) -> None:
+    """In the page, in the saved conversation, and in the inspector, which opens on the ids of the conversation."""
+    found = visit(f"{address}/#model=chat")
     settings(found, new_tokens=12, temperature=0.8)
     found.page.get_by_label("seed").fill("5")
     say(found)
@@ -127,33 +163,16 @@ def test_each_token_shows_the_probability_of_the_api(serve: Serve, visit: Open) 
     colours = pieces(found).evaluate_all("(all) => all.map((one) => one.style.backgroundColor)")
     assert all(colours) and len(set(colours)) > 1
 
-
-def test_a_saved_conversation_has_all_tokens(serve: Serve, visit: Open) -> None:
-    address = serve("chat")
-    found = visit(address)
-    settings(found, new_tokens=6, temperature=0)
-    say(found)
     with found.page.expect_download() as saved:
         found.page.get_by_role("button", name="save", exact=True).click()
     [question, answer] = json.loads(saved.value.path().read_text("utf-8"))["messages"]
-    expected = asked(address, max_tokens=6, temperature=0)
     assert question == {"role": "user", "content": MESSAGE}
     assert answer["content"] == expected["message"]["content"]
-    assert [one["id"] for one in answer["tokens"]] == [one["id"] for one in expected["logprobs"]["content"]]
+    assert [one["id"] for one in answer["tokens"]] == [one["id"] for one in scored]
 
-
-def test_the_inspector_opens_on_the_ids_of_the_conversation(
-    serve: Serve, visit: Open, window: "BrowserContext", models: dict[str, Model]
-) -> None:
-    address = serve("chat")
-    found = visit(address)
-    settings(found, new_tokens=10, temperature=1.5)
-    found.page.get_by_label("seed").fill("11")
-    say(found)
     link = found.page.locator(".look").get_attribute("href") or ""
     assert link.startswith("look/chat/#text=")
-    expected = asked(address, max_tokens=10, temperature=1.5, seed=11)
-    scored = [one for one in expected["logprobs"]["content"] if one["id"] not in found_ends(models["chat"])]
+    scored = [one for one in scored if one["id"] not in found_ends(models["chat"])]
     prompt = models["chat"].conversation_encoder.prompt([{"role": "user", "content": MESSAGE}])
     with visits(window) as open_inspector:
         inside = open_inspector(f"{address}/{link}")
@@ -162,8 +181,10 @@ def test_the_inspector_opens_on_the_ids_of_the_conversation(
         titles = inside.tokens("target").evaluate_all("(all) => all.map((one) => one.title)")
         ids = [int(title.split(" · id ")[1].split(" · ")[0]) for title in titles]
         assert ids == [*prompt, *(one["id"] for one in scored)]
-        shown = [title.split("log-probability ")[1].split(" ")[0].replace("−", "-") for title in titles[len(prompt) :]]
-        assert [float(one) for one in shown] == pytest.approx([one["logprob"] for one in scored], abs=0.006)
+        shown = [
+            float(title.split("log-probability ")[1].split(" ")[0].replace("−", "-")) for title in titles[len(prompt) :]
+        ]
+        assert shown == pytest.approx([one["logprob"] for one in scored], abs=0.006)
         inside.run(MESSAGE)
         assert inside.tokens("target").count() == len(models["chat"].tokenizer.encode(MESSAGE)) + len(
             before(models["chat"])
@@ -180,9 +201,10 @@ def before(model: Model) -> list[int]:
     return list(model.writer.before)
 
 
-def test_an_edit_begins_a_branch_and_both_are_kept(serve: Serve, visit: Open) -> None:
-    found = visit(serve("chat"))
-    settings(found, new_tokens=6)
+def test_an_edit_begins_a_branch_and_both_are_kept(address: str, visit: Open) -> None:
+    """Another token also does: the answer continues from there."""
+    found = visit(f"{address}/#model=chat")
+    settings(found, new_tokens=6, seed=3)
     say(found, "red dog")
     say(found, "blue cat")
     first = texts(found)
@@ -201,31 +223,29 @@ def test_an_edit_begins_a_branch_and_both_are_kept(serve: Serve, visit: Open) ->
     assert texts(found) == first
     found.page.get_by_label("Version after").first.click()
     assert texts(found) == second
+    settings(found, seed=4)
     found.page.get_by_role("button", name="retry").click()
     finished(found)
     assert found.page.get_by_role("group", name="Versions").count() == 2
     found.page.get_by_label("Version before").last.click()
     assert texts(found) == second
 
-
-def test_another_token_continues_the_answer_from_there(serve: Serve, visit: Open) -> None:
-    address = serve("chat")
-    found = visit(address)
     settings(found, new_tokens=8, temperature=0)
     say(found)
-    former = texts(found)[1]
+    *history, former = texts(found)
     pieces(found).nth(1).click()
     choices = found.page.locator(".details button.bar")
     name = choices.first.locator(".bar-label").inner_text().replace("␣", " ").replace("↵", "\n")
     begun = (pieces(found).first.text_content() or "") + name
     choices.first.click()
     finished(found)
-    assert texts(found)[1].startswith(begun) and texts(found)[1] != former
-    messages = [{"role": "user", "content": MESSAGE}, {"role": "assistant", "content": begun}]
+    continuation = texts(found)[-1]
+    assert texts(found)[:-1] == history and continuation.startswith(begun) and continuation != former
+    messages = [{"role": ROLES[i % 2], "content": text} for i, text in enumerate([*history, begun])]
     continued = asked(address, messages=messages, continue_final_message=True, max_tokens=8, temperature=0)
-    assert texts(found)[1] == begun + continued["message"]["content"]
+    assert continuation == begun + continued["message"]["content"]
     found.page.get_by_label("Version before").last.click()
-    assert texts(found)[1] == former
+    assert texts(found) == [*history, former]
 
 
 def begin_long_answer(found: Visit) -> None:
@@ -297,8 +317,8 @@ def events_of(route: "Route") -> None:
     route.fulfill(content_type="text/event-stream", body="".join(f"data: {line}\n\n" for line in lines))
 
 
-def test_html_of_a_model_is_text(serve: Serve, visit: Open) -> None:
-    found = visit(serve("chat"), refusals=True)
+def test_html_of_a_model_is_text(address: str, visit: Open) -> None:
+    found = visit(f"{address}/#model=chat", refusals=True)
     count = found.page.locator("script, img").count()
     found.page.route("**/v1/chat/completions", events_of)
     say(found, EVIL)
@@ -309,8 +329,8 @@ def test_html_of_a_model_is_text(serve: Serve, visit: Open) -> None:
     assert found.page.locator("script, img").count() == count
 
 
-def test_the_keyboard_reaches_everything(serve: Serve, visit: Open) -> None:
-    found = visit(serve("chat"))
+def test_the_keyboard_reaches_everything(address: str, visit: Open) -> None:
+    found = visit(f"{address}/#model=chat")
     settings(found, new_tokens=6, temperature=0)  # a drawn text may end after one token
     page = found.page
     page.locator(".composer textarea").focus()
@@ -336,12 +356,12 @@ def test_the_keyboard_reaches_everything(serve: Serve, visit: Open) -> None:
     assert page.get_by_label("Text", exact=True).is_visible()
 
 
-def test_a_text_is_continued_token_by_token(serve: Serve, visit: Open) -> None:
-    address = serve("decoder")
-    found = visit(address)
+def test_a_text_is_continued_token_by_token(address: str, choose: Open) -> None:
+    found = choose("decoder")
     settings(found, new_tokens=8, temperature=0)
     say(found, "abc de")
-    _, answer = ask(f"{address}/v1/completions", {"prompt": "abc de", "max_tokens": 8, "temperature": 0})
+    body = {"model": "decoder", "prompt": "abc de", "max_tokens": 8, "temperature": 0}
+    _, answer = ask(f"{address}/v1/completions", body)
     assert texts(found) == [answer["choices"][0]["text"]]
     assert "look/decoder/#text=abc%20de" in (found.page.locator(".look").get_attribute("href") or "")
     found.page.get_by_role("button", name="continue", exact=True).click()
@@ -359,11 +379,10 @@ def fill_in(found: Visit, *given: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
-def test_a_translation_shows_the_best_targets_and_the_alignment(serve: Serve, visit: Open, name: str) -> None:
-    address = serve(name)
-    found = visit(address)
+def test_a_translation_shows_the_best_targets_and_the_alignment(address: str, choose: Open, name: str) -> None:
+    found = choose(name, "Translation")
     fill_in(found, SOURCE)
-    body = {"sources": SOURCE, "n_best": 4, "beam": 4, "alignment": True}
+    body = {"model": name, "sources": SOURCE, "n_best": 4, "beam": 4, "alignment": True}
     targets = ask(f"{address}/v1/translate", body)[1]["data"][0]["targets"]
     assert len(targets) == 4
     shown = found.page.locator(".target")
@@ -381,13 +400,12 @@ def test_a_translation_shows_the_best_targets_and_the_alignment(serve: Serve, vi
         assert link == f"look/{name}/#source={quote(SOURCE, safe='')}&target={quote(target['text'], safe='')}"
 
 
-def test_a_target_shows_the_probability_of_each_token(serve: Serve, visit: Open) -> None:
-    address = serve("recurrent")
-    found = visit(f"{address}/#view=tokens")
+def test_a_target_shows_the_probability_of_each_token(address: str, choose: Open) -> None:
+    found = choose("recurrent", "Token by token")
     settings(found, temperature=1)
     found.page.get_by_label("seed").fill("2")
     say(found, SOURCE)
-    body = {"prompt": SOURCE, "max_tokens": 256, "temperature": 1, "seed": 2, "logprobs": 8}
+    body = {"model": "recurrent", "prompt": SOURCE, "max_tokens": 256, "temperature": 1, "seed": 2, "logprobs": 8}
     [choice] = ask(f"{address}/v1/completions", body)[1]["choices"]
     assert texts(found) == [choice["text"]]
     shown = list[float]()
@@ -400,12 +418,11 @@ def test_a_target_shows_the_probability_of_each_token(serve: Serve, visit: Open)
     assert len(expected) > 1 and shown == pytest.approx(expected, abs=6e-4)
 
 
-def test_a_candidate_of_a_mask_is_written_into_the_text(serve: Serve, visit: Open) -> None:
-    address = serve("encoder")
-    found = visit(address)
+def test_a_candidate_of_a_mask_is_written_into_the_text(address: str, choose: Open) -> None:
+    found = choose("encoder")
     text = "abc [MASK] fgh [MASK]"
     fill_in(found, text)
-    [filled] = ask(f"{address}/v1/fill-mask", {"text": text, "n": 8})[1]["data"]
+    [filled] = ask(f"{address}/v1/fill-mask", {"model": "encoder", "text": text, "n": 8})[1]["data"]
     assert found.frame("Filled text").locator(".written").inner_text() == filled["text"]
     for i, candidates in enumerate(filled["candidates"], 1):
         shown = percents(found.frame(f"Mask {i}").locator(".bar-text").all_inner_texts())
@@ -415,21 +432,10 @@ def test_a_candidate_of_a_mask_is_written_into_the_text(serve: Serve, visit: Ope
     assert found.page.locator(".form textarea").input_value() == f"abc [MASK] fgh {chosen}"
 
 
-def test_a_denoiser_fills_the_masks_of_a_text(serve: Serve, visit: Open, tmp_path: Path) -> None:
-    model = glassformer.train(text_run_of(tmp_path, InfillingConfig()), tmp_path / "run").model
-    address, text = serve(denoiser=model), "abc [MASK] fgh"
-    found = visit(address)
-    found.page.get_by_role("tab", name="Masks").click()
-    fill_in(found, text)
-    [filled] = ask(f"{address}/v1/fill-mask", {"text": text})[1]["data"]
-    assert found.frame("Filled text").locator(".written").inner_text() == filled["text"].strip()
-
-
-def test_labels_and_tags_have_the_numbers_of_the_api(
-    serve: Serve, visit: Open, tmp_path: Path, models: dict[str, Model]
-) -> None:
-    tagger = glassformer.train(label_run(tmp_path, "tags"), tmp_path / "run").model
-    address = serve(classifier=models["classifier"], tagger=tagger)
+def test_forms_show_the_numbers_of_the_api(serve: Serve, visit: Open, models: dict[str, Model], tiny: Tiny) -> None:
+    """Labels, tags, the number of a regression, and the masks that a denoiser fills."""
+    kinds = {"tagger": "tags", "rater": "regression", "denoiser": "infilling"}
+    address = serve("classifier", **{name: glassformer.load(tiny(kind)) for name, kind in kinds.items()})
     found = visit(f"{address}/#model=classifier")
     fill_in(found, "the dog red")
     [labels] = ask(f"{address}/v1/classify", {"model": "classifier", "texts": "the dog red"})[1]["data"]
@@ -439,6 +445,7 @@ def test_labels_and_tags_have_the_numbers_of_the_api(
         for bar in bars.all()
     }
     assert shown == pytest.approx(labels["classes"], abs=6e-4)
+
     found.page.locator("header select").select_option("tagger")
     fill_in(found, "the dog red")
     [tags] = ask(f"{address}/v1/tag", {"model": "tagger", "sentences": "the dog red"})[1]["data"]
@@ -446,47 +453,59 @@ def test_labels_and_tags_have_the_numbers_of_the_api(
     assert [row[:2] for row in rows] == [[word, tag] for word, tag in zip(tags["words"], tags["tags"], strict=True)]
     assert [float(row[2]) / 100 for row in rows] == pytest.approx(tags["probabilities"], abs=6e-4)
 
-
-def test_a_regression_shows_its_number(serve: Serve, visit: Open, tmp_path: Path) -> None:
-    model = glassformer.train(label_run(tmp_path, "regression"), tmp_path / "run").model
-    found = visit(serve(one=model))
+    found.page.locator("header select").select_option("rater")
+    assert found.page.locator("#view section.frame").count() == 0, "the result of another model is gone"
     fill_in(found, "the dog red")
-    assert number(found.frame("Number").locator(".big").inner_text()) == pytest.approx(
-        model.classify("the dog red")["number"], abs=6e-5
-    )
+    [rated] = ask(f"{address}/v1/classify", {"model": "rater", "texts": "the dog red"})[1]["data"]
+    assert number(found.frame("Number").locator(".big").inner_text()) == pytest.approx(rated["number"], abs=6e-5)
+
+    found.page.locator("header select").select_option("denoiser")
+    found.page.get_by_role("tab", name="Masks").click()
+    fill_in(found, "abc [MASK] fgh")
+    [filled] = ask(f"{address}/v1/fill-mask", {"model": "denoiser", "text": "abc [MASK] fgh"})[1]["data"]
+    assert found.frame("Filled text").locator(".written").inner_text() == filled["text"].strip()
 
 
-@pytest.mark.parametrize("name", ["chat", "decoder", "encoder", "encoder-decoder", "recurrent", "classifier"])
-def test_no_model_has_a_page_that_is_too_wide(serve: Serve, visit: Open, name: str) -> None:
-    found = visit(serve(name), width=390, height=844)
-    tabs = found.page.get_by_role("tab").all_inner_texts() or [""]
-    for title in tabs:
-        if title:
-            found.page.get_by_role("tab", name=title, exact=True).click()
-        for step in ("empty", "answer", "settings"):
-            if step == "answer" and found.page.locator(".composer").count():
-                say(found, "red dog sees " + "a" * 60 if name == "chat" else "red dog sees")
-                pieces(found).first.click()
-            button = found.page.get_by_role("button", name="settings")
-            if step == "settings" and button.is_visible():
-                button.click()
-                assert found.page.locator("#side").is_visible()
-                button.click()
-            assert found.page.evaluate("document.documentElement.scrollWidth") <= 390, f"{title}: {step}"
-            assert found.page.evaluate(NAMELESS) == [], f"{title}: {step}"
+def test_no_model_has_a_page_that_is_too_wide(address: str, visit: Open, models: dict[str, Model]) -> None:
+    """Without an answer, with one, and with the settings; each control has a name."""
+    found = visit(address, width=390, height=844)
+    for name in models:
+        found.page.locator("header select").select_option(name)
+        for title in found.page.locator("#tabs [role=tab]:visible").all_inner_texts() or [""]:
+            if title:
+                found.page.get_by_role("tab", name=title, exact=True).click()
+            for step in ("empty", "answer", "settings"):
+                if step == "answer" and found.page.locator(".composer").count():
+                    say(found, "red dog sees " + "a" * 60 if name == "chat" else "red dog sees")
+                    pieces(found).first.click()
+                button = found.page.get_by_role("button", name="settings")
+                if step == "settings" and button.is_visible():
+                    button.click()
+                    assert found.page.locator("#side").is_visible()
+                    button.click()
+                place = f"{name}: {title}: {step}"
+                assert found.page.evaluate("document.documentElement.scrollWidth") <= 390, place
+                assert found.page.evaluate(NAMELESS) == [], place
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_follows_the_colour_scheme(serve: Serve, visit: Open, scheme: str) -> None:
-    found = visit(serve("chat"), scheme=scheme)
+def test_the_page_follows_the_colour_scheme(address: str, visit: Open, choose: Open) -> None:
+    """A button chooses the other colours."""
     brightness = """(selector) => {
         const colour = getComputedStyle(document.querySelector(selector)).backgroundColor.match(/\\d+/g).map(Number);
         return (colour[0] + colour[1] + colour[2]) / 3;
     }"""
-    for selector in ("body", ".composer"):
-        assert (found.page.evaluate(brightness, selector) > 128) == (scheme == "light"), selector
-    found.page.get_by_role("button", name="dark" if scheme == "light" else "light", exact=True).click()
-    assert (found.page.evaluate(brightness, "body") > 128) == (scheme == "dark")
+
+    def is_light(found: Visit) -> bool:
+        shown = {found.page.evaluate(brightness, selector) > 128 for selector in ("body", ".composer")}
+        assert len(shown) == 1
+        return shown.pop()
+
+    assert is_light(choose("chat"))
+    found = visit(f"{address}/#model=chat", scheme="dark")
+    assert not is_light(found)
+    for other in ("light", "dark"):
+        found.page.get_by_role("button", name=other, exact=True).click()
+        assert is_light(found) == (other == "light")
 
 
 def test_the_page_asks_for_the_key_once(serve: Serve, visit: Open, window: "BrowserContext") -> None:
@@ -521,8 +540,8 @@ def test_two_models_share_a_conversation(serve: Serve, visit: Open, models: dict
     assert found.page.locator(".message h3").inner_text() == "chat"
 
 
-def test_old_messages_that_do_not_fit_are_named(serve: Serve, visit: Open) -> None:
-    found = visit(serve("chat"))
+def test_old_messages_that_do_not_fit_are_named(choose: Open) -> None:
+    found = choose("chat", "Conversation")
     settings(found, new_tokens=40)
     for _ in range(12):
         say(found, "red dog sees blue cat " * 2)
