@@ -91,7 +91,8 @@ def detect() -> Processor:
     can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
     bfloat16 = tuple(name for name in ("avx512_bf16", "amx_bf16") if can.get(name) and packs_bfloat16)
     instructions = torch.backends.cpu.get_cpu_capability()
-    kind: tuple[str | int, ...] = (facts.get("vendor_id", ""), int(facts.get("cpu family", 0)), instructions, *bfloat16)
+    vendor, family = facts.get("vendor_id", ""), int(facts.get("cpu family", 0))
+    kind: tuple[str | int, ...] = (vendor, family, instructions, *bfloat16)
     return Processor(
         kind=kind,
         name=" ".join([platform.machine(), *facts.get("model name", "").split(), instructions]),
