@@ -132,7 +132,7 @@ def test_the_probabilities_of_the_model_are_the_default(models: dict[str, Model]
     assert [text.split(" → ")[0] for text in texts.all_inner_texts()] == [f"{100 * p:.1f} %" for p in own.tolist()]
     found.page.get_by_role("button", name="rules of generate").click()
     found.settle()
-    assert "temperature 0.7, top-k 50;" in changes.inner_text()
+    assert "temperature 0.7, top-k 50." in changes.inner_text()
     found.page.get_by_role("button", name="reset").click()
     found.settle()
     assert changes.inner_text() == ""
