@@ -68,6 +68,7 @@ def test_the_tested_models_cover_both_kinds() -> None:
 def test_a_grid_folds_and_unfolds_rows() -> None:
     seen, positions = torch.ones(4, 1, dtype=torch.bool), torch.zeros(3, 1)
     full, ragged = Branches.of([0, 0, 1, 1], seen, positions[:2]), Branches.of([2, 0, 2], seen[:3], positions)
+    assert full.rows is None and ragged.rows is not None
     x = torch.arange(12.0).view(4, 1, 3)
     assert torch.equal(full.fold(x), x.view(2, 2, 3)) and torch.equal(full.unfold(full.fold(x)), x)
     folded = ragged.fold(x[:3])

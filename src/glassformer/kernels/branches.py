@@ -22,10 +22,15 @@ class Branches:
 
     groups: Sequence[int]
     """Group of each row."""
+    width: int
+    """Number of columns: the largest number of rows of a group."""
     cells: Tensor
     """(R,) cell of each row, group · width + column."""
-    rows: Tensor
-    """(groups, width) row of each cell; an unused one, which is never read, repeats a row of its group or row 0."""
+    rows: Tensor | None
+    """(groups · width,) row of each cell; `None` if row i is cell i and no cell is unused.
+
+    An unused cell repeats the first row of its group, or row 0 for an empty group; its result is never read.
+    """
     seen: Tensor
     """(R, S) bool: the slots with the row's own tokens."""
     positions: Tensor
@@ -47,9 +52,9 @@ class Branches:
             members[group].append(row)
         width = max(map(len, members))
         cells = [group * width + column for group, column in zip(groups, columns, strict=True)]
-        rows = [own + (own or [0])[:1] * (width - len(own)) for own in members]
-        of_row, of_cell = (torch.tensor(x, device=seen.device) for x in (cells, rows))
-        return cls(groups, of_row, of_cell, seen, positions)
+        rows = [row for own in members for row in own + (own or [0])[:1] * (width - len(own))]
+        of_cell = None if rows == list(range(len(groups))) else torch.tensor(rows, device=seen.device)
+        return cls(groups, width, torch.tensor(cells, device=seen.device), of_cell, seen, positions)
 
     @classmethod
     def at(cls, lengths: Tensor, longest: int) -> Self:
@@ -63,16 +68,18 @@ class Branches:
 
     def fold(self, x: Tensor) -> Tensor:
         """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
-        return x[self.rows, 0]
+        x = x if self.rows is None else x.index_select(0, self.rows)
+        return x.reshape(len(self.positions), self.width, *x.shape[2:])
 
     def unfold(self, x: Tensor) -> Tensor:
         """Invert `fold`: (groups, width, …) → (R, 1, …)."""
-        return x.flatten(0, 1)[self.cells, None]
+        x = x.flatten(0, 1).unsqueeze(1)
+        return x if self.rows is None else x.index_select(0, self.cells)
 
     def grown(self, lengths: Tensor) -> Self:
         """Add one token per row at position `lengths` (R,): each group gets one new slot for each column."""
-        width = self.rows.shape[1]
-        new = (self.cells % width)[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
+        columns = self.cells % self.width
+        new = columns[:, None] == torch.arange(self.width, device=lengths.device)  # (R, width)
         positions = self.fold(lengths[:, None])
         return replace(self, seen=torch.cat((self.seen, new), 1), positions=torch.cat((self.positions, positions), 1))
 

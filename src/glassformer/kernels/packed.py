@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.kernels import processor
-from glassformer.kernels.linear import is_plain, linear, onednn_product
+from glassformer.kernels.linear import is_plain, is_transformed, linear, onednn_product
 
 MIN_PACKED = 1 << 17
 """Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
@@ -70,13 +70,15 @@ class PackedWeights:
 
     def of(self, layer: nn.Linear, x: Tensor) -> PackedWeight | None:
         """Return the packed weight of a layer; None if it is not to be used for `x`."""
-        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not is_plain(x, layer.weight):
+        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or is_transformed():
+            return None
+        if not x.is_cpu or type(x) is not Tensor:
             return None
         n_rows = (processor.this.choices.packed_rows or 1) if x.dtype == torch.float32 else 1
         if x.dtype != layer.weight.dtype or x.numel() < n_rows * layer.in_features:
             return None
         if id(layer) not in self._checked:
-            self._checked[id(layer)] = _pack(layer)
+            self._checked[id(layer)] = _pack(layer) if is_plain(x, layer.weight) else None
         return self._checked[id(layer)]
 
 

@@ -232,7 +232,7 @@ class Decoder(_BlockStack):
         self.check_length(state.longest + 1)
         positions = branches.fold(state.lengths[:, None])  # (groups, width)
         mask = Mask(query_index=positions, key_index=branches.positions, pairs=branches.fold(branches.seen[:, None]))
-        slots = Slots(branches.n_slots - positions.shape[1], branches.n_slots)
+        slots = Slots(branches.n_slots - branches.width, branches.n_slots)
         state.make_room(slots.n_filled)
         x = self.embeddings(branches.fold(token_ids), positions)
         inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x), tap=tap)
