@@ -105,6 +105,7 @@ class Visit:
 
     def show(self, view: str, width: int = 1280, height: int = 800) -> None:
         """Show a view, the part of an address that `hash_of` returns, with the pointer in a corner."""
+        self.page.bring_to_front()
         if self.page.viewport_size != {"width": width, "height": height}:
             self.page.set_viewport_size({"width": width, "height": height})
         self.page.mouse.move(0, 0)

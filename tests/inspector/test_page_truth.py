@@ -36,7 +36,7 @@ def test_two_tabs_keep_their_own_models(models: dict[str, Model], serve: Serve, 
     first = visit(served.address + hash_of(text=TEXT))
     second = visit(served.address + hash_of(text=TEXT, checkpoint=f"{model.folder}@10"))
     other = glassformer.load(model.folder, step=10)
-    for text in ("abc", "ab de", "fgh"):
+    for text in ("abc", "fgh"):
         for found, expected in ((second, other), (first, model)):
             found.run(text)
             assert loss_shown(found) == pytest.approx(loss_of(expected, text), abs=6e-4)
