@@ -164,8 +164,9 @@ def test_a_run_before_its_first_checkpoint_shows_its_training(
                 pass
         assert found.page.locator("h2", has_text="Waiting for the first checkpoint").count() == 1
         publish(checkpoint.path_of(folder, 10), folder, 10)
-        found.tokens("target").first.wait_for()
+        found.tokens("target").first.wait_for(state="attached")
     assert "step 10" in found.page.locator("#header").inner_text()
+    assert found.page.locator("h2", has_text="Waiting for the first checkpoint").count() == 0
 
 
 def test_the_newest_model_of_a_run_is_offered_in_all_panels(
