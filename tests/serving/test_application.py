@@ -38,7 +38,8 @@ def test_the_tokens_of_a_step_are_counted_before_they_are_sent(serve: Serve, mon
     monkeypatch.setattr(Metrics, "step", lambda *given: (done.append("counted"), count(*given)))
     monkeypatch.setattr(engine_thread, "_send", lambda *given: (done.append("sent"), send_pieces(*given)))
     assert ask(f"{serve('chat')}/v1/chat/completions", CHAT)[0] == 200
-    assert done == ["counted", "sent"] * (len(done) // 2) and done
+    n_sent = done.count("sent")
+    assert done[: 2 * n_sent] == ["counted", "sent"] * n_sent and n_sent  # a step without pieces may follow
 
 
 def test_the_numbers_of_prometheus_have_the_requests_that_wait_for_a_row(

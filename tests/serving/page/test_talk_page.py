@@ -51,7 +51,7 @@ def address(models: dict[str, Model]) -> Iterator[str]:
     limits = Limits(grace=1)
     server = RunningServer(application(models, limits), limits)
     yield server.address
-    server.stop()
+    server.close()
 
 
 @pytest.fixture(scope="module")
