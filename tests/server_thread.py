@@ -29,14 +29,16 @@ class ServerThread:
 
     def cut(self) -> None:
         """Cut all connections in the middle of their answers, and let the server end without another answer."""
-        connections = list(self._server.server_state.connections)
+        connections, is_cut = list(self._server.server_state.connections), threading.Event()
 
         def cut() -> None:
             for connection in connections:
                 connection.transport.abort()  # type: ignore[union-attr]
             self._server.force_exit = self._server.should_exit = True
+            is_cut.set()
 
         connections[0].loop.call_soon_threadsafe(cut)  # type: ignore[union-attr]
+        assert is_cut.wait(60), "the connections are not cut"
 
     def stop(self) -> None:
         """End the server, after the requests that run; connections to its port are refused.
