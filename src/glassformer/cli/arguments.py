@@ -193,7 +193,7 @@ class Signature:
         given: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
         places: list[str] = []
-        n = [*argv, "--"].index("--")
+        n = argv.index("--") if "--" in argv else len(argv)
         queue, after = list(argv[:n]), argv[n + 1 :]  # after "--", all words are positional
         while queue:
             word = queue.pop(0)

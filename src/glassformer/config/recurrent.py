@@ -116,7 +116,7 @@ class RecurrentConfig:
     @property
     def d_memory(self) -> int:
         """Width of the encoder's output per position: both directions concatenated."""
-        return self.d_encoder * (1 + self.bidirectional)
+        return self.d_encoder * (2 if self.bidirectional else 1)
 
     @property
     def d_readout(self) -> int:

@@ -147,7 +147,7 @@ def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
             _require_ranges(value, vars(value), f"{prefix}{field.name}.")
         for within in field.metadata.get("ranges", ()):
             if value is not None and not within.holds(value):
-                wrong = format(to_dict(value), within.spec)
+                wrong = format(list(value) if isinstance(value, tuple) else value, within.spec)
                 raise UserError(f"{prefix}{field.name} is {wrong} and must {within.must}")
 
 

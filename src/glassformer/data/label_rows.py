@@ -80,7 +80,8 @@ def encode_tagged(
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added
-    flat = [" " * (i > 0 and not alone) + word for sentence in sentences for i, word in enumerate(sentence)]
+    space = "" if alone else " "
+    flat = [space * (i > 0) + word for sentence in sentences for i, word in enumerate(sentence)]
     encoded = iter(tokenizer.encode_batch(flat, dropout=dropout.share, seed=dropout.seed))
     if tags is None:
         tags = [[0] * len(sentence) for sentence in sentences]

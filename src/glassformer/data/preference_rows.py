@@ -43,7 +43,7 @@ class PreferenceRows:
         """Return a question and one of its answers; answers in the question are not scored."""
         encoded = encoded_at(preference.where, self.encoder, preference.question + answer)
         n_before = sum(message["role"] == ASSISTANT for message in preference.question)
-        begin = [0, *encoded.ends][n_before]
+        begin = encoded.ends[n_before - 1] if n_before else 0
         encoded.is_scored[:begin] = [False] * begin
         return example_of(encoded, len(encoded.ids))
 

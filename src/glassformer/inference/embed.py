@@ -51,7 +51,8 @@ class Embedder:
     @property
     def max_len(self) -> int:
         """Largest number of tokens of a text; a longer one is cut."""
-        return getattr(self.head, "max_tokens", 0) or self.config.max_len
+        cut = self.head.max_tokens if isinstance(self.head, VectorHead) else 0
+        return cut or self.config.max_len
 
     def embed(self, texts: Sequence[str], log: Log) -> Vectors:
         """Return a vector for each text (N, D); `log` receives the number of cut texts."""

@@ -107,7 +107,7 @@ class Vocabulary:
         names = {role: metadata.get(f"{PREFIX}{name}_token_id", usual.get(role)) for role, name in ROLES.items()}
         self.roles = {role: self.token(i, role) for role, i in names.items() if i is not None}
         ends = [metadata.get(f"{PREFIX}{name}_token_id") for name in ENDS]
-        self.ends = [self.ids[token] for role, token in self.roles.items() if role == "eos"]
+        self.ends = [self.ids[self.roles["eos"]]] if "eos" in self.roles else []
         self.ends += [self.ids[self.token(i, "end")] for i in ends if i is not None]
         marked = [token for token, kind in self if kind in (CONTROL, USER_DEFINED)]
         self.ends += [self.ids[token] for token in marked if token in ENDS_BY_TEXT]

@@ -6,6 +6,7 @@ Letters: B batch, H heads, G key-value heads, T query length, S key length, K ke
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -26,36 +27,43 @@ MIN_QUERIES = 128
 """Smallest number of queries that a block of one row is divided into."""
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    allowed: Tensor | None,
-    bias: Tensor | None,
-    may_leave_a_row_empty: bool,
-    is_causal: bool,
-    scale: float,
-    dropout: float,
-) -> Tensor:
+@dataclass(frozen=True)
+class ScoreRules:
+    """Rules from the products q kᵀ to the weights."""
+
+    scale: float
+    """Factor of the products."""
+    dropout: float = 0.0
+    """Dropout of the weights."""
+    is_causal: bool = False
+    """True if the only rule is that query t sees keys up to t, with T = S; there is no bias then."""
+    allowed: Tensor | None = None
+    """(B or 1, 1, T, S) bool, True = may attend; None if no pair is hidden, or by the causal rule only."""
+    may_leave_a_row_empty: bool = False
+    """True if `allowed` may hide all keys of a query."""
+    bias: Tensor | None = None
+    """(B or 1, H, T, S), added to the scores."""
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
     """Return softmax(scale · q kᵀ + bias) v over the allowed keys, (B, H, T, W); a query without a key gets zeros.
 
-    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W), `allowed` (B or 1, 1, T, S) bool, `bias` (B or 1, H,
-    T, S). `is_causal` is the rule that query t sees keys up to t, with T = S, in place of `allowed` and without a bias.
-    Only if `allowed` `may_leave_a_row_empty`, it is searched for queries without a key.
-
-    On a CPU in half precision, the backward of the fused kernel, and its forward for a single query, are several times
-    slower than in fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32.
-    Keys and values of a cache may be in fp32 beside queries in half precision; the context is like the queries.
+    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W). On a CPU in half precision, the backward of the
+    fused kernel, and its forward for a single query, are several times slower than in fp32. So attention is computed by
+    blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values of a cache may be in fp32 beside
+    queries in half precision; the context is like the queries.
     """
     n_heads, dtype, empty = query.shape[1], query.dtype, None
-    if allowed is not None and may_leave_a_row_empty:
+    allowed, bias = rules.allowed, rules.bias
+    if allowed is not None and rules.may_leave_a_row_empty:
         empty = ~allowed.any(dim=-1, keepdim=True)
         allowed = allowed | empty  # a softmax over only -inf is NaN
     if _pays_by_blocks(query, key, bias):
         key, value = (repeat_kv(x.to(dtype), n_heads) for x in (key, value))
         if bias is None and allowed is not None:
             bias = query.new_zeros(allowed.shape)
-        context = Blocks.apply(query, key, value, _masked(bias, allowed, dtype), is_causal, scale, dropout)
+        mask, how = _masked(bias, allowed, dtype), (rules.is_causal, rules.scale, rules.dropout)
+        context = Blocks.apply(query, key, value, mask, *how)
     else:
         is_slow = _is_slow(query, key)
         if is_slow:
@@ -63,11 +71,11 @@ def attend(
         mask = _masked(bias, allowed, query.dtype)
         if not _kernel_takes_groups(query, value, mask is not None):
             key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
-        rules: dict[str, Any] = {"attn_mask": mask, "dropout_p": dropout, "is_causal": is_causal, "scale": scale}
-        is_grouped = key.shape[1] != n_heads
+        options: dict[str, Any] = {"dropout_p": rules.dropout, "is_causal": rules.is_causal, "scale": rules.scale}
+        options |= {"attn_mask": mask, "enable_gqa": key.shape[1] != n_heads}
         # Entering the block costs as much as the kernel.
         with torch.autocast("cpu", enabled=False) if is_slow and torch.is_autocast_enabled("cpu") else nullcontext():
-            context = F.scaled_dot_product_attention(query, key, value, **rules, enable_gqa=is_grouped)
+            context = F.scaled_dot_product_attention(query, key, value, **options)
         context = context.to(dtype) if is_slow else context
     return context if empty is None else context.masked_fill(empty, 0.0)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.kernels.attention import attend, repeat_kv, scale_or_default
+from glassformer.kernels.attention import ScoreRules, attend, repeat_kv, scale_or_default
 from glassformer.kernels.flex_attention import attention_flex
 from glassformer.nn.masks import Mask
 
@@ -95,7 +95,8 @@ def attention_fused(
     allowed = None
     if not is_causal and not mask.is_trivial:
         allowed = mask.dense(n_queries, n_keys, query.device)
-    return attend(query, key, value, allowed, mask.bias, mask.may_leave_a_row_empty, is_causal, scale, dropout)
+    rules = ScoreRules(scale, dropout, is_causal, allowed, mask.may_leave_a_row_empty, mask.bias)
+    return attend(query, key, value, rules)
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ def run_by_steps(cells: nn.RNNBase, cell_step: CellStep, x: Tensor, tap: Tap) ->
     (B, 1, D) and in the order of reading: those of "backward" begin with the last position.
     """
     directions = ("forward", "backward")[: 1 + cells.bidirectional]
-    n_parts = 1 + isinstance(cells, nn.LSTM)  # the state of an LSTM also has a cell
+    n_parts = 2 if isinstance(cells, nn.LSTM) else 1  # the state of an LSTM also has a cell
     ends: list[LayerState] = []
     for number in range(cells.num_layers):
         outputs, last = [], []

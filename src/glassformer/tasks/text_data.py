@@ -247,7 +247,7 @@ def corpus_of(run: Run) -> Corpus:
     assert data.path is not None  # `training.checks`, and `TextTask.evaluation`
     return Corpus(
         [data.path],
-        valid_paths=[*filter(None, [data.valid_path])],
+        valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
     )

@@ -21,7 +21,7 @@ def read_experts(hf: HFConfig, n_experts: int, n_active: int, names: tuple[str, 
 
 def write_experts(config: TransformerConfig, names: tuple[str, str]) -> dict[str, Any]:
     experts = config.experts or Experts()
-    weight = getattr(experts.balance, "weight", 0.0)
+    weight = experts.balance.weight if isinstance(experts.balance, BalanceLoss) else 0.0
     return {names[0]: experts.n_experts, names[1]: experts.n_active, "router_aux_loss_coef": weight}
 
 

@@ -172,10 +172,10 @@ def _short_texts(rope: HFConfig, max_len: int, original: int) -> c.LongRopeScali
         rope.problem("short_factor must be a list of numbers")
         return None
     factor = rope.take("factor", float, max_len / original)
-    usual = math.sqrt(1 + math.log(max(1.0, factor)) / math.log(original))
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     attention = rope.take("attention_factor", float, usual)
     return c.LongRopeScaling(tuple(map(float, divisors)), attention)
 
 
 def _warmth(factor: float, mscale: float = 1.0) -> float:
-    return 0.1 * mscale * math.log(max(1.0, factor)) + 1.0
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -125,7 +125,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     @property
     def prefix_token_id(self) -> int:
         """The id that the harness puts before a continuation without a context; `NO_ID` without a start token."""
-        return next(reversed(self.start), NO_ID)
+        return self.start[-1] if self.start else NO_ID
 
     @property
     def tokenizer_name(self) -> str:

@@ -107,7 +107,7 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
         found.append(f"model.head: expected tokens, got {config.head.kind}")
     if any(0 < window < config.max_len for window in config.head_stack.window_pattern):
         found.append("model.decoder.window_pattern: expected no window shorter than max_len")
-    scaling = getattr(config.positions, "scaling", None)
+    scaling = config.positions.scaling if isinstance(config.positions, RotaryPositions) else None
     if isinstance(scaling, Llama3Scaling) and not architecture.has_factors:
         found.append("model.positions.scaling: expected none, linear or yarn, got llama3")
     if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
@@ -163,7 +163,7 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only the 256 bytes")
     end = tokenizer.eos_id if config.eos_id is None else config.eos_id
     before = causal_frame(tokenizer, config).before
-    begin = next(iter(before), config.bos_id)
+    begin = before[0] if before else config.bos_id
     if end is None:
         raise UserError("this tokenizer has no end token, and llama.cpp would use the token with id 11")
     if len(before) > 1:
