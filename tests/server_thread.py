@@ -1,5 +1,6 @@
 """A server in a thread of the process of the tests."""
 
+import asyncio
 import gc
 import threading
 import warnings
@@ -28,17 +29,20 @@ class ServerThread:
         return f"http://127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Cut all connections in the middle of their answers, and let the server end without another answer."""
-        connections, is_cut = list(self._server.server_state.connections), threading.Event()
+        """End all connections in the middle of their answers, and the server, as the end of its process does."""
+        connections = self._server.server_state.connections
 
-        def cut() -> None:
-            for connection in connections:
-                connection.transport.abort()  # type: ignore[union-attr]
+        async def cut() -> None:
+            for one in self._server.servers:
+                one.close()
+            for _ in range(10):  # a connection is known a few passes of the event loop after it is accepted
+                for connection in list(connections):
+                    connection.transport.abort()  # type: ignore[union-attr]
+                await asyncio.sleep(0)
             self._server.force_exit = self._server.should_exit = True
-            is_cut.set()
 
-        connections[0].loop.call_soon_threadsafe(cut)  # type: ignore[union-attr]
-        assert is_cut.wait(60), "the connections are not cut"
+        loop = next(iter(connections)).loop  # type: ignore[union-attr]
+        asyncio.run_coroutine_threadsafe(cut(), loop).result(60)
 
     def stop(self) -> None:
         """End the server, after the requests that run; connections to its port are refused.

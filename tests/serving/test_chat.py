@@ -202,7 +202,11 @@ def test_a_wrong_request_gets_one_sentence(
 ) -> None:
     error = refusal(serve("chat"), PATH, **given)
     assert error["param"] == param and message in error["message"] and "\n" not in error["message"]
-    assert content(serve("chat"), tools=[], tool_choice="none", response_format={"type": "text"}, max_tokens=2)
+
+
+def test_parameters_that_ask_for_the_default_change_nothing(serve: Serve, chat: Model) -> None:
+    given = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "temperature": 0}
+    assert content(serve("chat"), **given, max_tokens=8) == chat.chat([USER], temperature=0, max_new_tokens=8)
 
 
 def test_tools_that_may_be_left_uncalled_change_nothing(serve: Serve) -> None:
