@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from glassformer.kernels.branches import Branches
 from glassformer.models.blocks import Block, BlockInputs
+from glassformer.models.branches import Branches
 from glassformer.models.state import TransformerState
 from glassformer.nn.attention import Tap, tapped
 from glassformer.nn.embeddings import Embeddings

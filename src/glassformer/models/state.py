@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.kernels.branches import Branches
+from glassformer.models.branches import Branches
 from glassformer.nn.kv_cache import Cache, LayerCache
 
 

@@ -2,7 +2,7 @@
 
 Slot s of a row holds the token at position s, so rows of unequal length have no gaps, and "attend to slots up to your
 own position" is the whole mask. Padding is written to the last slot of a buffer; no query reads it. Buffers belong to
-the caller and grow as needed. Rows of a beam share their buffers (`kernels/branches.py`).
+the caller and grow as needed. Rows of a beam share their buffers (`models/branches.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -11,8 +11,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-
-from glassformer.kernels.branches import compacted
 
 FIRST_SLOTS = 32
 """Number of slots of a new buffer, unless its state holds fewer tokens."""
@@ -126,7 +124,7 @@ class LayerCache(Cache):
 
     def compacted(self, groups: Tensor, slots: Tensor) -> Self:
         """Return buffers with the groups and slots that remain, in the memory of these."""
-        return type(self)(*(compacted(x, groups, slots) for x in self._buffers))
+        return type(self)(*(_compacted(x, groups, slots) for x in self._buffers))
 
     def make_room(self, n_filled: int, max_slots: int | None) -> None:
         """Grow in place, at least to double the size, until `n_filled` slots and the one for padding fit."""
@@ -152,3 +150,14 @@ def _copied(filled: Tensor, n_slots: int) -> Tensor:
     new = filled.new_zeros(*filled.shape[:2], n_slots, filled.shape[3])
     new[:, :, : filled.shape[2]] = filled
     return new
+
+
+def _compacted(buffer: Tensor, groups: Tensor, slots: Tensor) -> Tensor:
+    """Compact (groups, G, slots, K) to these groups and their slots, (N, G, slots, K), in the buffer's own memory."""
+    (n_groups, n_slots), n_heads = slots.shape, buffer.shape[1]
+    heads = groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
+    rows = heads[:, :, None] * buffer.shape[2] + slots[:, None]  # (N, G, S)
+    moved = buffer.flatten(0, 2).index_select(0, rows.flatten())
+    buffer = buffer[:n_groups]
+    buffer[:, :, :n_slots] = moved.view(n_groups, n_heads, n_slots, -1)
+    return buffer

@@ -86,7 +86,8 @@ class Branches:
     def select(self, rows: Tensor) -> tuple[Self, tuple[Tensor, Tensor] | None]:
         """Return the branches of `rows`, and the groups (N,) and slots (N, S) to keep; `None` to keep all.
 
-        If no row sees most of the stored tokens, the slots that are kept become the first of their group (`compacted`).
+        If no row sees most of the stored tokens, the slots that are kept become the first of their group
+        (`LayerCache.compacted`).
         """
         branches = self.of([self.groups[row] for row in rows.tolist()], self.seen[rows], self.positions)
         needed = branches.fold(branches.seen[:, None]).any(dim=1)  # (groups, S)
@@ -99,14 +100,3 @@ class Branches:
         slots = needed[kept].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
         seen, positions = branches.seen.gather(1, slots[of_row]), self.positions[kept].gather(1, slots)
         return self.of(groups, seen, positions), (kept, slots)
-
-
-def compacted(buffer: Tensor, groups: Tensor, slots: Tensor) -> Tensor:
-    """Compact (groups, G, slots, K) to these groups and their slots, (N, G, slots, K), in the buffer's own memory."""
-    (n_groups, n_slots), n_heads = slots.shape, buffer.shape[1]
-    heads = groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
-    rows = heads[:, :, None] * buffer.shape[2] + slots[:, None]  # (N, G, S)
-    moved = buffer.flatten(0, 2).index_select(0, rows.flatten())
-    buffer = buffer[:n_groups]
-    buffer[:, :, :n_slots] = moved.view(n_groups, n_heads, n_slots, -1)
-    return buffer

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
 from glassformer.data.batching import padded
-from glassformer.kernels.branches import Branches, compacted
+from glassformer.models.branches import Branches
+from glassformer.nn.kv_cache import LayerCache
 
 CPU = torch.device("cpu")
 LENGTHS = (3, 1, 5)  # lengths before the rows branch
@@ -90,7 +91,7 @@ def test_compacting_keeps_the_order_of_every_past() -> None:
     positions = [branches.positions[branches.groups[row]][branches.seen[row]] for row in rows.tolist()]
     compact, kept = branches.select(rows)
     assert kept is not None and kept[0].tolist() == [1, 2] and compact.groups == [1, 0, 1]
-    moved = compacted(buffer, *kept)
+    moved = LayerCache(buffer, buffer.clone()).compacted(*kept).keys
     assert moved.shape == (2, 2, n_slots + 3, 4) and compact.n_slots == 6  # 2 tokens at first and 4 later
     for row, group in enumerate(compact.groups):
         assert torch.equal(moved[group][:, : compact.n_slots][:, compact.seen[row]], before[row])
