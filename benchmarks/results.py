@@ -59,6 +59,17 @@ class Result:
     def measured(self) -> list[Row]:
         return [row for row in self.rows if row.seconds]
 
+    @property
+    def ordered(self) -> list[Row]:
+        """Rows of one setting after another: the reference, the others from the fastest on, and those that failed."""
+        settings = list(dict.fromkeys(row.setting for row in self.rows))
+
+        def place(row: Row) -> tuple[int, bool, bool, float]:
+            is_other = row.name != self.reference
+            return settings.index(row.setting), is_other, not row.seconds, median(row.per_unit or [0.0])
+
+        return sorted(self.rows, key=place)
+
     def share_of(self, row: Row) -> float | None:
         """Return the fraction of the machine's rate that a row reaches."""
         if self.share == "matrix products" and row.facts["flops"]:
@@ -73,13 +84,14 @@ class Result:
         return ratio(row, own[0]) if own and row.seconds else None
 
     def best(self) -> list[tuple[Row, float | None]]:
-        """Return the fastest setting of each candidate, with its ratio to the fastest one of the reference."""
+        """Return the fastest setting of each candidate and its ratio to that of the reference, ordered as `ordered`."""
         fastest: dict[str, Row] = {}
         for row in self.measured:
             if row.name not in fastest or row.median < fastest[row.name].median:
                 fastest[row.name] = row
         own = fastest.get(self.reference)
-        return [(row, None if own is None else ratio(row, own)) for row in fastest.values()]
+        rows = sorted(fastest.values(), key=lambda row: (row.name != self.reference, row.median))
+        return [(row, None if own is None else ratio(row, own)) for row in rows]
 
 
 def ratio(row: Row, reference: Row) -> float:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +119,8 @@ def turns(benchmark: Benchmark, candidates: list[Candidate], rounds: int, end: f
 
     Each setting gets an equal part of the time that is left.
     """
-    groups = [list(group) for _, group in groupby(candidates, lambda one: one.setting)]
-    groups = [candidates] if benchmark.picks_best else groups
+    settings = [] if benchmark.picks_best else dict.fromkeys(one.setting for one in candidates)
+    groups = [[one for one in candidates if one.setting == setting] for setting in settings] or [candidates]
     measured = []
     for number, group in enumerate(groups):
         now = time.monotonic()

@@ -25,7 +25,7 @@ def facts(result: Result) -> str:
 
 def tables(result: Result) -> list[Table]:
     """Return the table of all rows, and that of the fastest setting of each candidate."""
-    whole = [_header(result), *(_cells(result, row, result.ratio_of(row)) for row in result.rows)]
+    whole = [_header(result), *(_cells(result, row, result.ratio_of(row)) for row in result.ordered)]
     if not result.picks_best:
         return [whole]
     best = [_header(result), *(_cells(result, row, ratio) for row, ratio in result.best())]

@@ -35,6 +35,29 @@ def test_the_table_has_medians_and_medians_of_ratios() -> None:
     assert tables.as_markdown(whole).splitlines()[1] == "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
 
 
+def test_a_table_has_the_best_peer_first() -> None:
+    """The reference is the first row of its setting, the slowest peer the last one before those that failed."""
+    tables, results = load("tables"), load("results")
+    facts = {"amount": 1.0}
+    given = [
+        ("slow", "a", 4.0),
+        ("broken", "a", 0.0),
+        ("glassformer", "a", 2.0),
+        ("fast", "b", 1.0),
+        ("fast", "a", 1.0),
+    ]
+    rows = [results.Row(name, setting, seconds=[time] * bool(time), facts=facts) for name, setting, time in given]
+    whole, best = tables.tables(result(work="", share="", rows=rows))
+    assert [row[:2] for row in whole[1:]] == [
+        ["glassformer", "a"],
+        ["fast", "a"],
+        ["slow", "a"],
+        ["broken", "a"],
+        ["fast", "b"],
+    ]
+    assert [row[0] for row in best[1:]] == ["glassformer", "fast", "slow"]
+
+
 def test_results_are_kept_in_json_beside_those_of_other_benchmarks(tmp_path: Path) -> None:
     results, path = load("results"), tmp_path / "results.json"
     results.write(path, {"one": result()})
@@ -119,6 +142,16 @@ def test_every_setting_gets_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(run, "take_turns", lambda *given, end: ends.append(end) or [])
     run.turns(benchmark, list(benchmark.candidates), 3, 220.0)
     assert ends == [100 + 120 / 2, 130 + 90]
+
+
+def test_all_candidates_of_a_setting_take_turns_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, catalogue, groups = load("run"), load("catalogue"), []
+    benchmark = catalogue.decode_gpt2()
+    monkeypatch.setattr(run, "take_turns", lambda group, *given, end: groups.append(group) or [])
+    run.turns(benchmark, list(benchmark.candidates), 3, 1.0)
+    settings = [{one.setting for one in group} for group in groups]
+    assert all(len(names) == 1 for names in settings) and len(set().union(*settings)) == len(settings)
+    assert sum(map(len, groups)) == len(benchmark.candidates)
 
 
 def test_a_failed_preparation_fails_every_candidate_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
