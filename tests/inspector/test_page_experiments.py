@@ -28,9 +28,12 @@ def test_steps_follow_greedy_generation_and_branch(show_model: OpenModel, models
     model = models["decoder"]
     found = show_model("decoder", {"panel": "steps", "temperature": 0})
     panel = found.page.locator("#panels")
-    for _ in range(4):
-        panel.get_by_role("button", name="Step", exact=True).click()
-        found.settle()
+    # Each press writes a token, also while an earlier one is being written.
+    panel.get_by_role("button", name="Step", exact=True).evaluate("step => [1, 2, 3, 4].forEach(() => step.click())")
+    found.until(
+        "() => document.querySelector('#panels .facts').textContent.startsWith('step 4; 4 tokens written; entropy')"
+    )
+    found.settle()
     written = panel.locator(".token-list .token")
     expected = model.generate(TEXT, temperature=0.0, max_new_tokens=4)
     assert found.cells("Branches")[1][3] == expected

@@ -143,7 +143,8 @@ export function createNext(app) {
     const position = shownPosition(state);
     const rules = isLabels ? "" : rulesText(state);
     const about = card.element.querySelector(".about")?.firstChild;
-    if (about) about.textContent = `${isLabels ? aboutLabels(run, model) : "Probability of each token at the position."} `;
+    const aboutTokens = isSteps ? "The probabilities of the steps follow these rules." : "Probability of each token at the position.";
+    if (about) about.textContent = `${isLabels ? aboutLabels(run, model) : aboutTokens} `;
     const formula = card.element.querySelector(".formula");
     if (formula) formula.textContent = formulaOf(run, model);
     where.hidden = ofText || isSteps;

@@ -67,6 +67,8 @@ function createSteps(app) {
   let next = null;
   /** Ids of the written tokens that `next` follows. */
   let nextAt = "";
+  /** The token that is being written. */
+  let writing = Promise.resolve(true);
 
   const starts = choice("Begin", [["end", "after the text"], ["selected", "after the selected token"], ["start", "at the beginning"]], (value) => {
     from = value;
@@ -83,7 +85,7 @@ function createSteps(app) {
   const facts = h("p", { class: "facts", role: "status" });
   const card = frame({
     title: "Step by step", formula: "next token ~ softmax(logits / temperature), then top-k, top-p",
-    explanation: "The model writes token by token. Select another token to begin a branch. The sampling rules are those of the panel \"Next token\".",
+    explanation: "The model writes token by token. Select another token to begin a branch. The card \"Sampling rules of the steps\" has the rules.",
     picture: () => stepPicture(),
   }, h("div", { class: "row" }, starts.element, pace.element), h("div", { class: "row" }, play, one, undo, clear, facts), text, candidates);
   const list = h("ol", { class: "branches" });
@@ -158,8 +160,13 @@ function createSteps(app) {
     return { ...answer, values: floats(await inflate(fromBase64(answer.logits.zlib))) };
   }
 
-  /** Write one token. @returns {Promise<boolean>} false at the end */
-  async function step() {
+  /** Write one token, after those that are being written. @returns {Promise<boolean>} false at the end */
+  function step() {
+    writing = writing.then(writeOne, writeOne);
+    return writing;
+  }
+
+  async function writeOne() {
     const written = branch().tokens;
     if (ending()) return false;
     if (!written[at]) {
