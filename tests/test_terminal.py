@@ -124,8 +124,8 @@ def test_facts_wrap_only_on_a_terminal() -> None:
         shown, written = reporter(40, is_terminal=is_terminal)
         shown.facts({"run": "a", "data": "many training tokens and few validation tokens", "empty": ""})
         lines = written.getvalue().splitlines()
-        assert len(lines) == n_lines and lines[0] == "run    a" and lines[1].startswith("data   many")
-        assert is_terminal is (lines[-1].startswith("       "))
+        assert len(lines) == n_lines and lines[0] == "run   a" and lines[1].startswith("data  many")
+        assert is_terminal is (lines[-1].startswith("      "))
 
 
 def test_a_log_file_has_few_steps_and_the_last_one() -> None:

@@ -48,12 +48,12 @@ class TerminalReporter:
         """Print names and values in two columns; an empty value is left out."""
         if self.is_quiet:
             return
+        rows = {name: value for name, value in rows.items() if value}
         indent = max(map(len, rows), default=0) + 2
         width = self.console.width if self.console.is_terminal else 10_000
         for name, value in rows.items():
             text = wrapped(f"{name:<{indent}}{value}", width, indent)
-            if value:
-                self.console.print(f"[bold]{escape(text[:indent])}[/bold]{escape(text[indent:])}")
+            self.console.print(f"[bold]{escape(text[:indent])}[/bold]{escape(text[indent:])}")
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
         now = time.perf_counter()
