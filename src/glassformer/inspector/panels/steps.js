@@ -167,11 +167,13 @@ function createSteps(app) {
   }
 
   async function writeOne() {
-    const written = branch().tokens;
     if (ending()) return false;
-    if (!written[at]) {
+    if (!branch().tokens[at]) {
       if (!isLoaded()) await load();
       if (!next || !isLoaded()) return false;
+    }
+    const written = branch().tokens; // another branch, or step, may have been chosen meanwhile
+    if (next && !written[at]) {
       const [id, name, p] = chooseNext(next.values, next.names, store.state, Math.random());
       branches[current] = { ...branch(), tokens: [...written, { id, text: name, log_prob: Math.log(p) }] };
     }
