@@ -84,7 +84,10 @@ class Result:
         return ratio(row, own[0]) if own and row.seconds else None
 
     def best(self) -> list[tuple[Row, float | None]]:
-        """Return the fastest setting of each candidate and its ratio to that of the reference, ordered as `ordered`."""
+        """Return the fastest setting of each candidate, with its ratio to the fastest one of the reference.
+
+        The reference is first; the other candidates follow from the fastest on.
+        """
         fastest: dict[str, Row] = {}
         for row in self.measured:
             if row.name not in fastest or row.median < fastest[row.name].median:

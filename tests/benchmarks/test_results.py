@@ -38,15 +38,18 @@ def test_the_table_has_medians_and_medians_of_ratios() -> None:
 def test_a_table_has_the_best_peer_first() -> None:
     """The reference is the first row of its setting, the slowest peer the last one before those that failed."""
     tables, results = load("tables"), load("results")
-    facts = {"amount": 1.0}
     given = [
-        ("slow", "a", 4.0),
+        ("slow", "a", 2.0),
         ("broken", "a", 0.0),
         ("glassformer", "a", 2.0),
         ("fast", "b", 1.0),
-        ("fast", "a", 1.0),
+        ("fast", "a", 3.0),
     ]
-    rows = [results.Row(name, setting, seconds=[time] * bool(time), facts=facts) for name, setting, time in given]
+    amounts = {"slow": 0.5, "fast": 3.0}  # the time per unit of work counts, not that of a call
+    rows = [
+        results.Row(name, setting, seconds=[time] * bool(time), facts={"amount": amounts.get(name, 1.0)})
+        for name, setting, time in given
+    ]
     whole, best = tables.tables(result(work="", share="", rows=rows))
     assert [row[:2] for row in whole[1:]] == [
         ["glassformer", "a"],

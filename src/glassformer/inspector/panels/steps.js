@@ -67,7 +67,7 @@ function createSteps(app) {
   let next = null;
   /** Ids of the written tokens that `next` follows. */
   let nextAt = "";
-  /** The token that is being written. */
+  /** Resolves when all presses of "Step" so far are done. */
   let writing = Promise.resolve(true);
 
   const starts = choice("Begin", [["end", "after the text"], ["selected", "after the selected token"], ["start", "at the beginning"]], (value) => {
