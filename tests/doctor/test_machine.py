@@ -41,9 +41,6 @@ def test_every_fast_path_is_measured(choices: Choices, monkeypatch: pytest.Monke
     assert done[-1] == (len(report.rows), len(report.rows))
     assert {row.work.split(",")[0] for row in report.rows} >= {"decoding product fp32", "vocabulary of 64 fp32"}
     assert all(min(row.seconds.values()) > 0 for row in report.rows)
-    assert {len(set(row.seconds.values())) for row in report.rows if "int8" in row.work} == {1}, (
-        "no choice changes them"
-    )
     if choices == PLAIN:
         assert all(row.gain == 1.0 for row in report.rows) and "choices    plain PyTorch" in str(report)
 

@@ -14,7 +14,7 @@ from glassformer.kernels import packed as packed_weights
 from glassformer.kernels import processor
 from glassformer.kernels.packed import PackedWeights
 from glassformer.kernels.processor import PLAIN, Choices
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.linear_layers import Int8Linear, Linear
 from processors import KINDS, of_kind
 
 CAN = processor.detect()
@@ -160,12 +160,49 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype, shape
         torch.testing.assert_close(found, expected, **CLOSE[dtype])
         assert found.dtype == dtype
     packs = {torch.float32: True, torch.bfloat16: CAN.packs_bfloat16, torch.float16: CAN.packs_float16}
-    assert (one in packed_weights._packed) == packs[dtype]
+    assert (one.weight in packed_weights._packed) == packs[dtype]
     assert one(x).requires_grad, "gradients need the plain layer"
     assert (
         set(one.state_dict()) == {"weight", *(["bias"] if bias else [])}
-        and copy.deepcopy(one) not in packed_weights._packed
+        and copy.deepcopy(one).weight not in packed_weights._packed
     )
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (9, 64), (2, 3, 64)])
+@pytest.mark.parametrize(("bfloat16", "error"), [((), 1e-5), (("avx512_bf16",), 0.02)])
+def test_packed_integers_give_the_products_of_the_rounded_weights(
+    bfloat16: tuple[str, ...], error: float, shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed or not, and few rows or many, the product is exact to fp32 on a CPU without bfloat16 instructions."""
+    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=bfloat16))
+    torch.manual_seed(0)
+    one = Int8Linear(nn.Linear(64, 40, bias=bias))
+    x = torch.randn(shape).to(products.int8_dtype(torch.device("cpu")))
+    expected = x.double() @ (one.weight.double() * one.scales.double()[:, None]).T
+    expected += 0.0 if one.bias is None else one.bias.double()
+    with torch.inference_mode():
+        plain = one(x)
+        with PackedWeights():
+            packed = one(x)
+    assert (one.weight in packed_weights._packed) == CAN.packs_float16
+    for found in (plain, packed):
+        assert found.dtype == x.dtype and found.shape == expected.shape
+        assert (found.double() - expected).abs().max() <= error * expected.abs().max()
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_integers_count_by_the_size_of_their_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of 64 x 40 integers has two bytes per weight."""
+    for largest in (2 * 64 * 40, 2 * 64 * 40 - 1):
+        monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", largest)
+        one = Int8Linear(nn.Linear(64, 40))
+        for other in list(packed_weights._packed):
+            packed_weights._packed.pop(other)
+        with PackedWeights(), torch.inference_mode():
+            one(torch.randn(1, 64))
+        assert (one.weight in packed_weights._packed) == (CAN.packs_float16 and largest == 2 * 64 * 40)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -200,7 +237,7 @@ def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     one, x = layer(), torch.randn(5, 24)
     with PackedWeights(), torch.no_grad():
         torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
-    assert one not in packed_weights._packed
+    assert one.weight not in packed_weights._packed
 
 
 def test_blocks_nest() -> None:
@@ -264,9 +301,9 @@ def test_packed_copies_of_a_network_are_freed() -> None:
     large = Linear(512, 512)
     with PackedWeights(), torch.inference_mode():
         large(torch.zeros(3, 512))
-    assert large in packed_weights._packed
+    assert large.weight in packed_weights._packed
     packed_weights.forget_packed(nn.Sequential(large))
-    assert large not in packed_weights._packed
+    assert large.weight not in packed_weights._packed
 
 
 @pytest.mark.parametrize("rows", [None, 1, 3])
@@ -278,7 +315,7 @@ def test_products_in_fp32_are_packed_from_the_measured_number_of_rows(
         one, x = Linear(512, 512), torch.randn(shape)
         with PackedWeights(), torch.inference_mode():
             torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
-        assert (one in packed_weights._packed) == (rows is not None and n_rows >= rows)
+        assert (one.weight in packed_weights._packed) == (rows is not None and n_rows >= rows)
 
 
 def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +325,7 @@ def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch:
     large, x = Linear(512, 512).bfloat16(), torch.randn(1, 512).bfloat16()
     with PackedWeights(), torch.inference_mode():
         found = large(x)
-    assert large not in packed_weights._packed
+    assert large.weight not in packed_weights._packed
     assert torch.equal(found, F.linear(x, large.weight, large.bias))
 
 

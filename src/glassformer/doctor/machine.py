@@ -15,6 +15,7 @@ from torch import Tensor
 
 from glassformer.errors import Progress
 from glassformer.kernels import processor
+from glassformer.kernels.linear import int8_dtype
 from glassformer.kernels.packed import PackedWeights
 from glassformer.kernels.processor import PLAIN, Choices
 from glassformer.nn.attention_functions import attention_fused
@@ -87,10 +88,7 @@ def measure_machine(progress: Progress | None = None) -> MachineReport:
     works = list(_works(has_bfloat16=bool(here.bfloat16)))
     everything = _everything(here)
     for number, (name, make) in enumerate(works):
-        variants = {"plain": PLAIN, "table": here.choices, "all": everything}
-        if " int8," in name:  # no choice changes these products, so a difference would be noise
-            variants = dict.fromkeys(variants, PLAIN)
-        rows.append(Row(name, _in_turns(make, variants)))
+        rows.append(Row(name, _in_turns(make, {"plain": PLAIN, "table": here.choices, "all": everything})))
         if progress is not None:
             progress(number + 1, len(works))
     return MachineReport(str(here), torch.get_num_threads(), here.choices, tuple(rows))
@@ -171,7 +169,7 @@ class _Products:
     dtype: torch.dtype
 
     def __call__(self) -> Call:
-        dtype = torch.bfloat16 if self.dtype == torch.int8 else self.dtype
+        dtype = int8_dtype(torch.device("cpu")) if self.dtype == torch.int8 else self.dtype
         layers: list[torch.nn.Module] = [Linear(WIDTH, OUT) for _ in range(N_LAYERS)]
         if self.dtype == torch.int8:
             layers = [Int8Linear(layer) for layer in layers]  # type: ignore[arg-type]

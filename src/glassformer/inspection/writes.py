@@ -139,9 +139,8 @@ def output_of(attention: MultiHeadAttention, contexts: Tensor) -> Tensor:
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
-    """Return the type of the numbers that a module reads: that of its first weight, and bf16 for weights in int8."""
-    weight = next(module.parameters())
-    return weight.dtype if weight.is_floating_point() else torch.bfloat16
+    """Return the type of the numbers that a module reads: that of its first weight that is not in int8."""
+    return next(weight.dtype for weight in module.parameters() if weight.is_floating_point())
 
 
 def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Tensor:

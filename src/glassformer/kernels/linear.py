@@ -118,17 +118,20 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return integers, scales
 
 
-def int8_linear(x: Tensor, integers: Tensor, scales: Tensor) -> Tensor:
-    """Return x (s · q)ᵀ, (…, in) → (…, out), in bfloat16.
+def int8_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of products with weights in int8: bfloat16, or fp32 on a CPU without bfloat16 instructions."""
+    return torch.float32 if device.type == "cpu" and not processor.this.bfloat16 else torch.bfloat16
 
-    On a CPU, products of few rows read the integers themselves (`torch._weight_int8pack_mm`). Others are computed in
-    fp32 if the processor has no bfloat16 instructions.
+
+def int8_linear(x: Tensor, integers: Tensor, scales: Tensor) -> Tensor:
+    """Return x (s · q)ᵀ, (…, in) → (…, out), in `int8_dtype`.
+
+    On a CPU, products of few rows read the integers themselves (`torch._weight_int8pack_mm`).
     """
-    n_in = integers.shape[1]
-    rows = x.reshape(-1, n_in).bfloat16()
+    dtype, n_in = int8_dtype(x.device), integers.shape[1]
+    rows = x.reshape(-1, n_in).to(dtype)
     if x.is_cpu and len(rows) <= MAX_INT8_ROWS and n_in % INT8_UNIT == 0:
-        product = torch._weight_int8pack_mm(rows.contiguous(), integers, scales)
+        product = torch._weight_int8pack_mm(rows.contiguous(), integers, scales.to(dtype))
     else:
-        dtype = torch.float32 if x.is_cpu and not processor.this.bfloat16 else torch.bfloat16
-        product = (F.linear(rows.to(dtype), integers.to(dtype)) * scales).bfloat16()
+        product = (F.linear(rows, integers.to(dtype)) * scales).to(dtype)
     return product.view(*x.shape[:-1], len(integers))

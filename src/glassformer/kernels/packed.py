@@ -1,19 +1,20 @@
 """Packed weights: copies of weights in the layout of the kernels of oneDNN or FBGEMM, for generation on a CPU.
 
 A product with few rows is limited by the memory. oneDNN reads weights in fp32 and bfloat16 two to three times faster in
-its own layout. FBGEMM reads packed weights in float16 and computes in fp32, without converting the whole weight. The
-result equals `F.linear(x, layer.weight, layer.bias)` up to rounding, so that a reader may stop there.
+its own layout. FBGEMM reads packed weights in float16 and computes in fp32, without converting the whole weight; all
+integers of int8 are exact in float16. The result equals `F.linear(x, layer.weight, layer.bias)` up to rounding, so that
+a reader may stop there.
 """
 
 import threading
-import weakref
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.kernels import processor
-from glassformer.kernels.linear import is_plain, is_transformed, linear, onednn_product
+from glassformer.kernels.linear import int8_dtype, int8_linear, is_plain, is_transformed, linear, onednn_product
 
 MIN_PACKED = 1 << 17
 """Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
@@ -24,30 +25,47 @@ PackedWeight = Tensor | torch.ScriptObject
 
 _here = threading.local()
 """Its `block` is the one that is open in this thread."""
-_packed: "weakref.WeakKeyDictionary[nn.Linear, tuple[tuple[Any, ...], PackedWeight]]" = weakref.WeakKeyDictionary()
-"""The packed weight of a layer, and the `_identity` of the values that were packed."""
+_packed = WeakTensorKeyDictionary()
+"""By weight: the `_identity` of the values that were packed, and the packed weight."""
 _lock = threading.Lock()
 """Held while `_packed` is read or changed."""
 
 
 def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
     """Return x Wᵀ + b of a layer: by packed weights in a block of `PackedWeights`, otherwise by `linear`."""
-    block: PackedWeights | None = getattr(_here, "block", None)
-    packed = None if block is None else block.of(layer, x)
+    packed = _packed_weight(layer.weight, x)
     if packed is None:
         return linear(x, layer.weight, layer.bias)
     if isinstance(packed, Tensor):
         return onednn_product(x, packed, layer.bias)
-    rows = x.reshape(-1, layer.in_features).float()
-    product = torch.ops.quantized.linear_dynamic_fp16(rows, packed).to(x.dtype)
-    product = product.view(*x.shape[:-1], layer.out_features)
+    product = _fbgemm_product(x, packed).to(x.dtype)
     return product if layer.bias is None else product + layer.bias
+
+
+def int8_layer(integers: Tensor, scales: Tensor, x: Tensor) -> Tensor:
+    """Return x (s · q)ᵀ: by packed integers in a block of `PackedWeights`, otherwise by `int8_linear`."""
+    packed = _packed_weight(integers, x)
+    if packed is None:
+        return int8_linear(x, integers, scales)
+    return _fbgemm_product(x, packed).mul_(scales).to(int8_dtype(x.device))
+
+
+def _fbgemm_product(x: Tensor, packed: PackedWeight) -> Tensor:
+    """Return x Wᵀ in fp32 for a weight in FBGEMM's layout, which takes rows."""
+    product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x.reshape(-1, x.shape[-1]).float(), packed)
+    return product.view(*x.shape[:-1], product.shape[1])
+
+
+def _packed_weight(weight: Tensor, x: Tensor) -> PackedWeight | None:
+    """Return the packed weight in the block of this thread; None without a block, or if `x` is not to use it."""
+    block: PackedWeights | None = getattr(_here, "block", None)
+    return None if block is None else block.of(weight, x)
 
 
 class PackedWeights:
     """Block in which the layers of a CPU multiply, without gradients, by packed copies of their weights.
 
-    A block may be entered many times; each layer compares its copy with its weight at its first use. The copies stay
+    A block may be entered many times; each copy is compared with its weight at its first use. The copies stay
     for later blocks. Other threads are not affected.
 
     >>> layer, packed = nn.Linear(2, 3), PackedWeights()
@@ -68,26 +86,25 @@ class PackedWeights:
     def __exit__(self, *_: object) -> None:
         _here.block = self._before.pop()
 
-    def of(self, layer: nn.Linear, x: Tensor) -> PackedWeight | None:
-        """Return the packed weight of a layer; None if it is not to be used for `x`."""
+    def of(self, weight: Tensor, x: Tensor) -> PackedWeight | None:
+        """Return the packed copy of a weight; None if `x` is not to use it."""
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or is_transformed():
             return None
         if not x.is_cpu or type(x) is not Tensor:
             return None
-        n_rows = (processor.this.choices.packed_rows or 1) if x.dtype == torch.float32 else 1
-        if x.dtype != layer.weight.dtype or x.numel() < n_rows * layer.in_features:
+        n_rows = (processor.this.choices.packed_rows or 1) if weight.dtype == torch.float32 else 1
+        if weight.dtype not in (x.dtype, torch.int8) or x.numel() < n_rows * weight.shape[1]:
             return None
-        if id(layer) not in self._checked:
-            self._checked[id(layer)] = _pack(layer) if is_plain(x, layer.weight) else None
-        return self._checked[id(layer)]
+        if id(weight) not in self._checked:
+            self._checked[id(weight)] = _pack(weight) if is_plain(x, weight) else None
+        return self._checked[id(weight)]
 
 
 def forget_packed(network: nn.Module) -> None:
     """Free the packed copies of the weights of a network, for example because they are about to change."""
     with _lock:
-        for module in network.modules():
-            if isinstance(module, nn.Linear):
-                _packed.pop(module, None)
+        for weight in network.parameters():
+            _packed.pop(weight, None)
 
 
 def _identity(weight: Tensor) -> tuple[Any, ...]:
@@ -100,27 +117,34 @@ def _identity(weight: Tensor) -> tuple[Any, ...]:
     return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
 
 
-def _pack(layer: nn.Linear) -> PackedWeight | None:
+def _pack(weight: Tensor) -> PackedWeight | None:
     """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
-    weight, here = layer.weight.detach(), processor.this
+    values, here = weight.detach(), processor.this
+    in_float16 = here.choices.packs_float16 and here.packs_float16
     is_packed = {
         torch.float32: here.choices.packed_rows is not None,
-        torch.float16: here.choices.packs_float16 and here.packs_float16,
+        torch.float16: in_float16,
+        torch.int8: in_float16,
         torch.bfloat16: here.choices.bfloat16 and here.packs_bfloat16,
     }
-    if weight.numel() < MIN_PACKED or not weight.is_contiguous() or not is_packed.get(weight.dtype):
+    if values.numel() < MIN_PACKED or not values.is_contiguous() or not is_packed.get(values.dtype):
         return None
-    if any(n * weight.element_size() % 8 for n in (layer.in_features, weight.storage_offset())):
+    if any(n * values.element_size() % 8 for n in (values.shape[1], values.storage_offset())):
         return None  # `_identity` reads 8 bytes at a time
     with _lock:
-        identity, found = _identity(weight), _packed.pop(layer, None)
+        identity, found = _identity(values), _packed.pop(weight, None)
         if found is None or found[0] != identity:
-            if sum(one.weight.nbytes for one in _packed) + weight.nbytes > MAX_PACKED_BYTES:
+            if sum(map(_packed_bytes, [*_packed, weight])) > MAX_PACKED_BYTES:
                 return None
-            if weight.dtype == torch.float16:
-                packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None)
+            if values.dtype in (torch.float16, torch.int8):
+                packed = torch.ops.quantized.linear_prepack_fp16(values.float(), None)
             else:
-                packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+                packed = torch.ops.mkldnn._reorder_linear_weight(values)
             found = identity, packed
-        _packed[layer] = found
+        _packed[weight] = found
         return found[1]
+
+
+def _packed_bytes(weight: Tensor) -> int:
+    """Return the size of the packed copy of a weight: integers become numbers of float16."""
+    return weight.numel() * max(weight.element_size(), 2)

@@ -26,7 +26,7 @@ class Choices:
     bfloat16: bool = False
     """True for packed weights, attention by blocks, and gradients of wide weights in parts, all in bfloat16."""
     packs_float16: bool = False
-    """True if generation reads packed weights in float16, and computes in fp32."""
+    """True if generation reads packed weights in float16, or the integers of int8 so, and computes in fp32."""
     half_by_fp32: bool = False
     """True if products of many rows in float16 are computed in fp32 (`kernels/linear.py`)."""
     onednn_fp32: bool = False

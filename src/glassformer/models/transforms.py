@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.errors import UserError, first_line
+from glassformer.kernels.linear import int8_dtype
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
@@ -267,26 +268,29 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
 
     The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are
     not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
-    rounded to `dtype`. Buffers, such as rotary frequencies, do not change. With int8, all linear layers become
-    `Int8Linear`, the last projection included, so that logits are rounded to bfloat16; all other weights are in
-    bfloat16, those of experts and their routers too.
+    rounded to `dtype`. Buffers, such as rotary frequencies, do not change.
+
+    With int8, all linear layers become `Int8Linear`, the last projection included. All other weights are in bfloat16,
+    those of experts and their routers too; on a CPU without bfloat16 instructions, only tables of tokens are, and the
+    rest is in fp32.
     """
-    if dtype == torch.int8:
+    is_int8 = dtype == torch.int8
+    if is_int8:
         merge_lora(network)
         for name, module in list(network.named_modules()):
             if isinstance(module, nn.Linear) and not name.endswith("router.proj"):
                 network.set_submodule(name, Int8Linear(module))
-        dtype = torch.bfloat16
+        dtype = int8_dtype(next(network.parameters()).device)
     proj = getattr(getattr(network, "output", None), "proj", None)
-    exact = set[int]()
-    if proj is not None:
+    exact, tables = set[int](), _rows_of_tokens(network)[0]
+    if isinstance(proj, nn.Linear):
         exact.update(map(id, proj.parameters()))
         proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))
     for parameter in network.parameters():
         if id(parameter) not in exact and parameter.is_floating_point():
-            parameter.data = parameter.data.to(dtype)
+            parameter.data = parameter.data.to(torch.bfloat16 if is_int8 and id(parameter) in tables else dtype)
     for module in network.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
-        if isinstance(module, nn.Embedding) and id(module.weight) in exact:
+        if isinstance(module, nn.Embedding) and module.weight.dtype != dtype:
             module.register_forward_hook(lambda _module, _inputs, output: output.to(dtype))

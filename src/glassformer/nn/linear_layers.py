@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from glassformer.kernels.linear import int8_linear, quantize
-from glassformer.kernels.packed import linear_layer
+from glassformer.kernels.linear import int8_dtype, quantize
+from glassformer.kernels.packed import int8_layer, linear_layer
 
 
 class Linear(nn.Linear):
@@ -48,11 +48,12 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = base.in_features, base.out_features
         integers, scales = quantize(base.weight)
+        dtype = int8_dtype(integers.device)
         self.weight = nn.Parameter(integers, requires_grad=False)
-        self.scales = nn.Parameter(scales, requires_grad=False)
-        self.bias = None if base.bias is None else nn.Parameter(base.bias.detach().bfloat16(), requires_grad=False)
+        self.scales = nn.Parameter(scales.to(dtype), requires_grad=False)
+        self.bias = None if base.bias is None else nn.Parameter(base.bias.detach().to(dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `x` (…, in) to (…, out) in bfloat16."""
-        y = int8_linear(x, self.weight, self.scales)
+        """Map `x` (…, in) to (…, out), in bfloat16, or in fp32 on a CPU without bfloat16 instructions."""
+        y = int8_layer(self.weight, self.scales, x)
         return y if self.bias is None else y + self.bias
