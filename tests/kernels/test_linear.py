@@ -175,7 +175,7 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype, shape
 def test_packed_integers_give_the_products_of_the_rounded_weights(
     bfloat16: tuple[str, ...], error: float, shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Packed or not, and few rows or many, the product is exact to fp32 on a CPU without bfloat16 instructions."""
+    """On a CPU without bfloat16 instructions, packed products are exact to fp32; plain ones round rows to bfloat16."""
     monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=bfloat16))
     torch.manual_seed(0)
     one = Int8Linear(nn.Linear(64, 40, bias=bias))
@@ -187,9 +187,9 @@ def test_packed_integers_give_the_products_of_the_rounded_weights(
         with PackedWeights():
             packed = one(x)
     assert (one.weight in packed_weights._packed) == CAN.packs_float16
-    for found in (plain, packed):
+    for found, largest in ((plain, 0.02), (packed, error if CAN.packs_float16 else 0.02)):
         assert found.dtype == x.dtype and found.shape == expected.shape
-        assert (found.double() - expected).abs().max() <= error * expected.abs().max()
+        assert (found.double() - expected).abs().max() <= largest * expected.abs().max()
 
 
 @pytest.mark.usefixtures("everywhere")

@@ -101,11 +101,11 @@ def test_a_dtype_without_support_on_the_device_is_refused(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("shape", [(1, 1, 24), (5, 7, 24), (1, 1, 64), (1, 16, 64), (5, 7, 64)])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("bfloat16", "error"), [((), 1e-5), (("avx512_bf16",), 0.02)])
+@pytest.mark.parametrize("bfloat16", [(), ("avx512_bf16",)])
 def test_int8_products_are_those_of_the_rounded_weights(
-    bfloat16: tuple[str, ...], error: float, shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
+    bfloat16: tuple[str, ...], shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few rows read the integers, many rows the converted weights: both are within the dtype of the exact product."""
+    """Few rows read the integers, many rows the converted weights: both are within bfloat16 of the exact product."""
     monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=bfloat16))
     torch.manual_seed(0)
     linear = torch.nn.Linear(shape[-1], 41, bias=bias)
@@ -116,7 +116,7 @@ def test_int8_products_are_those_of_the_rounded_weights(
     steps = linear.weight.abs().amax(dim=1).double() / 127
     assert ((weight - linear.weight).abs() <= 0.51 * steps[:, None] + 1e-9).all(), "at most half a step per weight"
     expected = x.double() @ weight.T + (linear.bias.double() if bias else 0.0)
-    assert (layer(x).double() - expected).abs().max() < error * expected.abs().max()
+    assert (layer(x).double() - expected).abs().max() < 0.02 * expected.abs().max()
 
 
 @pytest.mark.parametrize("bfloat16", [(), ("avx512_bf16",)])
