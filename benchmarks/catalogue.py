@@ -166,10 +166,9 @@ def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisio
     title = "Greedy decoding of GPT-2 (124 M parameters): 128 new tokens after a prompt of 64"
     prepare = None
     if device == "auto":
-        int8 = work | {"precision": "bf16", "batch": 1, "int8_weights": True}
-        candidates.append(Candidate(OURS, "decode_gpt2:ours", int8, "int8, batch 1"))
-        half = work | {"precision": "fp16", "batch": 1}
-        candidates.append(Candidate(OURS, "decode_gpt2:ours", half, "fp16, batch 1"))
+        for bits, batch in (("int8", 1), ("fp16", 1), ("int8", 16)):
+            arguments = work | {"precision": bits, "batch": batch}
+            candidates.append(Candidate(OURS, "decode_gpt2:ours", arguments, f"{bits}, batch {batch}"))
         candidates += _exported_gpt2()
         prepare = ("decode_gpt2_exported:exported", work)
     return Benchmark(
@@ -198,16 +197,17 @@ def decode_gpt2_on_gpu() -> Benchmark:
 def decode_translation() -> Benchmark:
     has_ct2 = find_spec("ctranslate2") is not None
     candidates = []
-    for precision in BOTH:
-        for name, beam in (("greedy", 1), ("beam 4", 4)):
+    for name, beam in (("greedy", 1), ("beam 4", 4)):
+        for precision in BOTH:
             setting, work = f"{precision}, {name}", {"precision": precision, "beam": beam}
             candidates.append(Candidate(OURS, "decode_translation:ours", work, setting, precision))
             candidates.append(Candidate("transformers Marian", "decode_translation:marian", work, setting, precision))
-            for kind in ("float32", "int8") if precision == "fp32" and has_ct2 else ():
-                arguments = {"folder": "", "kind": kind, "beam": beam}
-                candidates.append(
-                    Candidate(f"CTranslate2 {kind}", "decode_ct2:translator", arguments, setting, precision)
-                )
+        candidates.append(
+            Candidate(OURS, "decode_translation:ours", {"precision": "int8", "beam": beam}, f"int8, {name}")
+        )
+        for kind, bits in {"float32": "fp32", "int8": "int8"}.items() if has_ct2 else ():
+            arguments = {"folder": "", "kind": kind, "beam": beam}
+            candidates.append(Candidate(f"CTranslate2 {kind}", "decode_ct2:translator", arguments, f"{bits}, {name}"))
     return Benchmark(
         "Decoding of an encoder-decoder: 6 + 6 layers, width 512, 32 sentences of 24 tokens, 40 new tokens each",
         candidates,

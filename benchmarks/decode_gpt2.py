@@ -10,6 +10,7 @@ import gpt_peers
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
+from glassformer.kernels.linear import int8_dtype
 from glassformer.models.transforms import convert
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
@@ -24,14 +25,15 @@ def ours(
     n_new: int,
     sizes: dict[str, int],
     device: str = "auto",
-    int8_weights: bool = False,
 ) -> Task:
-    """Decode with `inference.generation.Generation`; with `int8_weights`, the weights are those of `--dtype int8`."""
+    """Decode with `inference.generation.Generation`; with "int8", the weights are those of `--dtype int8`."""
     torch.manual_seed(0)
     place, shape = choose_device(device), gpt_peers.Decoder(**sizes)
-    network = gpt_peers.ours(shape).to(place, HALVES[precision]).eval()
-    if int8_weights:
+    network = gpt_peers.ours(shape).to(place).eval()
+    if precision == "int8":
         convert(network, torch.int8)
+    else:
+        network.to(HALVES[precision])
     prompts = _prompts(shape, batch, n_prompt).tolist()
     settings = Settings(GenerationConfig(max_new_tokens=n_new, temperature=0.0), shape.context, device=place)
 
@@ -39,7 +41,7 @@ def ours(
         steps = list(Generation(network, prompts, settings))
         assert len(steps) == n_new, f"expected {n_new} steps, got {len(steps)}"
 
-    return _task(decode, network, shape, precision, batch, n_prompt, n_new, place, 1 if int8_weights else 0)
+    return _task(decode, network, shape, precision, batch, n_prompt, n_new, place, 1 if precision == "int8" else 0)
 
 
 def transformers_gpt2(
@@ -105,7 +107,9 @@ def _task(
     return Task(
         decode,
         amount=batch * n_new,
-        bytes_read=bytes_read(shape, HALVES[precision].itemsize, batch, n_prompt, n_new, weight_size),
+        bytes_read=bytes_read(
+            shape, HALVES.get(precision, int8_dtype(place)).itemsize, batch, n_prompt, n_new, weight_size
+        ),
         parameters=sum(p.numel() for p in network.parameters()),
         wait=lambda: wait_for(place),
     )

@@ -16,6 +16,8 @@ from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.inference.beam import Search, beam_search
 from glassformer.interop.export import export
 from glassformer.interop.tokenizer_files import row_names
+from glassformer.kernels.linear import int8_dtype
+from glassformer.models.transforms import convert
 from glassformer.store.model_directory import save_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from rates import DTYPES, choose_device, wait_for
@@ -61,11 +63,15 @@ class Work:
 SPECIAL = ("<pad>", "</s>", "<unk>", "<s>")
 
 
-def ours(precision: Precision, **work: Any) -> Task:
-    """Decode with `inference.beam.beam_search`."""
+def ours(precision: str, **work: Any) -> Task:
+    """Decode with `inference.beam.beam_search`; with "int8", the weights are those of `--dtype int8`."""
     todo = Work(**work)
-    place, model = choose_device(todo.device), network(todo.shape)
-    model = model.to(place, DTYPES[precision]).eval()
+    place, model = choose_device(todo.device), network(todo.shape).eval()
+    model.to(place)
+    if precision == "int8":
+        convert(model, torch.int8)
+    else:
+        model.to(DTYPES[precision])
     sources = todo.sources().to(place)
 
     def decode() -> None:
@@ -128,11 +134,11 @@ def _require(todo: Work, n_new: int) -> None:
         raise RuntimeError(f"expected {todo.n_new} new tokens, got {n_new}")
 
 
-def _task(decode: Any, todo: Work, precision: Precision, place: torch.device) -> Task:
-    size = DTYPES[precision].itemsize
+def _task(decode: Any, todo: Work, precision: str, place: torch.device) -> Task:
+    cached = DTYPES.get(precision, int8_dtype(place)).itemsize
     return Task(
         decode,
         amount=todo.n_sentences,
-        bytes_read=todo.bytes_read(size, size),
+        bytes_read=todo.bytes_read(1 if precision == "int8" else cached, cached),
         wait=lambda: wait_for(place),
     )
