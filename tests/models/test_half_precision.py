@@ -78,6 +78,23 @@ def test_the_last_projection_and_the_rotary_frequencies_are_not_rounded(name: st
     assert {p.dtype for p in half.parameters() if id(p) not in exact_ids} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("name", ["gpt", "llama", "bert", "t5"])
+def test_packed_float16_reads_the_last_projection_in_fp32(
+    name: str, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weight is in float16 if the CPU packs it; the logits are those of its values, in fp32."""
+    choices = replace(processor.this.choices, packs_float16=packs)
+    monkeypatch.setattr(processor, "this", replace(processor.this, choices=choices, packs_float16=packs))
+    half = random_model(name, dtype=torch.float32)
+    convert(half, torch.float16)
+    proj = half.output.proj
+    assert proj.weight.dtype == (torch.float16 if packs else torch.float32)
+    x = torch.randn(5, proj.in_features).half()
+    with torch.inference_mode():
+        torch.testing.assert_close(proj(x), x.float() @ proj.weight.float().T)
+
+
 @pytest.mark.parametrize("name", ["int4", "float32", "", "bf32"])
 def test_other_dtype_names_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"dtype is '{name}' and must be fp32, bf16, fp16 or int8"):

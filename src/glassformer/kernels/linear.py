@@ -45,6 +45,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         has_many_rows = x.numel() > MAX_HALF_ROWS * weight.shape[1]
         if has_many_rows and choices.half_by_fp32:
             return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
+    elif x.dtype == torch.float32 and weight.dtype == torch.float16:
+        return F.linear(x, weight.float(), bias)
     return F.linear(x, weight, bias)
 
 

@@ -93,7 +93,7 @@ class PackedWeights:
         if not x.is_cpu or type(x) is not Tensor:
             return None
         n_rows = (processor.this.choices.packed_rows or 1) if weight.dtype == torch.float32 else 1
-        if weight.dtype not in (x.dtype, torch.int8) or x.numel() < n_rows * weight.shape[1]:
+        if weight.dtype not in (x.dtype, torch.float16, torch.int8) or x.numel() < n_rows * weight.shape[1]:
             return None
         if id(weight) not in self._checked:
             self._checked[id(weight)] = _pack(weight) if is_plain(x, weight) else None
@@ -117,10 +117,15 @@ def _identity(weight: Tensor) -> tuple[Any, ...]:
     return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
 
 
+def packs_float16() -> bool:
+    """Return True if a CPU of this kind generates by packed copies in float16."""
+    return processor.this.choices.packs_float16 and processor.this.packs_float16
+
+
 def _pack(weight: Tensor) -> PackedWeight | None:
     """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
     values, here = weight.detach(), processor.this
-    in_float16 = here.choices.packs_float16 and here.packs_float16
+    in_float16 = packs_float16()
     is_packed = {
         torch.float32: here.choices.packed_rows is not None,
         torch.float16: in_float16,

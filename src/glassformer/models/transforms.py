@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from glassformer.errors import UserError, first_line
 from glassformer.kernels.linear import int8_dtype
+from glassformer.kernels.packed import packs_float16
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
@@ -268,7 +269,8 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
 
     The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are
     not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
-    rounded to `dtype`. Buffers, such as rotary frequencies, do not change.
+    rounded to `dtype`. On a CPU that multiplies packed float16 in fp32, only the input and the logits are in fp32.
+    Buffers, such as rotary frequencies, do not change.
 
     With int8, all linear layers become `Int8Linear`, the last projection included. All other weights are in bfloat16,
     those of experts and their routers too; on a CPU without bfloat16 instructions, only tables of tokens are, and the
@@ -285,6 +287,8 @@ def convert(network: nn.Module, dtype: torch.dtype) -> None:
     exact, tables = set[int](), _rows_of_tokens(network)[0]
     if isinstance(proj, nn.Linear):
         exact.update(map(id, proj.parameters()))
+        if dtype == torch.float16 and proj.weight.is_cpu and packs_float16():
+            exact.remove(id(proj.weight))
         proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))
     for parameter in network.parameters():
         if id(parameter) not in exact and parameter.is_floating_point():
