@@ -29,6 +29,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
     tensor([[3.]])
     """
+    if x.dtype == torch.float32 and weight.dtype == torch.float16:
+        weight = weight.float()  # the last projection of a model in float16
     if not is_plain(x, weight) or not x.numel():
         return F.linear(x, weight, bias)
     choices = processor.this.choices
@@ -45,8 +47,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         has_many_rows = x.numel() > MAX_HALF_ROWS * weight.shape[1]
         if has_many_rows and choices.half_by_fp32:
             return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
-    elif x.dtype == torch.float32 and weight.dtype == torch.float16:
-        return F.linear(x, weight.float(), bias)
     return F.linear(x, weight, bias)
 
 
