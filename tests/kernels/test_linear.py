@@ -193,19 +193,6 @@ def test_packed_integers_give_the_products_of_the_rounded_weights(
 
 
 @pytest.mark.usefixtures("everywhere")
-def test_integers_count_by_the_size_of_their_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of 64 x 40 integers has two bytes per weight."""
-    for largest in (2 * 64 * 40, 2 * 64 * 40 - 1):
-        monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", largest)
-        one = Int8Linear(nn.Linear(64, 40))
-        for other in list(packed_weights._packed):
-            packed_weights._packed.pop(other)
-        with PackedWeights(), torch.inference_mode():
-            one(torch.randn(1, 64))
-        assert (one.weight in packed_weights._packed) == (CAN.packs_float16 and largest == 2 * 64 * 40)
-
-
-@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("change", ["in place", "data", "rows", "columns", "load", "new"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> None:
@@ -233,7 +220,7 @@ def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> No
 
 @pytest.mark.usefixtures("everywhere")
 def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", 0)
+    monkeypatch.setattr(packed_weights, "MAX_PACKED", 0)
     one, x = layer(), torch.randn(5, 24)
     with PackedWeights(), torch.no_grad():
         torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))

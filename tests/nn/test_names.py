@@ -21,8 +21,8 @@ INNER = {
     "run_by_steps",
     "run_masked",
 }
-INNER |= {"added_to", "on_tensors", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
-"""Parts of the caches, of the recurrent loop and of fused layers that no other code needs."""
+INNER |= {"added_to", "on_tensors", "quantize", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
+"""Parts of the caches, of the recurrent loop, and of fused and int8 layers that a user does not need."""
 
 
 def test_one_import_gives_every_public_name() -> None:

@@ -29,9 +29,9 @@ from glassformer.inspector.panels.attention import score_table
 from glassformer.inspector.panels.card import card
 from glassformer.inspector.panels.training import live
 from glassformer.inspector.single_file import with_modules
-from glassformer.kernels.linear import quantize
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
+from glassformer.nn.linear_layers import quantize
 from glassformer.nn.positions import Rotary
 from glassformer.store.model_directory import weights_of
 from glassformer.tasks.trained_model import TrainedModel

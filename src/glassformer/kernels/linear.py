@@ -103,21 +103,7 @@ class _Product(torch.autograd.Function):
         return of_x, of_weight, of_bias, None, None, None
 
 
-# Weights in int8: one integer per weight, and a scale per row
-
-
-def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the integers q of a weight (out, in) and the scales s of its rows: w ≈ s · q.
-
-    s is the largest absolute weight of a row / 127 in bfloat16, and q the nearest integer to w / s.
-
-    >>> quantize(torch.tensor([[127.0, -2.0]]))
-    (tensor([[127,  -2]], dtype=torch.int8), tensor([1.], dtype=torch.bfloat16))
-    """
-    weight = weight.detach().float()
-    scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-30).bfloat16()
-    integers = (weight / scales[:, None].float()).round().clamp(-127, 127).to(torch.int8)
-    return integers, scales
+# Weights in int8: one integer per weight, and a scale per row (`nn/linear_layers.py`)
 
 
 def int8_dtype(device: torch.device) -> torch.dtype:

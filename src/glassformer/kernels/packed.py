@@ -1,9 +1,8 @@
 """Packed weights: copies of weights in the layout of the kernels of oneDNN or FBGEMM, for generation on a CPU.
 
 A product with few rows is limited by the memory. oneDNN reads weights in fp32 and bfloat16 two to three times faster in
-its own layout. FBGEMM reads packed weights in float16 and computes in fp32, without converting the whole weight; all
-integers of int8 are exact in float16. The result equals `F.linear(x, layer.weight, layer.bias)` up to rounding, so that
-a reader may stop there.
+its own layout. FBGEMM reads packed weights in float16 and computes in fp32, without converting the whole weight; the
+integers of int8 are exact in float16. Results equal `F.linear(x, layer.weight, layer.bias)` up to rounding.
 """
 
 import threading
@@ -14,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.kernels import processor
-from glassformer.kernels.linear import int8_dtype, int8_linear, is_plain, is_transformed, linear, onednn_product
+from glassformer.kernels.linear import int8_dtype, int8_linear, is_plain, linear, onednn_product
 
 MIN_PACKED = 1 << 17
 """Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
-MAX_PACKED_BYTES = 2 << 30
-"""Packed weights are copies: of a larger network, only the first layers are packed."""
+MAX_PACKED = 1 << 29
+"""Number of weights that are packed, 2 GiB in fp32: of a larger network, only the first layers are packed."""
 PackedWeight = Tensor | torch.ScriptObject
 """A weight in oneDNN's layout, or an object of FBGEMM."""
 
@@ -88,15 +87,13 @@ class PackedWeights:
 
     def of(self, weight: Tensor, x: Tensor) -> PackedWeight | None:
         """Return the packed copy of a weight; None if `x` is not to use it."""
-        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or is_transformed():
-            return None
-        if not x.is_cpu or type(x) is not Tensor:
+        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not is_plain(x, weight):
             return None
         n_rows = (processor.this.choices.packed_rows or 1) if weight.dtype == torch.float32 else 1
         if weight.dtype not in (x.dtype, torch.float16, torch.int8) or x.numel() < n_rows * weight.shape[1]:
             return None
         if id(weight) not in self._checked:
-            self._checked[id(weight)] = _pack(weight) if is_plain(x, weight) else None
+            self._checked[id(weight)] = _pack(weight)
         return self._checked[id(weight)]
 
 
@@ -123,13 +120,12 @@ def packs_float16() -> bool:
 
 
 def _pack(weight: Tensor) -> PackedWeight | None:
-    """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
+    """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED`."""
     values, here = weight.detach(), processor.this
-    in_float16 = packs_float16()
     is_packed = {
         torch.float32: here.choices.packed_rows is not None,
-        torch.float16: in_float16,
-        torch.int8: in_float16,
+        torch.float16: packs_float16(),
+        torch.int8: packs_float16(),
         torch.bfloat16: here.choices.bfloat16 and here.packs_bfloat16,
     }
     if values.numel() < MIN_PACKED or not values.is_contiguous() or not is_packed.get(values.dtype):
@@ -139,7 +135,7 @@ def _pack(weight: Tensor) -> PackedWeight | None:
     with _lock:
         identity, found = _identity(values), _packed.pop(weight, None)
         if found is None or found[0] != identity:
-            if sum(map(_packed_bytes, [*_packed, weight])) > MAX_PACKED_BYTES:
+            if sum(other.numel() for other in [*_packed, weight]) > MAX_PACKED:
                 return None
             if values.dtype in (torch.float16, torch.int8):
                 packed = torch.ops.quantized.linear_prepack_fp16(values.float(), None)
@@ -148,8 +144,3 @@ def _pack(weight: Tensor) -> PackedWeight | None:
             found = identity, packed
         _packed[weight] = found
         return found[1]
-
-
-def _packed_bytes(weight: Tensor) -> int:
-    """Return the size of the packed copy of a weight: integers become numbers of float16."""
-    return weight.numel() * max(weight.element_size(), 2)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from glassformer.kernels.linear import int8_dtype, quantize
+from glassformer.kernels.linear import int8_dtype
 from glassformer.kernels.packed import int8_layer, linear_layer
 
 
@@ -39,6 +39,20 @@ def stacked(layers: Sequence[nn.Linear]) -> Linear:
     if bias is not None:
         one.bias.copy_(torch.cat([layer.bias for layer in layers]))
     return one.train(layers[0].training)
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers q of a weight (out, in) and the scales s of its rows: w ≈ s · q.
+
+    s is the largest absolute weight of a row / 127 in bfloat16, and q the nearest integer to w / s.
+
+    >>> quantize(torch.tensor([[127.0, -2.0]]))
+    (tensor([[127,  -2]], dtype=torch.int8), tensor([1.], dtype=torch.bfloat16))
+    """
+    weight = weight.detach().float()
+    scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-30).bfloat16()
+    integers = (weight / scales[:, None].float()).round().clamp(-127, 127).to(torch.int8)
+    return integers, scales
 
 
 class Int8Linear(nn.Module):
