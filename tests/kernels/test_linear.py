@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.kernels import linear as products
 from glassformer.kernels import packed as packed_weights
@@ -193,6 +194,18 @@ def test_packed_integers_give_the_products_of_the_rounded_weights(
 
 
 @pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("largest", [2 * 64 * 40, 2 * 64 * 40 - 1])
+def test_integers_count_by_the_size_of_their_copies(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of 64 x 40 integers has two bytes per weight."""
+    monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", largest)
+    monkeypatch.setattr(packed_weights, "_packed", WeakTensorKeyDictionary())
+    one = Int8Linear(nn.Linear(64, 40))
+    with PackedWeights(), torch.inference_mode():
+        one(torch.randn(1, 64))
+    assert (one.weight in packed_weights._packed) == (CAN.packs_float16 and largest == 2 * 64 * 40)
+
+
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("change", ["in place", "data", "rows", "columns", "load", "new"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> None:
@@ -220,7 +233,7 @@ def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> No
 
 @pytest.mark.usefixtures("everywhere")
 def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_weights, "MAX_PACKED", 0)
+    monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", 0)
     one, x = layer(), torch.randn(5, 24)
     with PackedWeights(), torch.no_grad():
         torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))

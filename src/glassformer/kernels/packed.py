@@ -17,8 +17,8 @@ from glassformer.kernels.linear import int8_dtype, int8_linear, is_plain, linear
 
 MIN_PACKED = 1 << 17
 """Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
-MAX_PACKED = 1 << 29
-"""Number of weights that are packed, 2 GiB in fp32: of a larger network, only the first layers are packed."""
+MAX_PACKED_BYTES = 2 << 30
+"""Packed weights are copies: of a larger network, only the first layers are packed."""
 PackedWeight = Tensor | torch.ScriptObject
 """A weight in oneDNN's layout, or an object of FBGEMM."""
 
@@ -120,7 +120,7 @@ def packs_float16() -> bool:
 
 
 def _pack(weight: Tensor) -> PackedWeight | None:
-    """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED`."""
+    """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
     values, here = weight.detach(), processor.this
     is_packed = {
         torch.float32: here.choices.packed_rows is not None,
@@ -135,7 +135,7 @@ def _pack(weight: Tensor) -> PackedWeight | None:
     with _lock:
         identity, found = _identity(values), _packed.pop(weight, None)
         if found is None or found[0] != identity:
-            if sum(other.numel() for other in [*_packed, weight]) > MAX_PACKED:
+            if sum(each.numel() * max(each.itemsize, 2) for each in [*_packed, weight]) > MAX_PACKED_BYTES:
                 return None
             if values.dtype in (torch.float16, torch.int8):
                 packed = torch.ops.quantized.linear_prepack_fp16(values.float(), None)
