@@ -41,7 +41,7 @@ def ours(
         steps = list(Generation(network, prompts, settings))
         assert len(steps) == n_new, f"expected {n_new} steps, got {len(steps)}"
 
-    return _task(decode, network, shape, precision, batch, n_prompt, n_new, place, 1 if precision == "int8" else 0)
+    return _task(decode, network, shape, precision, batch, n_prompt, n_new, place)
 
 
 def transformers_gpt2(
@@ -102,14 +102,12 @@ def _task(
     n_prompt: int,
     n_new: int,
     place: torch.device,
-    weight_size: float = 0,
 ) -> Task:
+    size, weight_size = HALVES.get(precision, int8_dtype(place)).itemsize, 1 if precision == "int8" else 0
     return Task(
         decode,
         amount=batch * n_new,
-        bytes_read=bytes_read(
-            shape, HALVES.get(precision, int8_dtype(place)).itemsize, batch, n_prompt, n_new, weight_size
-        ),
+        bytes_read=bytes_read(shape, size, batch, n_prompt, n_new, weight_size),
         parameters=sum(p.numel() for p in network.parameters()),
         wait=lambda: wait_for(place),
     )

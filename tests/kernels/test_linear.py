@@ -194,6 +194,21 @@ def test_packed_integers_give_the_products_of_the_rounded_weights(
 
 
 @pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("shape", [(24,), (1, 24), (9, 24), (0, 24)])
+def test_rows_in_fp32_read_a_weight_in_float16(shape: tuple[int, ...]) -> None:
+    """As in the last projection: the product is that of the weight's values in fp32, packed or not."""
+    one, x = layer(torch.float16, bias=False), torch.randn(shape)
+    expected = x @ one.weight.float().T
+    with torch.inference_mode():
+        plain = one(x)
+        with PackedWeights():
+            packed = one(x)
+    assert (one.weight in packed_weights._packed) == (CAN.packs_float16 and x.numel() > 0)
+    for found in (plain, packed):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("largest", [2 * 64 * 40, 2 * 64 * 40 - 1])
 def test_integers_count_by_the_size_of_their_copies(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of 64 x 40 integers has two bytes per weight."""
