@@ -57,6 +57,7 @@ from runs import (
     pair_run,
     text_run_of,
     tiny_run,
+    unbalanced_run,
     write_documents,
     write_text,
 )
@@ -90,6 +91,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     "labels": lambda folder: label_run(
         folder, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
     ),
+    "weighted labels": lambda folder: unbalanced_run(folder, **TIMES, early_stopping=EarlyStopping("auto")),
     "masked": lambda folder: text_run_of(folder, MaskedConfig(), **TIMES),
     "muon": muon_text,
     "conversations": lambda folder: conversation_run(

@@ -129,7 +129,7 @@ def test_loads_biases_and_losses_are_those_of_all_processes() -> None:
     routing = Routing(network, SecondRank())
     routing.loads = torch.tensor([9.0, 1.0, 1.0, 1.0] * 2, dtype=torch.float64)
     routing.loss = torch.tensor(2.0)
-    figures = routing.figures(n_targets=4)
+    figures = routing.figures(4)
     assert figures["auxiliary_loss"] == pytest.approx(1.5) and figures["fullest_expert"] > 0.99
     routing.move_biases()
     for router in routers(network):
@@ -169,8 +169,8 @@ def test_routers_of_different_sizes_and_one_that_does_not_run() -> None:
         with routing.recorded():
             for router in running:
                 router(x)
-            routing.added_to(LossSums(torch.tensor(1.0), torch.tensor(1.0), 3))
-    figures = routing.figures(n_targets=6)
+            routing.added_to(LossSums(torch.tensor(1.0), torch.tensor(1.0), 3), 3)
+    figures = routing.figures(6)
     assert (figures["fullest_expert"], figures["dead_experts"]) == (1, 3 + 1 + 4)
     routing.move_biases()
     moved = [sorted(router.bias.tolist()) for router in network]

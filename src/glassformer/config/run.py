@@ -361,6 +361,12 @@ class SpansConfig:
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
+CLASS_WEIGHTS_DOC = (
+    "weight of each label in the loss that is minimised: balanced = n / (k · n_c) for one of k that occurs n_c times "
+    "among n training labels; reported losses have no weights"
+)
+
+
 @checked
 class ClassificationConfig:
     """Predict the class of a text or text pair, or a number if the labels are numbers (regression)."""
@@ -368,6 +374,7 @@ class ClassificationConfig:
     kind: ClassVar[str] = "classification"
     section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.0, "probability spread over the classes; not part of reported losses", "[0, 1)")
+    class_weights: Literal["none", "balanced"] = setting("none", CLASS_WEIGHTS_DOC)
 
 
 @checked
@@ -377,6 +384,7 @@ class TaggingConfig:
     kind: ClassVar[str] = "tagging"
     section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.0, "probability spread over the tags; not part of reported losses", "[0, 1)")
+    class_weights: Literal["none", "balanced"] = setting("none", CLASS_WEIGHTS_DOC)
 
 
 @checked

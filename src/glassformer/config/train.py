@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from glassformer.config.extensions import OPTIMIZERS, Extensible
@@ -28,6 +28,10 @@ NEW_RUN = "start a new run from its weights with --init.path DIR"
 DEVICES = "auto, cpu, cuda, cuda:N or mps"
 DEVICE = Range(f"be {DEVICES}", lambda name: re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d+)?", name) is not None)
 BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
+AUTO = "auto"
+"""Metric of a watcher that the data decides."""
+UNBALANCED = 5.0
+"""Labels are unbalanced if one occurs more than this many times as often as another."""
 HIGHER_DOC = "true if a higher value is better; none = as known for a built-in metric, and false for another"
 COUNTER = "step"
 """Name of the one state tensor of an optimizer that is a number, and has not the shape of its parameter."""
@@ -188,7 +192,10 @@ class EarlyStopping:
     """Early stop when a validation metric has not improved for `patience` evaluations."""
 
     metric: str = setting(
-        "loss", "validation loss or score; it also selects the best checkpoint (to select only, set a large patience)"
+        "loss",
+        "validation loss or score; it also selects the best checkpoint (to select only, set a large patience); auto = "
+        f"loss, or for labels accuracy, or macro_f1 if one label occurs more than {UNBALANCED:g} times as often as "
+        "another",
     )
     patience: int = setting(5, "evaluations without improvement before the stop", "≥ 1")
     higher_is_better: bool | None = setting(None, HIGHER_DOC)
@@ -259,6 +266,14 @@ class TrainConfig:
         """Settings that watch a validation metric, by key."""
         settings = {"train.early_stopping": self.early_stopping, "train.schedule": self.schedule}
         return {key: each for key, each in settings.items() if isinstance(each, (EarlyStopping, PlateauSchedule))}
+
+    def watching(self, metric: str) -> "TrainConfig":
+        """Return the settings with a metric in place of `AUTO`."""
+        open_ = {key: each for key, each in self.watchers.items() if each.metric == AUTO}
+        changes: dict[str, Any] = {
+            key.removeprefix(self.section): replace(each, metric=metric) for key, each in open_.items()
+        }
+        return replace(self, **changes)
 
 
 @checked

@@ -16,13 +16,13 @@ from functools import cached_property
 from typing import Any
 
 from glassformer.config.run import LabelData
+from glassformer.config.train import UNBALANCED
 from glassformer.data import addresses, builtin
 from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Dropped, Kind, Record, Request
 from glassformer.data.split import split_records
 from glassformer.errors import UserError, nearest_name
 
-IMBALANCE_NOTED = 5.0
 CLASSES_SHOWN = 40
 MANY = 10
 """Up to this number of classes, each text may have its own."""
@@ -186,11 +186,16 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
             require_known(records, class_names(self.split[0]))
         return records
 
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """Training records per class, or words per tag."""
+        return _counts(self.split[0])
+
     def news(self) -> list[str]:
         """Read the records and return notes: skipped records, missing headers, too few held-out texts, rare classes."""
         news = super().news()
         if self.data.outputs != "regression":
-            news += _imbalance_sentences(_counts(self.split[0]), self.data.outputs)
+            news += _imbalance_sentences(self.counts, self.data.outputs)
         return news
 
     def _require_few_labels(self, records: Sequence[Labelled]) -> None:
@@ -279,7 +284,7 @@ class LabelReport:
     @property
     def imbalance(self) -> float | None:
         """Training count of the most frequent class divided by that of the least frequent one."""
-        return _imbalance({name: n for name, (n, _) in self.counts.items()})
+        return imbalance_of({name: n for name, (n, _) in self.counts.items()})
 
     def shares(self) -> dict[str, float]:
         """Return the fraction of each class in the training data, from 0 to 1."""
@@ -348,13 +353,14 @@ def _counts(records: Iterable[Labelled]) -> Counter[str]:
     return Counter(label for record in records for label in record.labels)
 
 
-def _imbalance(counts: dict[str, int]) -> float | None:
+def imbalance_of(counts: Mapping[str, int]) -> float | None:
+    """Return the count of the most frequent label divided by that of the least frequent one; None without labels."""
     return max(counts.values()) / min(counts.values()) if counts else None
 
 
-def _imbalance_sentences(counts: dict[str, int], outputs: str) -> list[str]:
-    imbalance = _imbalance(counts)
-    if imbalance is None or imbalance <= IMBALANCE_NOTED:
+def _imbalance_sentences(counts: Mapping[str, int], outputs: str) -> list[str]:
+    imbalance = imbalance_of(counts)
+    if imbalance is None or imbalance <= UNBALANCED:
         return []
     what = "tag" if outputs == "tags" else "class"
     most, least = max(counts, key=lambda name: counts[name]), min(counts, key=lambda name: counts[name])

@@ -14,11 +14,21 @@ from glassformer.data.batching import Batch, Example, pad, padded
 from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 
 
+def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """Return n / (k · n_c) for each of k classes that occurs n_c times among n labels: all n_c · weight are equal.
+
+    >>> balanced_weights([1, 4])
+    (2.5, 0.625)
+    """
+    return tuple(sum(counts) / (len(counts) * n) for n in counts)
+
+
 @dataclass(frozen=True)
 class ClassificationObjective(TokenObjective):
     """Classification objective: maximise Σ log p(label | text); examples already contain their special tokens."""
 
     label_smoothing: float = 0.0
+    class_weights: tuple[float, ...] = ()
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows of ids with one label each.
@@ -76,6 +86,7 @@ class TaggingObjective(TokenObjective):
     """Tagging objective: maximise Σ log p(tag | text) over the first token of every word."""
 
     label_smoothing: float = 0.0
+    class_weights: tuple[float, ...] = ()
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows of ids with one tag per id, -100 for a token that is not the first of a word.

@@ -24,17 +24,20 @@ class LossSums:
     """Sums, not means, over the targets of a batch, so that sums of micro-batches and of processes can be added."""
 
     total: Tensor
-    """The loss to minimise, including label smoothing; differentiable."""
+    """The loss to minimise, including label smoothing and class weights; differentiable."""
     nats: Tensor
-    """The negative log-likelihood without label smoothing, in nats; detached."""
+    """The negative log-likelihood without label smoothing and class weights, in nats; detached."""
     n_targets: int
 
 
-def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_smoothing: float = 0.0) -> LossSums:
+def token_cross_entropy(
+    logits: Tensor, labels: Tensor, n_targets: int, label_smoothing: float = 0.0, class_weights: Sequence[float] = ()
+) -> LossSums:
     """Sum -log softmax(logits)[label] over all scored labels, in fp32 or higher precision for logits of every dtype.
 
     `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε, the target is (1-ε) · one-hot + ε/V
-    (Szegedy 2016, section 7); `nats` excludes the smoothing. `cross_entropy_by_rows` equals the
+    (Szegedy 2016, section 7). `class_weights` (V,) multiply -log p of each class, as `weight` of
+    `torch.nn.CrossEntropyLoss`. `nats` excludes the smoothing and the weights. `cross_entropy_by_rows` equals the
     `F.cross_entropy` below it up to rounding, in less time and memory, so that a reader may stop there.
 
     >>> sums = token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -100]]), n_targets=2)
@@ -42,14 +45,17 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_sm
     1.3863
     """
     flat, labels = logits.flatten(0, -2), labels.flatten()
-    if flat.numel() >= MIN_LOGITS and not is_transformed():
+    if flat.numel() >= MIN_LOGITS and not class_weights and not is_transformed():
         total, nats = cross_entropy_by_rows(flat, labels, NOT_SCORED, label_smoothing)
         return LossSums(total, nats, n_targets)
     flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
     nats = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum")
     total = nats
-    if label_smoothing:
-        total = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum", label_smoothing=label_smoothing)
+    if label_smoothing or class_weights:
+        weights = flat.new_tensor(class_weights) if class_weights else None
+        total = F.cross_entropy(
+            flat, labels, weights, ignore_index=NOT_SCORED, reduction="sum", label_smoothing=label_smoothing
+        )
     return LossSums(total, nats.detach(), n_targets)
 
 
@@ -70,7 +76,8 @@ class Objective(Protocol):
 
     An objective with `is_density = True` has a loss whose exponential is not a perplexity, for example for numbers. One
     with `couples_rows = True` has a loss of a row that depends on the other rows: its batches are never computed in
-    parts.
+    parts. One with a method `divisor(batch)` has targets of different weights: it returns their sum, by which the
+    summed loss of a step is divided in place of `n_targets`.
     """
 
     @property
@@ -86,8 +93,17 @@ class TokenObjective:
     """Objective whose loss is the cross-entropy of all labels of a batch."""
 
     label_smoothing: float
+    class_weights: Sequence[float] = ()
+    """Weight of each class in the loss to minimise; () = all are 1."""
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed cross-entropy of a batch from `collate`."""
-        logits = model(**batch.model_inputs())
-        return token_cross_entropy(logits, batch.labels_of_logits, batch.n_targets, self.label_smoothing)
+        logits, labels = model(**batch.model_inputs()), batch.labels_of_logits
+        return token_cross_entropy(logits, labels, batch.n_targets, self.label_smoothing, self.class_weights)
+
+    def divisor(self, batch: Batch) -> float:
+        """Return the sum of the weights of a batch's targets; their number without weights."""
+        if not self.class_weights:
+            return batch.n_targets
+        labels = batch.labels[batch.labels != NOT_SCORED]
+        return float(torch.tensor(self.class_weights, dtype=torch.float64)[labels].sum())

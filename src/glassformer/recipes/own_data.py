@@ -26,7 +26,7 @@ from glassformer.config.run import (
     TextData,
     TokenizerConfig,
 )
-from glassformer.config.train import AdamWConfig, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
+from glassformer.config.train import AUTO, AdamWConfig, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
 from glassformer.config.transformer import (
     NormalInit,
     PositionHead,
@@ -302,7 +302,7 @@ def label_run(name: str, data: LabelData, n_bytes: int) -> Run:
         model = replace(model, n_token_types=2)
     train = _train(size)
     if data.outputs != "regression":
-        train = replace(train, early_stopping=_watch("accuracy", train))
+        train = replace(train, early_stopping=_watch(AUTO, train))
     return Run(
         name,
         model=model,

@@ -17,7 +17,6 @@ from glassformer.errors import Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import LossReport, evaluate_loss
-from glassformer.objectives.distillation import Distillation
 from glassformer.objectives.loss import Objective
 from glassformer.seeds import Stream, rng
 
@@ -45,8 +44,8 @@ class TrainingData:
     scores are needed. All processes call it and share the work."""
     has_one_shape: bool = False
     """True if all training batches have the same number of rows and tokens, and no mask for padding."""
-    taught: Distillation | None = None
-    """The objective of the training steps if the run has a teacher; all else uses `objective`."""
+    step_objective: Objective | None = None
+    """The objective of the training steps if the run has a teacher or class weights; all else uses `objective`."""
     can_be_ahead: bool = True
     """True if a thread may make a batch before its step: the batch depends on its number alone, and torch's random
     generator is neither set nor used."""

@@ -36,12 +36,12 @@ class Classification(LabelTask):
 
     # Training
 
-    def objective(self, run: Run) -> Objective:
+    def objective(self, run: Run, class_weights: tuple[float, ...] = ()) -> Objective:
         outputs = data_of(run, LabelData).outputs
         if outputs == "multi_label":
             return MultiLabelObjective()
         if outputs == "classes":
-            return ClassificationObjective(run.objective.label_smoothing)
+            return ClassificationObjective(run.objective.label_smoothing, class_weights)
         assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
         return RegressionObjective(run.model.head.std or 1.0)
 

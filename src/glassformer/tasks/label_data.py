@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
+from glassformer.config.train import UNBALANCED
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.data import builtin
 from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
-from glassformer.data.labels import LabelCorpus, Labelled, class_names, require_known
+from glassformer.data.labels import LabelCorpus, Labelled, class_names, imbalance_of, require_known
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
@@ -29,6 +30,7 @@ from glassformer.inference.classify import predict
 from glassformer.inference.ensemble import Ensemble, mean_numbers, mean_of_sigmoids
 from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
+from glassformer.objectives.classification import balanced_weights
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
@@ -52,7 +54,7 @@ class LabelTask(TrainableTask):
     """True if an evaluation refuses a file with texts that would be truncated."""
 
     @abstractmethod
-    def objective(self, run: Run) -> Objective: ...
+    def objective(self, run: Run, class_weights: tuple[float, ...] = ()) -> Objective: ...
 
     @abstractmethod
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
@@ -131,6 +133,21 @@ class LabelRunData(RunData):
         """Names of the classes or tags in the training data, in order of their ids; empty for numbers."""
         return () if self.data.outputs == "regression" else tuple(class_names(self.corpus.split[0]))
 
+    def metric(self) -> tuple[str, str]:
+        """Return accuracy, or macro F1 if the labels are unbalanced; the loss for numbers."""
+        if self.data.outputs == "regression":
+            return "loss", ""
+        imbalance = imbalance_of(self.corpus.counts)
+        if imbalance is None or imbalance <= UNBALANCED:
+            return "accuracy", ""
+        names = self.task.names_are
+        return "macro_f1", f"the {names} are unbalanced, {imbalance:,.1f} : 1 (more than {UNBALANCED:g} : 1)"
+
+    @cached_property
+    def class_weights(self) -> tuple[float, ...]:
+        """Weights of the labels in the loss of a step."""
+        return balanced_weights([self.corpus.counts[name] for name in self.labels])
+
     def _mean_and_std(self) -> tuple[float, float]:
         """Return the mean and standard deviation of the numbers in the training data."""
         numbers = np.array([float(record.labels[0]) for record in self.corpus.split[0]])
@@ -169,6 +186,8 @@ class PreparedLabels:
 
     def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
         self.task, self.names, self.run = data.task, data.labels, run
+        is_weighted = getattr(run.objective, "class_weights", "none") == "balanced"
+        self.class_weights = data.class_weights if is_weighted else ()
         self.records, valid = data.corpus.split
         rows = LabelRows(tokenizer, run.model.max_len, self.names, data.data.outputs, reporter.log)
         with reporter.phase("preparing tokens"):
@@ -184,6 +203,8 @@ class PreparedLabels:
     def summary(self) -> str:
         n_tokens = np.mean([len(e.token_ids) for e in self.train])
         kinds = f", {len(self.names)} {self.task.names_are}" if self.names else ""
+        if weights := self.class_weights:
+            kinds += f" with weights from {min(weights):.3g} to {max(weights):.3g} in the loss of a step"
         return f"{len(self.train):,} training texts of {n_tokens:.1f} tokens, {len(self.valid):,} for validation{kinds}"
 
     def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
@@ -205,6 +226,7 @@ class PreparedLabels:
             preparation.reencoded_each_epoch(run, first, sampler_of_epoch),
             {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
             score=self._score(network, device),
+            step_objective=self.task.objective(run, self.class_weights) if self.class_weights else None,
         )
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:

@@ -20,7 +20,7 @@ from glassformer.config.run import (
     Run,
     TextData,
 )
-from glassformer.config.train import TrainConfig
+from glassformer.config.train import AUTO, TrainConfig
 from glassformer.config.transformer import (
     NoPositions,
     PositionHead,
@@ -133,6 +133,14 @@ def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[Sequenc
         raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
     if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
         raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
+    if getattr(run.objective, "class_weights", "none") != "none":
+        if data.outputs in ("multi_label", "regression"):
+            raise UserError(f"objective.class_weights does not apply to {data.outputs}: set it to none")
+        if run.teacher is not None:
+            raise UserError(
+                "objective.class_weights does not apply to a run with a teacher, whose loss has no classes: set it to "
+                "none, or leave out [teacher]"
+            )
     if not isinstance(model.head, head):
         raise UserError(f"model.head.kind: expected {head.kind} for {data.outputs}, got {model.head.kind}")
     if data.second_field is not None and model.n_token_types < 2:
@@ -299,6 +307,10 @@ def require_watched(run: Run, sections: Sequence[str]) -> None:
     learned = getattr(run.data, "outputs", run.objective.kind)
     for key, watcher in run.train.watchers.items():
         name = watcher.metric
+        if name == AUTO:
+            if watcher.higher_is_better is not None:
+                raise UserError(f"{key}.higher_is_better has no effect with the metric {AUTO}: leave it out")
+            continue
         if name not in known:
             raise UserError(f"{key}.metric: {name!r} is not available for {learned}; choose one of {', '.join(known)}")
         higher = metrics.METRICS[name].higher_is_better

@@ -32,8 +32,8 @@ class Tagging(LabelTask):
 
     # Training
 
-    def objective(self, run: Run) -> Objective:
-        return TaggingObjective(run.objective.label_smoothing)
+    def objective(self, run: Run, class_weights: tuple[float, ...] = ()) -> Objective:
+        return TaggingObjective(run.objective.label_smoothing, class_weights)
 
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""

@@ -172,6 +172,10 @@ class RunData(Protocol):
         """Names of classes or tags in order of their ids; empty for data without labels."""
         return ()
 
+    def metric(self) -> tuple[str, str]:
+        """Return the metric that a watcher of the metric `auto` watches, and the reason in words; "" = none."""
+        return "loss", ""
+
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         """Return the tokenizers that the run names, or learn new ones from the training data."""
 

@@ -85,10 +85,11 @@ def steps(run: Run, data: TrainingData) -> str:
     return f"{run.train.max_steps:,} of at most {n_tokens:,} tokens, {n_epochs:,.1f} epochs"
 
 
-def selection(train: TrainConfig) -> str:
+def selection(train: TrainConfig, reason: str) -> str:
     """Describe the value by which the weights of the run folder are selected; nothing if they are not the best."""
     metric = (train.early_stopping or EarlyStopping()).metric
-    return f"best validation {metric}" if train.select == "best" else ""
+    why = f": {reason}" if reason else ""
+    return f"best validation {metric}{why}" if train.select == "best" else ""
 
 
 def resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:

@@ -86,8 +86,14 @@ def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers
 
 def completed(run: Run, tokenizers: Tokenizers, data: RunData, ranks: Ranks) -> Run:
     """Return the run with the values that its data and tokenizers decide; only rank 0 reads texts for them."""
-    model = ranks.text_of_first(lambda: json.dumps(to_dict(data.complete(run, tokenizers))))
-    return replace(run, model=from_union(ModelConfig, json.loads(model)), data=with_whole_paths(run.data))
+    decided = ranks.text_of_first(lambda: json.dumps([to_dict(data.complete(run, tokenizers)), data.metric()[0]]))
+    model, metric = json.loads(decided)
+    return replace(
+        run,
+        model=from_union(ModelConfig, model),
+        data=with_whole_paths(run.data),
+        train=run.train.watching(metric),
+    )
 
 
 def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:

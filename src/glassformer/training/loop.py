@@ -66,7 +66,9 @@ class Trainer:
         self.resume_hint = f"glassformer resume {shlex.quote(str(self.folder))}"  # shown after an interruption
         self.progress = TrainerState(made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
-        self.step = TrainStep(network, data.taught or data.objective, optimizer, config, host, data.has_one_shape)
+        self.step = TrainStep(
+            network, data.step_objective or data.objective, optimizer, config, host, data.has_one_shape
+        )
         self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
         self.speed = Speed(host)

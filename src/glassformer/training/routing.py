@@ -15,10 +15,11 @@ from glassformer.objectives.loss import LossSums
 class Routing:
     """The routers of a network during a step; without routers, all methods do nothing.
 
-    The auxiliary losses are means over tokens. Each is multiplied by the number of targets of its forward pass and
-    added to the loss of the objective, so that all sums are divided once. A balance loss is a product of two means:
-    for several micro-batches, it is the mean of their losses, weighted by targets, not the loss of one large batch.
-    Loads are counts, so they equal the loads of the large batch, and so do the biases that follow from them.
+    The auxiliary losses are means over tokens. Each is multiplied by the divisor of its forward pass (its number of
+    targets, or the sum of their weights) and added to the loss of the objective, so that all sums are divided once. A
+    balance loss is a product of two means: for several micro-batches, it is the mean of their losses, weighted by
+    targets, not the loss of one large batch. Loads are counts, so they equal the loads of the large batch, and so do
+    the biases that follow from them.
     """
 
     def __init__(self, network: nn.Module, ranks: Ranks) -> None:
@@ -29,7 +30,7 @@ class Routing:
     def begin(self) -> None:
         """Reset the loads and losses of the previous step."""
         self.loads: Tensor | None = None  # of the experts of all routers, in one row
-        self.loss: Tensor | None = None  # times targets
+        self.loss: Tensor | None = None  # times divisor
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -42,26 +43,27 @@ class Routing:
             for router in self.routers:
                 router.records, router.load, router.auxiliary_loss = False, None, None
 
-    def added_to(self, sums: LossSums) -> LossSums:
+    def added_to(self, sums: LossSums, divisor: float) -> LossSums:
         """Return the sums with the auxiliary losses of the forward pass; add up its loads.
 
-        The load of a router that did not run is 0.
+        `divisor` is that of the forward pass; 0 = the targets that it counted. The load of a router that did not run
+        is 0.
         """
         losses = [router.auxiliary_loss for router in self.routers if router.auxiliary_loss is not None]
         if any(router.load is not None for router in self.routers):
             of_pass = torch.cat([_load(router) for router in self.routers])
             self.loads = added_to(self.loads, of_pass)
         if losses:
-            loss = sums.n_targets * torch.stack(losses).sum()
+            loss = (divisor or sums.n_targets) * torch.stack(losses).sum()
             self.loss = added_to(self.loss, loss.detach())
             sums = replace(sums, total=sums.total + loss)
         return sums
 
-    def figures(self, n_targets: int) -> dict[str, Tensor]:
+    def figures(self, divisor: float) -> dict[str, Tensor]:
         """Add up the loads of all processes, and return the numbers of the step for the log, as scalars."""
         figures: dict[str, Tensor] = {}
         if self.loss is not None:
-            figures["auxiliary_loss"] = self.ranks.total(self.loss) / max(1, n_targets)
+            figures["auxiliary_loss"] = self.ranks.total(self.loss) / (divisor or 1)
         if self.loads is not None:
             self.loads = self.ranks.total(self.loads)
             shares = torch.cat([load / load.sum().clamp(min=1) for load in self._by_router(self.loads)])

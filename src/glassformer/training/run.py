@@ -11,6 +11,7 @@ from pathlib import Path
 
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
+from glassformer.config.train import AUTO
 from glassformer.cost.plan import least_seconds
 from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.devices import choose_compile, choose_precision
@@ -116,6 +117,7 @@ def assemble(
     # Data and tokenizers
     task = trainable_task(run)
     run_data = task.open(run)
+    is_auto = any(watcher.metric == AUTO for watcher in run.train.watchers.values())
     labels = run_data.labels
     if from_checkpoint is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
@@ -150,7 +152,7 @@ def assemble(
     data = prepared.training_data(network, host.device, ranks)
     if teacher is not None:
         teacher.network.to(host.device)
-        data = replace(data, taught=taught(data.objective, run, teacher, tokenizers, labels))
+        data = replace(data, step_objective=taught(data.objective, run, teacher, tokenizers, labels))
     optimizer = build_optimizer(network, run.train.optimizer, init_from.layer_scales(network, run.init.layer_decay))
     in_background = run.train.background_saving
 
@@ -172,7 +174,7 @@ def assemble(
             "device": announce.device(host, numerics),
             "memory": announce.memory(run, network, trainer.step.fit, room, ranks),
             "steps": announce.steps(run, data),
-            "select": announce.selection(run.train),
+            "select": announce.selection(run.train, run_data.metric()[1] if is_auto else ""),
         }
         announce.new_run(run, facts, data, trainer.step.fit, host)
     return run, trainer

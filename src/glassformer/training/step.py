@@ -139,6 +139,7 @@ class TrainStep:
         self.fit = Fit()
         """The way to compute micro-batches; an out-of-memory error changes it to one that takes less memory."""
         self.may_split = not getattr(objective, "couples_rows", False)
+        self.divisor: Callable[[Batch], float] = getattr(objective, "divisor", lambda batch: batch.n_targets)
         self.stacks = [module for module in network.modules() if hasattr(module, "activation_checkpointing")]
         self.may_recompute = config.activation_checkpointing == "auto" and bool(self.stacks)
         self.routing = Routing(network, self.ranks)
@@ -168,19 +169,22 @@ class TrainStep:
 
     def backward(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> None:
         """Compute the gradients; `seeds` set the dropout generator for each micro-batch; None keeps its state."""
-        n_targets = int(self.ranks.sum(sum(batch.n_targets for batch in micro_batches))[0])
+        own = sum(batch.n_targets for batch in micro_batches), sum(map(self.divisor, micro_batches))
+        counted_before, divisor = self.ranks.sum(*own)
+        n_targets = int(counted_before)
         scale = 1.0 if self.scale is None else self.scale.factor
         # Wrappers for data parallelism average over processes; this factor makes it a sum.
-        factor = self.ranks.n * scale / max(1, n_targets)
+        factor = self.ranks.n * scale / (divisor or 1)
         ways = self._ways(self._most_parts(micro_batches))
         (nats, counted), fit = fitted(lambda fit: self._accumulate(micro_batches, seeds, factor, fit), ways)
         self.fit = self.fit.joined(fit)
         if not n_targets:
             n_targets = int(self.ranks.sum(counted)[0])
-            scale *= max(1, n_targets)
+            divisor = max(1, n_targets)
+            scale *= divisor
         if scale != 1:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], scale)
-        self.micro_batches, self.nats, self.n_targets = micro_batches, nats, n_targets
+        self.micro_batches, self.nats, self.n_targets, self.divided_by = micro_batches, nats, n_targets, divisor
 
     def update(self) -> list[StepResult]:
         """Read the result of the step before; clip the gradients; update the weights, unless a number is not finite.
@@ -271,14 +275,14 @@ class TrainStep:
                 stack.enter_context(dense_masks())
             autocast = torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
             with autocast, self.routing.recorded():
-                sums = self.routing.added_to(self.loss(part.to(self.device)))
+                sums = self.routing.added_to(self.loss(part.to(self.device)), self.divisor(part))
             (sums.total * factor).backward()
         return sums
 
     def _update_now(self, norm: float) -> None:
         own_nats = self.nats.tolist()
         [nats] = self.ranks.sum(sum(own_nats))
-        figures = self.routing.figures(self.n_targets)
+        figures = self.routing.figures(self.divided_by)
         is_finite, overflowed = math.isfinite(norm), False
         if math.isfinite(nats):
             if self.scale is not None:
@@ -293,7 +297,7 @@ class TrainStep:
     def _update_on_device(self, norm: Tensor) -> None:
         own_nats = self.nats.double()
         nats, norm = self.ranks.total(own_nats.sum()), norm.to(own_nats.device, torch.float64)
-        figures = self.routing.figures(self.n_targets)
+        figures = self.routing.figures(self.divided_by)
         # Fused kernels change nothing if this number is 1; it was made for fp16 (`torch.amp.GradScaler`).
         found_inf = (~(nats.isfinite() & norm.isfinite())).float()
         setattr(self.optimizer, "found_inf", found_inf)  # noqa: B010
