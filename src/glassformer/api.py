@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files, recipes
 from glassformer.config.presets import PRESETS, preset
-from glassformer.config.run import MaskedConfig, Run
+from glassformer.config.run import LabelData, MaskedConfig, Run
 from glassformer.config.train import require_changeable
 from glassformer.cost.hardware import MFU, find_gpu, require_rates
 from glassformer.data.addresses import is_pattern
@@ -21,6 +21,7 @@ from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
 from glassformer.errors import UserError, nearest_name, no_attribute, suggestion
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
+from glassformer.evaluation.metrics import METRICS
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store.model_directory import RUN, read_run
 
@@ -307,7 +308,7 @@ def _score_of(model: "Model", asked: str | None) -> str:
     known = task.metrics(model.run)
     if asked is not None and asked not in known:
         raise UserError(f"{model.name} has no score {asked!r}; choose one of {', '.join(known)}")
-    return asked or known[0]
+    return asked or task.first_metric(model.run)
 
 
 def _compared(
@@ -323,13 +324,17 @@ def _compared(
         report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
     rate: float | None = None
     found: dict[str, Any] = report.to_dict()
+    n = report.n_tokens if score in found or isinstance(model.run.data, LabelData) else None
     if (pair_scores := model.pair_scores) is not None:
         with reporter.phase(f"{name}: decoding") as progress:
-            scores, rate = _decoded(model, pair_scores, places, search, progress)
+            scores, rate, n_pairs = _decoded(model, pair_scores, places, search, progress)
+        n = n if score in found else n_pairs
         found |= scores
     elif score not in found:
         found |= model.scores(log=Silent().log, **places)
     value = found[score]
+    if value is None and score in METRICS and (why := METRICS[score].undefined):
+        reporter.log(f"{name}: {score} is undefined, because {why}")
     return ComparedModel(
         name=name,
         kind=describe_model(model.config),
@@ -338,8 +343,9 @@ def _compared(
         train_tokens=tokens,
         valid_loss=report.loss,
         score_name=score,
-        score=float("nan") if value is None else float(value),
+        score=None if value is None else float(value),
         sentences_per_s=rate,
+        n_scored=n,
     )
 
 
@@ -349,8 +355,8 @@ def _decoded(
     places: dict[str, Any],
     search: dict[str, Any],
     progress: Callable[[int, int], None],
-) -> tuple[dict[str, Any], float]:
-    """Return the scores of the model's targets for the sources of the data, and the sources decoded per second."""
+) -> tuple[dict[str, Any], float, int]:
+    """Return the scores of the model's targets for the sources of the data, sources per second, number of pairs."""
     from glassformer.evaluation.pairs import distinct_sources
 
     pairs = model.pairs(log=Silent().log, **places)
@@ -360,4 +366,4 @@ def _decoded(
     written = model.translations(sources, progress=progress, **search)
     rate = len(sources) / (time.perf_counter() - began)
     outputs = {source: best[0].text for source, best in zip(sources, written, strict=True)}
-    return pair_scores.of_outputs(outputs, pairs), rate
+    return pair_scores.of_outputs(outputs, pairs), rate, len(pairs)

@@ -500,7 +500,27 @@ class Model(TrainedModel):
         The probabilities of a multi-label model do not sum to 1, because its labels do not exclude each other.
         """
         rows = [(text,) if isinstance(text, str) else text for text in texts]
-        return self._able(self.task.classifier(self), "classify").classify(rows, log)
+        return self.classifier.classify(rows, log)
+
+    @overload
+    def choose_labels(  # type: ignore[overload-overlap]
+        self, texts: str | tuple[str, str], threshold: float, label: str | None = None, log: Log = warn
+    ) -> list[str]: ...
+    @overload
+    def choose_labels(
+        self, texts: Sequence[str | tuple[str, str]], threshold: float, label: str | None = None, log: Log = warn
+    ) -> list[list[str]]: ...
+    @one_or_list("texts", "a text, or a pair of texts as a tuple", is_row)
+    def choose_labels(
+        self, texts: Sequence[str | tuple[str, str]], threshold: float, label: str | None = None, log: Log = warn
+    ) -> list[list[str]]:
+        """Return the labels of each text or pair whose probability is at least `threshold`.
+
+        Of two classes, `label` names the one whose probability is compared; a text gets it or the other class.
+        """
+        rule = self.classifier.threshold(threshold, label)
+        assert rule is not None
+        return [rule.chosen(probabilities) for probabilities in self.classify(texts, log)]
 
     @overload
     def tag(self, sentences: str | Sequence[str], log: Log = warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]

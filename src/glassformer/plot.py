@@ -241,20 +241,22 @@ def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[
 def comparison(rows: Sequence[ComparedModel]) -> "Figure":
     """Plot score against training time; the area of a disc is the number of parameters, also given in its label.
 
-    Models with an unknown training time are left out. Raises `UserError` if no model is left, or if scores differ.
+    Models with an unknown training time or an undefined score are left out. Raises `UserError` if no model is left, or
+    if scores differ.
     """
-    known = [row for row in rows if row.train_seconds]
+    known = [row for row in rows if row.train_seconds and row.score is not None]
     if not known:
-        raise UserError("these models have no known training time: leave out the plot")
+        raise UserError("these models have no known training time or no defined score: leave out the plot")
     if len({row.score_name for row in known}) > 1:
         raise UserError(f"models to plot have different scores: {', '.join(sorted({row.score_name for row in known}))}")
     figure = new_figure(7.2, 4.8)
     axes = figure.subplots()
     minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
+    scores = [row.score for row in known if row.score is not None]
     largest = max(row.n_parameters for row in known)
-    for row, x, colour in zip(known, minutes, itertools.cycle(COLOURS), strict=False):
+    for row, x, y, colour in zip(known, minutes, scores, itertools.cycle(COLOURS), strict=False):
         area = 60 + 1200 * row.n_parameters / largest
-        axes.scatter([x], [row.score], s=area, color=colour, alpha=0.75, linewidths=0)
+        axes.scatter([x], [y], s=area, color=colour, alpha=0.75, linewidths=0)
     axes.margins(0.22)
     if max(minutes) > 8 * min(minutes):
         axes.set_xscale("log")
@@ -265,5 +267,5 @@ def comparison(rows: Sequence[ComparedModel]) -> "Figure":
     title(axes, "Score, training time and size")
     texts = [f"{plain(row.name)}\n{count(row.n_parameters)} parameters" for row in known]
     radii = [math.sqrt((60 + 1200 * row.n_parameters / largest) / math.pi) for row in known]
-    labels_apart(axes, [(x, row.score) for x, row in zip(minutes, known, strict=True)], radii, texts)
+    labels_apart(axes, [*zip(minutes, scores, strict=True)], radii, texts)
     return figure

@@ -197,6 +197,23 @@ def test_classes_equal_those_of_classify(serve: Serve, models: dict[str, Model],
             assert tuple(one["classes"]) == model.classes
 
 
+def test_a_threshold_chooses_labels(serve: Serve, models: dict[str, Model], labels: dict[str, Model]) -> None:
+    address = serve("classifier", several=labels["several"], numbers=labels["numbers"])
+    for name, model, label in (("classifier", models["classifier"], "cat"), ("several", labels["several"], None)):
+        for threshold in (0.0, 0.4, 1.0):
+            body = {"model": name, "texts": SENTENCES, "threshold": threshold, "label": label}
+            found = data(ask(f"{address}/v1/classify", body))
+            assert [one["labels"] for one in found] == model.choose_labels(SENTENCES, threshold, label)
+    wrong: dict[str, dict[str, Any]] = {
+        "needs label": {"model": "classifier", "threshold": 0.5},
+        "label has no effect without threshold": {"model": "classifier", "label": "cat"},
+        "predicts a number": {"model": "numbers", "threshold": 0.5},
+        "threshold": {"model": "classifier", "threshold": 1.5, "label": "cat"},
+    }
+    for message, body in wrong.items():
+        refused(ask(f"{address}/v1/classify", body | {"texts": "red dog"}), message)
+
+
 def test_numbers_and_pairs_equal_those_of_classify(serve: Serve, labels: dict[str, Model]) -> None:
     address = serve("classifier", numbers=labels["numbers"], pairs=labels["pairs"])
     [one] = data(ask(f"{address}/v1/classify", {"model": "numbers", "texts": "red dog"}))

@@ -22,9 +22,11 @@ SCORES = {
     "infilling": set(),
     "spans": set(),
     "pairs": {"bleu", "chrf", "bleu_tok_lc", "exact_match", "bleu_signature", "chrf_signature"},
-    "classes": {"accuracy", "macro_f1", "calibration_error", "most_frequent_share", "report"},
-    "sentence-pairs": {"accuracy", "macro_f1", "calibration_error", "most_frequent_share", "report"},
-    "decoder-classes": {"accuracy", "macro_f1", "calibration_error", "most_frequent_share", "report"},
+    **dict.fromkeys(
+        ("classes", "sentence-pairs", "decoder-classes"),
+        {"accuracy", "macro_f1", "calibration_error", "most_frequent_share", "report"}
+        | {"best_threshold", "best_threshold_label", "best_threshold_f1"},
+    ),
     "regression": {"rmse", "pearson", "spearman"},
     "tags": {"accuracy", "macro_f1", "span_f1", "span_precision", "span_recall", "report"},
     "conversations": {"exact_match"},

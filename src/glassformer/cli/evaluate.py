@@ -7,6 +7,7 @@ from glassformer.cli.inputs_outputs import Loading, Measured, no_effect, require
 from glassformer.cli.progress import Shown, print_json
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
+from glassformer.evaluation.metrics import METRICS
 from glassformer.formatting import show
 from glassformer.reporting import Silent
 
@@ -71,10 +72,15 @@ def main(
     nats = f" nats per {model.unit}"
     units = {"loss": nats, "smoothed_loss": f"{nats}, label smoothing included"}
     names = {"n_tokens": f"n {model.unit}s"}
+    first = model.trainable_task.first_metric(model.run)
+    if first in values:
+        values = {first: values[first]} | values
     for name, value in values.items():
+        shown = names.get(name, name.replace("_", " "))
         if value is not None:
-            shown = names.get(name, name.replace("_", " "))
             show(f"{shown:<21}{_number(value)}{units.get(name, '')}")
+        elif name in METRICS and (why := METRICS[name].undefined):
+            show(f"{shown:<21}n/a: {why}")
     if report is not None:
         show(f"\n{report}")
     return 0

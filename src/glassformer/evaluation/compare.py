@@ -7,7 +7,7 @@ from typing import Any
 from glassformer import notebook
 from glassformer.config.recurrent import ModelConfig, NoAttention
 from glassformer.config.transformer import TransformerConfig
-from glassformer.evaluation.metrics import METRICS, SCORE_FORMAT
+from glassformer.evaluation.metrics import shown
 from glassformer.formatting import count, duration, table
 
 
@@ -25,10 +25,12 @@ class ComparedModel:
     valid_loss: float | None
     """Validation loss in nats per target token."""
     score_name: str
-    score: float
-    """Rates and BLEU are in percent; bits per byte of a text are not scaled."""
+    score: float | None
+    """Rates and BLEU are in percent; bits per byte of a text are not scaled. `None` if the score is undefined."""
     sentences_per_s: float | None
     """Decoding speed."""
+    n_scored: int | None = None
+    """Number of targets of a loss, of pairs or of labels that are scored, which gives the decimals of the score."""
 
     def to_dict(self) -> dict[str, str | float | int | None]:
         return asdict(self)
@@ -84,7 +86,7 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
     score = names.pop() if len(names) == 1 else ""
     cells = [["model", "kind", "parameters", "training", "targets", "loss", score or "score", "sentences/s"]]
     for row in rows:
-        value = _score(row)
+        value = shown(row.score_name, row.score, row.n_scored)
         if not score:
             value = f"{row.score_name} {value}"
         cells.append(
@@ -106,11 +108,6 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
 
 def _known(value: Any, shown: Callable[[Any], str]) -> str:
     return "–" if value is None else shown(value)
-
-
-def _score(row: ComparedModel) -> str:
-    metric = METRICS.get(row.score_name)
-    return format(row.score, SCORE_FORMAT if metric is None else metric.format)
 
 
 def _rate(per_s: float) -> str:

@@ -115,6 +115,28 @@ def multi_label_f1(true: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]
     return _mean([_rate(2 * r, n) for r, n in zip(right.tolist(), occurs.tolist(), strict=True) if n])
 
 
+def best_threshold(true: npt.NDArray[np.bool_], probabilities: npt.ArrayLike) -> tuple[float, float]:
+    """Return the threshold with the largest F1, and this F1 in percent; both arguments are (N,).
+
+    A probability of at least the threshold predicts True. The threshold is in the middle between two probabilities, so
+    that its last digits do not matter. Of equal F1, the highest threshold is returned.
+
+    >>> best_threshold(np.array([True, False, True, False]), [0.9, 0.2, 0.4, 0.1])
+    (0.3..., 100.0)
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    _check_sizes(true, p)
+    order = np.argsort(-p, kind="stable")
+    p, right = p[order], np.cumsum(true[order])
+    ends = np.flatnonzero(np.append(p[:-1] > p[1:], True))  # equal probabilities are predicted together
+    f1 = 200 * right[ends] / (ends + 1 + right[-1])
+    best = int(f1.argmax())
+    end = int(ends[best])
+    least, below = float(p[end]), float(p[end + 1]) if end + 1 < len(p) else 0.0
+    middle = (least + below) / 2
+    return middle if middle > below else least, float(f1[best])
+
+
 @dataclass(frozen=True)
 class ClassificationReport:
     """Metrics of a classifier; as a string, a table of classes and the confusion matrix."""

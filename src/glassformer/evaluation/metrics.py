@@ -15,6 +15,7 @@ A section is a kind of output; its metrics get the same arguments:
 The table is read before torch and numpy are imported, so functions of `evaluation.labels` are imported when called.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,12 +23,10 @@ from typing import Any
 
 from glassformer.evaluation import text
 
-Values = dict[str, float | str]
-"""Values by name: of a metric, and those that explain it, such as its signature."""
-Compute = Callable[..., float | Values]
-
-
-SCORE_FORMAT = ".1f"
+Values = dict[str, float | str | None]
+"""Values by name: of a metric (`None` if it is undefined), and those that explain it, such as its signature."""
+Compute = Callable[..., float | Values | None]
+MAX_DECIMALS = 4
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,10 @@ class Metric:
     """The function for each section that has the metric."""
     higher_is_better: bool = True
     unit: str = "%"
-    format: str = SCORE_FORMAT
-    """Format of a value in a table of models."""
+    format: str | None = None
+    """Format of a value in a table of models; `None` = the decimals of `decimals`."""
+    undefined: str = ""
+    """Why a value of the outputs can be undefined."""
 
 
 def _signed(name: str, score: text.SignedScore) -> Values:
@@ -56,15 +57,21 @@ def _span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) 
     return {"span_f1": score.f1, "span_precision": score.precision, "span_recall": score.recall}
 
 
+NO_4_GRAM = "no target has four tokens"
 METRICS: dict[str, Metric] = {
     "loss": Metric("loss", {"losses": None}, False, "nats per target"),
     "perplexity": Metric("perplexity", {"losses": None}, False, ""),
     "smoothed_loss": Metric("loss with label smoothing", {"losses": None}, False, "nats per target"),
     "bits_per_byte": Metric("bits per byte", {"losses": None}, False, ""),
-    "bleu": Metric("BLEU", {"sentences": lambda h, r, _: _signed("bleu", text.bleu(h, r))}, True, ""),
+    "bleu": Metric(
+        "BLEU", {"sentences": lambda h, r, _: _signed("bleu", text.bleu(h, r))}, True, "", undefined=NO_4_GRAM
+    ),
     "chrf": Metric("chrF2", {"sentences": lambda h, r, _: _signed("chrf", text.chrf(h, r))}, True, ""),
     "bleu_tok_lc": Metric(
-        "BLEU on lowercased tokens", {"sentences": lambda *inputs: text.bleu_tok_lc(*inputs).score}, True, ""
+        "BLEU on lowercased tokens",
+        {"sentences": lambda *inputs: text.bleu_tok_lc(*inputs).score},
+        unit="",
+        undefined=NO_4_GRAM,
     ),
     "wer": Metric("word error rate", {"pronunciations": lambda h, r, _: text.word_error_rate(h, r)}, False),
     "per": Metric("phoneme error rate", {"pronunciations": lambda h, r, _: text.phoneme_error_rate(h, r)}, False),
@@ -145,6 +152,43 @@ def axis(name: str) -> str:
         return name
     better = "higher" if METRICS[name].higher_is_better else "lower"
     return f"{title(name)} ({better} is better)"
+
+
+def decimals(name: str, value: float, n: int | None) -> int:
+    """Return the number of decimals of a metric of `n` scored items; 1 if their number is unknown.
+
+    A rate changes in steps of 100 / n. The standard error of a loss is about loss / √n, because the loss of a token is
+    spread about as widely as its mean is large. Models that are compared on the same text differ by less than that, so
+    the last decimal is about a tenth of it.
+
+    >>> decimals("accuracy", 93.1, 2000), decimals("bits_per_byte", 3.9, 5000)
+    (2, 3)
+    """
+    if not n:
+        return 1
+    step = 100 / n
+    if "losses" in METRICS[name].sections:
+        error = value * math.log(value) if name == "perplexity" and value > 1 else value
+        step = abs(error) / math.sqrt(n) / 10
+    return min(MAX_DECIMALS, max(1, math.ceil(-math.log10(step)))) if step else MAX_DECIMALS
+
+
+def shown(name: str, value: float | None, n: int | None = None) -> str:
+    """Return a metric of `n` scored items as text; "n/a" if it is undefined.
+
+    >>> shown("bits_per_byte", 3.90625, 5000), shown("bleu", None, 50)
+    ('3.906', 'n/a')
+    """
+    if value is None:
+        return "n/a"
+    if name not in METRICS:
+        return f"{value:.1f}"
+    return format(value, METRICS[name].format or f".{decimals(name, value, n)}f")
+
+
+def numbers(values: Values, names: Sequence[str]) -> dict[str, float]:
+    """Return the values of these metrics that are defined."""
+    return {name: float(value) for name in names if (value := values[name]) is not None}
 
 
 def measure(section: str, *inputs: Any, only: Sequence[str] = ()) -> Values:

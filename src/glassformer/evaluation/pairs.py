@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from glassformer.config.run import BeamConfig, PairData
 from glassformer.data.pairs import Pair
+from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.metrics import measure
+from glassformer.evaluation.metrics import METRICS, Values, measure
 from glassformer.inference.translator import Translator
 
 
@@ -24,6 +25,14 @@ class PairScores:
         """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
         measure(self.data.outputs, ["a"], [["a"]], "en", only=self.only)
 
+    def require_defined(self, pairs: Sequence[Pair]) -> None:
+        """Raise `UserError` if one of the scores of these pairs is undefined, whatever the outputs are."""
+        for name, value in self.of_outputs({pair.source: pair.target for pair in pairs}, pairs).items():
+            if value is None:
+                raise UserError(
+                    f"{name} cannot be watched, because {METRICS[name].undefined}: watch exact_match or loss"
+                )
+
     def of_translator(
         self,
         translator: Translator,
@@ -31,7 +40,7 @@ class PairScores:
         config: BeamConfig,
         progress: Callable[[int, int], None] | None = None,
         division: Division = ALONE,
-    ) -> dict[str, float | str]:
+    ) -> Values:
         """Decode every distinct source once and score the best output (`of_outputs`).
 
         `division` distributes the batches of sources among processes.
@@ -44,7 +53,7 @@ class PairScores:
             outputs |= json.loads(part)
         return self.of_outputs(outputs, pairs)
 
-    def of_outputs(self, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
+    def of_outputs(self, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> Values:
         """Score the output of each source, in percent.
 
         Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.

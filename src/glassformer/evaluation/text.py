@@ -8,7 +8,7 @@ import html
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glassformer.errors import needs
@@ -21,8 +21,8 @@ ENTITIES = re.compile(r"&(?:quot|apos|lt|gt|amp|#124|#91|#93);")
 class SignedScore:
     """A score and its signature; scores with different signatures are not comparable."""
 
-    score: float
-    """Score in percent, 0 to 100."""
+    score: float | None
+    """Score in percent, 0 to 100; `None` if it is undefined."""
     signature: str
     """sacreBLEU's description of the protocol: references, case, tokenizer, smoothing, version."""
 
@@ -30,11 +30,17 @@ class SignedScore:
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a") -> SignedScore:
     """Compute corpus BLEU of plain text (Papineni 2002; Post 2018): 13a tokens, case kept, exponential smoothing.
 
+    If no reference has four tokens, there is no 4-gram, so that even equal texts have no score: BLEU is undefined.
+
     >>> bleu(["the cat sat on a mat"], [["the cat sat on the mat"]])
     SignedScore(score=53.7..., signature='nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...')
+    >>> bleu(["one mat"], [["one mat"]]).score is None
+    True
     """
     metric = _sacrebleu().BLEU(tokenize=tokenize, force=True)  # force: no warning for tokenized text
-    return _signed(metric, hypotheses, references)
+    signed = _signed(metric, hypotheses, references)
+    has_4_grams = any(len(metric.tokenizer(text).split()) >= 4 for texts in references for text in texts)
+    return signed if has_4_grams else replace(signed, score=None)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> SignedScore:

@@ -1,6 +1,6 @@
 """Prediction with classification, regression and tagging models."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from glassformer.config.run import LabelData
 from glassformer.data.batching import Example, evaluation_places, example_rows, pad, padded
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.devices import evaluation_mode
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, UserError, did_you_mean
 from glassformer.fitting import InParts
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
@@ -20,6 +20,28 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
 Inputs = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A rule that chooses labels by their probabilities."""
+
+    at: float
+    label: str | None = None
+    """One of two classes that exclude each other; `None` for labels that do not."""
+
+    def chosen(self, probabilities: Mapping[str, float]) -> list[str]:
+        """Return the labels of at least this probability; of two classes `label`, if it has it, otherwise the other.
+
+        >>> Threshold(0.3).chosen({"red": 0.9, "old": 0.3, "new": 0.2})
+        ['red', 'old']
+        >>> Threshold(0.3, "spam").chosen({"good": 0.8, "spam": 0.2})
+        ['good']
+        """
+        if self.label is None:
+            return [name for name, p in probabilities.items() if p >= self.at]
+        is_label = probabilities[self.label] >= self.at
+        return [name for name in probabilities if (name == self.label) == is_label]
 
 
 @dataclass(frozen=True)
@@ -61,6 +83,39 @@ class Classifier:
         if not self.names:
             return [{"number": float(x[0])} for x in logits]
         return [dict(zip(self.names, self.probabilities(x).tolist(), strict=True)) for x in logits]
+
+    def threshold(self, at: float | None, label: str | None = None) -> Threshold | None:
+        """Return the rule that chooses labels; `None` without a threshold.
+
+        Raises `UserError` for a threshold or a label that the model cannot have: `label` is required for a model of two
+        classes, and has no effect on one of several labels.
+        """
+        if at is None:
+            if label is not None:
+                raise UserError("label has no effect without threshold: give both")
+            return None
+        if not 0 <= at <= 1:
+            raise UserError(f"threshold must be from 0 to 1, because it is compared with probabilities; got {at:g}")
+        if self.is_multi_label:
+            if label is not None:
+                raise UserError(f"label has no effect: {self.name} predicts several labels, and each has the threshold")
+            return Threshold(at)
+        if len(self.names) != 2:
+            what = f"one of {len(self.names)} classes" if self.names else "a number"
+            raise UserError(
+                f"a threshold is for models of two classes, or of several labels; {self.name} predicts {what}: leave "
+                "it out"
+            )
+        if label is None:
+            raise UserError(
+                f"a threshold for two classes needs label, the class whose probability is compared: "
+                f"{' or '.join(self.names)}"
+            )
+        if label not in self.names:
+            raise UserError(
+                f"{self.name} has no class {label!r:.60}: {did_you_mean(label, self.names, 'the classes are')}"
+            )
+        return Threshold(at, label)
 
     def choices(self, logits: Tensor) -> Tensor:
         """Return the logits of the outcomes of independent choices, (…, choices, outcomes)."""

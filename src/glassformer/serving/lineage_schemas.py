@@ -118,6 +118,14 @@ class ClassificationRequest(_Cutting):
     texts: Text | Annotated[list[Text | Pair], Field(min_length=1, max_length=MAX_INPUTS)] = Field(
         description="A text, or a list of texts; for a model that reads pairs, a list of pairs of texts."
     )
+    threshold: float | None = Field(
+        None, ge=0, le=1, description="Also return `labels`: those of at least this probability."
+    )
+    label: Text | None = Field(
+        None,
+        description="For a model of two classes, the one whose probability is compared with `threshold`; `labels` has "
+        "the other one if it is below.",
+    )
 
 
 class TaggingRequest(_Cutting):
@@ -229,6 +237,7 @@ class Labels(_Item):
         dict[str, float] | None,
         Field(description="The probability of each class; those of a multi-label model do not sum to 1."),
     ] = None
+    labels: Annotated[list[str] | None, Field(description="The labels that `threshold` chooses.")] = None
     number: Annotated[float | None, Field(description="The number that a regression model predicts.")] = None
 
 

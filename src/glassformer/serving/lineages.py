@@ -92,12 +92,14 @@ async def classify(
     given = [body.texts] if isinstance(body.texts, str) else body.texts
     texts = [one if isinstance(one, str) else (one[0], one[1]) for one in given]
     require_n(models, len(texts))
+    rule = served.model.classifier.threshold(body.threshold, body.label)
     operation = operations.Classify(served=served, truncation=body.truncation)
     found = await _answered(models, request, operation, texts)
     if served.model.is_regression:
         data = [schemas.Labels(index=n, number=one["number"]) for n, one in enumerate(found.answers)]
     else:
-        data = [schemas.Labels(index=n, classes=one) for n, one in enumerate(found.answers)]
+        labels = [None if rule is None else rule.chosen(one) for one in found.answers]
+        data = [schemas.Labels(index=n, classes=one, labels=labels[n]) for n, one in enumerate(found.answers)]
     return schemas.Answers[schemas.Labels](data=data, **_rest(served, found))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from glassformer.config.run import ClassificationConfig, LabelData, Run
 from glassformer.config.transformer import SequenceHead, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.evaluation.labels import classification_report
+from glassformer.evaluation.labels import best_threshold, classification_report
 from glassformer.evaluation.metrics import measure
 from glassformer.inference.classify import Classifier
 from glassformer.objectives.classification import ClassificationObjective, MultiLabelObjective, RegressionObjective
@@ -46,18 +46,29 @@ class Classification(LabelTask):
         return RegressionObjective(run.model.head.std or 1.0)
 
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
-        """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers."""
+        """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers.
+
+        Of two classes, also the threshold with the best F1 of the rarer one; of several labels, with the best F1 over
+        all decisions (micro F1). The same rows chose it, so its F1 on other rows is a little lower.
+        """
+        scores: Scores
         outputs = data_of(run, LabelData).outputs
         if outputs == "regression":
             true = np.array([e.label for e in rows], dtype=np.float64)
             return measure("regression", true, np.array([float(x[0]) for x in logits]))
         if outputs == "multi_label":
-            true = np.array([e.label_set for e in rows]) == 1
-            return measure("multi_label", true, torch.stack(list(logits)).numpy() > 0)
+            true, stacked = np.array([e.label_set for e in rows]) == 1, torch.stack(list(logits))
+            at, f1 = best_threshold(true.flatten(), stacked.sigmoid().flatten().numpy())
+            scores = measure("multi_label", true, stacked.numpy() > 0)
+            return scores | {"best_threshold": at, "best_threshold_f1": f1}
         labels = np.array([int(e.label or 0) for e in rows])
         probabilities = torch.stack(list(logits)).softmax(dim=-1).numpy()
         report = classification_report(labels, probabilities, list(names))
-        scores: Scores = {**measure("classes", report, labels, probabilities)}
+        scores = measure("classes", report, labels, probabilities)
+        if len(names) == 2:
+            rarer = int(2 * labels.sum() <= len(labels))
+            at, f1 = best_threshold(labels == rarer, probabilities[:, rarer])
+            scores |= {"best_threshold": at, "best_threshold_label": names[rarer], "best_threshold_f1": f1}
         return scores | {"most_frequent_share": report.most_frequent_share, "report": report}
 
     # Use

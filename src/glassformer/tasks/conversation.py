@@ -227,7 +227,7 @@ class PreparedConversations:
 
         def score(division: Division) -> dict[str, float]:
             found = questions.scores(division=division)
-            return {name: float(found[name]) for name in METRICS}
+            return metrics.numbers(found, METRICS)
 
         return score
 

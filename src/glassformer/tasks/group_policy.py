@@ -15,7 +15,7 @@ from glassformer.devices import autocast_dtype, evaluation_mode
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.metrics import measure
+from glassformer.evaluation.metrics import measure, numbers
 from glassformer.evaluation.rewards import Reward, total_reward
 from glassformer.fitting import InParts
 from glassformer.inference.generation import Generation
@@ -256,7 +256,7 @@ class PreparedPrompts:
 
         def score(division: Division) -> dict[str, float]:
             found = measured(run, network, objective, newest, device)
-            return {name: float(value) for name, value in found.items()}
+            return numbers(found, [*found])
 
         def sample() -> str:
             return f"{self.valid[0][0].question[-1]['content']} │ {newest[0][0].text}"

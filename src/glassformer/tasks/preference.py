@@ -17,7 +17,7 @@ from glassformer.devices import autocast_dtype, evaluation_mode, numerics
 from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.metrics import measure
+from glassformer.evaluation.metrics import measure, numbers
 from glassformer.fitting import InParts
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import take_weights
@@ -177,7 +177,7 @@ class PreparedPreferences:
 
         def score(division: Division) -> dict[str, float]:
             found = measure("preferences", margins(run, network, valid, device, division))
-            return {name: float(value) for name, value in found.items()}
+            return numbers(found, [*found])
 
         evaluated = {"train": train[:OF_TRAIN_EVALUATED], "valid": valid}
         return TrainingData(

@@ -131,6 +131,11 @@ class TrainableTask(Task):
     def metrics(self, run: Run) -> tuple[str, ...]:
         """Return the metrics of `evaluate` and `scores` besides the loss, with the main metric first."""
 
+    def first_metric(self, run: Run) -> str:
+        """Return the metric that selected the best step of a run, or the main metric if the loss did."""
+        known, watched = self.metrics(run), run.train.early_stopping
+        return known[0] if watched is None or watched.metric not in known else watched.metric
+
     @abstractmethod
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the run's own validation data, or all of other data; log which records are left out."""

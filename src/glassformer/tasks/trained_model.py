@@ -129,6 +129,11 @@ class TrainedModel(ModelParts):
         return self._able(self.task.filler(self), "fill")
 
     @property
+    def classifier(self) -> Classifier:
+        """The object that predicts labels of texts."""
+        return self._able(self.task.classifier(self), "classify")
+
+    @property
     def predictor(self) -> Classifier | Tagger | Answerer | None:
         """The object that predicts labels of texts, tags of words or spans; None for a model of tokens or vectors."""
         return self.task.classifier(self) or self.task.tagger(self) or self.task.answerer(self)

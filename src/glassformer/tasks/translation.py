@@ -215,11 +215,12 @@ class PreparedPairs:
             return None
         pair_scores = PairScores(data, names)
         pair_scores.require()
+        pair_scores.require_defined(self.valid_pairs)
 
         def score(division: Division) -> dict[str, float]:
             translator = self._translator(network, device)
             scores = pair_scores.of_translator(translator, self.valid_pairs, GREEDY, division=division)
-            return {name: float(scores[name]) for name in names}
+            return metrics.numbers(scores, names)
 
         return score
 
