@@ -509,11 +509,11 @@ def test_a_wrong_run_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"steps": 5}, "unknown key steps: did you mean train.max_steps?"),
-        ({"lr": 0.1}, "unknown key lr: did you mean train.optimizer.learning_rate?"),
-        ({"n_layer": 2}, "unknown key n_layer: did you mean model.decoder.n_layers?"),
-        ({"n_embd": 64}, "unknown key n_embd: did you mean model.d_model?"),
-        ({"block_size": 64}, "unknown key block_size: did you mean data.context?"),
+        ({"steps": 5}, "unknown key steps: did you mean max_steps, here train.max_steps?"),
+        ({"lr": 0.1}, "unknown key lr: did you mean learning_rate, here train.optimizer.learning_rate?"),
+        ({"n_layer": 2}, "unknown key n_layer: did you mean n_layers, here model.decoder.n_layers?"),
+        ({"n_embd": 64}, "unknown key n_embd: did you mean d_model, here model.d_model?"),
+        ({"block_size": 64}, "unknown key block_size: did you mean context, here data.context?"),
         ({"task": "mlm"}, "unknown key task: the recipe decides the task"),
         ({"resume": True}, "unknown key resume: continue a run with"),
         ({"out_dir": "x"}, "unknown key out_dir: the run folder is `out`"),

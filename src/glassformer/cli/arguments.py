@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 from glassformer import recipes
 from glassformer.config.extensions import members
-from glassformer.config.other_names import NO_KEY, NO_OPTION, OPTIONS, SAME
+from glassformer.config.other_names import NO_KEY, OPTIONS, OUTPUT, PLACES, SAME, WRITES_NOTHING
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.config.schema import Entry, FlagText, describe, parse_flag, require_int64, setting_doc
 from glassformer.errors import UserError, nearest_name
@@ -39,6 +39,7 @@ Search = Annotated[dict[str, Any], BeamConfig]
 
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
 HELP = ("-h", "--help")
+SHORT = re.compile(r"-[A-Za-z](=.*)?")
 QUOTE = "put a text of several words in quotes"
 
 
@@ -235,7 +236,7 @@ class Signature:
             return name
         keys = _by_short_name(self.keys).get(plain, [])
         takes_all = any(entry.key == recipes.PRESET for entry in self.keys)
-        if takes_all and (keys or plain in SAME or plain in NO_KEY):
+        if takes_all and (keys or plain in SAME or (plain in NO_KEY and plain not in OUTPUT)):
             return plain  # `whole_keys` finds its key in the run, or the hint for a name of another toolkit
         if len(keys) != 1:
             raise self.unknown(name)
@@ -248,8 +249,8 @@ class Signature:
         return not switches.isdisjoint(_by_short_name(self.keys).get(plain, [plain]))
 
     def is_option(self, word: str) -> bool:
-        """Return True for `--anything`, and for `-n` if the verb has an option `n`."""
-        return word.startswith("--") or word in HELP or word in {dashed(option.name) for option in self.options}
+        """Return True for `--anything` and for `-x`: a dash and one letter."""
+        return word.startswith("--") or SHORT.fullmatch(word) is not None
 
     def unknown(self, name: str) -> UserError:
         """Return the error for an unknown option; it suggests the nearest option."""
@@ -259,14 +260,28 @@ class Signature:
         known = keys | short | {option.name.replace("-", "_"): [option.name] for option in self.options}
         kinds = [key for key in keys if f".{key}".endswith(f".{plain}.kind")]
         usual = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
-        near = next(usual, None) or nearest_name(plain, known, cutoff=0.7)
+        near, instead = next(usual, None), self._without_option(plain)
+        if near is None and instead is None:
+            near = nearest_name(plain, known, cutoff=0.7)
         suggested = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
-        hint = ""
+        hint = f": {instead}" if instead else ""
         if suggested:
             hint = f": did you mean {dashed(suggested[0])}?"
-        elif plain in NO_OPTION:
-            hint = f": {NO_OPTION[plain]}"
-        return UserError(f"unknown option --{name}{hint}")
+        elif len(name) == 1 and not hint and any(place.type is str for place in self.places):
+            hint = f"; if it is a text, put -- before it: -- -{name}"
+        return UserError(f"unknown option {dashed(name)}{hint}")
+
+    def _without_option(self, name: str) -> str | None:
+        """Return how a value is given that has no option; "" if it cannot be given, None for an unknown name."""
+        wanted = PLACES.get(name)
+        if wanted is None:
+            return None
+        for place in self.places:
+            if place.name == wanted or (place.doc and wanted in place.metavar.upper()):
+                return f"give it without an option: {self.usage}"
+        if name not in OUTPUT or self.verb.startswith(WRITES_NOTHING):
+            return ""
+        return "results are printed: add > FILE"
 
     def _positional(self, words: Sequence[str], given: Mapping[str, list[str]]) -> list[Any]:
         single = [place for place in self.places if not place.is_repeated]

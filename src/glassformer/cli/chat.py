@@ -53,6 +53,7 @@ def main(
         glassformer chat runs/answers --input questions.txt --output answers.jsonl
     """
     # Arguments
+    loading.require([directory], "chat")
     if message is not None and input is not None:
         raise UserError("give a message or --input FILE, not both")
     turns = None

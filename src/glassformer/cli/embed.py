@@ -51,8 +51,8 @@ def main(directory: Dir, text: str | None = None, /, *, wanted: Wanted, texts: T
     # Arguments and model
     if wanted.output is not None:
         require_output(wanted.output, [directory, texts.input])
-    given = texts.read(text)
     require_vectors(loading.run(directory).model, str(directory))
+    given = texts.read(text)
     model = loading.model(directory)
     import numpy as np
 

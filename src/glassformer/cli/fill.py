@@ -30,6 +30,7 @@ def main(
     """
     # Arguments and model
     require_draft_model(search)
+    loading.require([directory], "fill")
     given = texts.read(text)
     model = loading.ensemble([directory], "fill")
     from glassformer.inference.fill import with_masks  # imports torch

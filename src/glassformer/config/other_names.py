@@ -15,12 +15,13 @@ SAME = {
 }
 """Name in another toolkit → the last part of the key here."""
 
+OUTPUT = ("o", "out", "out_file", "out_dir", "output", "output_file", "output_dir", "save_dir")
 OPTIONS = {
     **dict.fromkeys(("text", "texts", "prompt"), ("prompt", "text", "input", "data.path")),
     **dict.fromkeys(("file", "input", "in_file", "input_file", "prompts", "path"), ("input", "data.path")),
     **dict.fromkeys(("data", "dataset", "data_path", "test", "train"), ("data.path", "input")),
     **dict.fromkeys(("val", "valid", "validation", "eval_data"), ("data.valid_path", "data.path")),
-    **dict.fromkeys(("o", "out", "out_file", "output", "output_file", "output_dir"), ("output", "out")),
+    **dict.fromkeys(OUTPUT, ("output", "out", "html")),
     **dict.fromkeys(("num_samples", "n_samples", "samples", "num_return_sequences", "top", "k", "top_k"), ("n",)),
     **dict.fromkeys(("length", "n_tokens", "num_tokens", "tokens"), ("max_new_tokens",)),
     **dict.fromkeys(("temp", "t", "greedy", "do_sample"), ("temperature",)),
@@ -32,16 +33,19 @@ OPTIONS = {
     **dict.fromkeys(("label", "labels", "label_column"), ("data.label_field",)),
     **dict.fromkeys(("size", "vocab"), ("vocab_size",)),
     "format": ("to",),
+    "name": ("out",),
 }
 """Other names of options of the command line → the options, of which the first that the verb has is suggested."""
 
-NO_OPTION = {
-    **dict.fromkeys(("model", "model_dir", "dir", "folder"), "give the folder without an option"),
-    **dict.fromkeys(("o", "out", "out_file", "output", "output_file"), "results are printed: add > FILE"),
-    "config": "give the TOML file without an option",
-    "name": "the run has the name of its folder, --out",
+PLACES = {
+    **dict.fromkeys(OUTPUT, "out"),
+    **dict.fromkeys(("model", "model_dir", "model_path", "dir", "folder", "checkpoint_dir"), "DIR"),
+    **dict.fromkeys(("config", "config_file", "recipe"), "TOML"),
+    "tokenizer": "TOKENIZER",
 }
-"""Names that are no option of a verb, and what to do instead."""
+"""Names of options → the name of an argument without an option, or a part of its placeholder, that has this value."""
+WRITES_NOTHING = ("demo", "resume", "checkpoint verify", "checkpoint prune", "push", "serve", "course")
+"""Verbs that print no result which a file could keep."""
 
 NO_KEY = {
     "task": "the recipe decides the task (see `glassformer recipes`): train a recipe, and give your data as data.path",

@@ -15,6 +15,7 @@ import os
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
@@ -327,7 +328,10 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     if name in NO_KEY:
         raise UserError(f"unknown key {name}: {NO_KEY[name]}")
     if same := [key for key in own if key.rsplit(".", 1)[-1] == SAME.get(name)]:
-        raise UserError(f"unknown key {name}: did you mean {' or '.join(same[:2])}?")
+        hint = " or ".join(same[:2])
+        with suppress(UserError):  # an ambiguous short name
+            hint = f"{SAME[name]}, here {_whole_key(SAME[name], known, own, sections)}"
+        raise UserError(f"unknown key {name}: did you mean {hint}?")
     alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
     found = alike
     if len(alike) > 1:
@@ -345,7 +349,7 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     if alike:
         raise UserError(f"{name} may mean {' or '.join(found or alike)}: give the full key")
     leaves = {key.rsplit(".", 1)[-1]: key for key in reversed([*own, *known])}  # keys of `value` take precedence
-    near = nearest_name(name, leaves, cutoff=0.7)
+    near = None if name in SAME else nearest_name(name, leaves, cutoff=0.7)
     raise UserError(f"unknown key {shown(name)}{suggestion(leaves.get(near or ''))}")
 
 
