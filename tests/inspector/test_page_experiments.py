@@ -143,7 +143,7 @@ def test_a_head_is_switched_off_as_by_the_function(show_model: OpenModel, models
     assert percents(tops) == pytest.approx(logits[position].softmax(-1).topk(5).values.tolist(), abs=1e-3)
     found.page.get_by_role("button", name="all on").click()
     found.settle()
-    assert "All parts are on" in found.frame("Parts").inner_text()
+    assert "all parts are on" in found.frame("Parts").inner_text()
 
 
 def test_the_map_of_effects_equals_the_function(show_model: OpenModel, models: dict[str, Model]) -> None:

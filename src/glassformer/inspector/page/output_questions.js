@@ -15,7 +15,7 @@
  * it
  */
 
-import { capital, partWords, quoted, tokenName } from "./sentences.js";
+import { byProbability, capital, changeOf, partWords, quoted, tokenName } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 import { fixed, percent } from "./text.js";
 
@@ -48,7 +48,7 @@ function outputPlace({ model }) {
 export async function askScores({ store: { state } }, run) {
   const t = mostCertain(state);
   const candidates = run.labels ?? mainTokens(state)[t]?.top.map(([, name, probability]) => ({ name, probability })) ?? [];
-  const [first, second] = [...candidates].sort((a, b) => b.probability - a.probability);
+  const [first, second] = byProbability(candidates);
   if (!first || !second) throw new Error("the model has one answer only");
   const where = run.labels ? "" : `${capital(tokenName(positionTokens(state), t))}: `;
   const logit = Math.log(first.probability / second.probability);
@@ -146,17 +146,16 @@ export async function askLeftOut(app, run) {
   const most = trials.reduce((best, one) => (fall(one) > fall(best) ? one : best));
   const ofSame = trials.filter(({ prediction }) => prediction === most.prediction);
   const least = ofSame.reduce((best, one) => (fall(one) < fall(best) ? one : best));
-  const change = (/** @type {LeftOut} */ { prediction, after }) => {
-    const [was, is] = [percent(prediction.p), after === null ? "less than that of the ten best candidates" : percent(after)];
-    return was === is ? `stays at ${was}` : `changes from ${was} to ${is}`;
-  };
+  const change = (/** @type {LeftOut} */ { prediction, after }) =>
+    after === null ? `falls from ${percent(prediction.p)} to less than that of the ten best candidates` : changeOf(prediction.p, after);
+  const isFall = change(most).startsWith("falls");
   const begin = beginsOfWords(run.source, words.length)?.[most.word.number];
   const word = begin === undefined ? null : /** @type {Place} */ ({ side: "source", index: begin });
   return {
     view: isPair && "cross" in run.attention ? { panel: "alignment", align_layer: -1, align_head: -1, pos: most.prediction.index } : { panel: "flow", flow: outputPlace(state), ...(most.prediction.index < 0 ? {} : { pos: most.prediction.index }) },
     lit: isPair ? { hover: { side: "written", index: most.prediction.index }, across: word } : word && { hover: word, across: null },
     seen: `Without ${quoted(most.word.text)}, the probability of ${most.prediction.name} ${change(most)}.`,
-    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest. This word matters most for ${most.prediction.name}. Without ${quoted(least.word.text)}, the probability ${change(least)}.`,
+    means: `Each of ${Math.min(words.length, MAX_WORDS)} words was left out once, and the model read the rest. ${isFall ? `This word matters most for ${most.prediction.name}.` : "No probability falls."} Without ${quoted(least.word.text)}, the probability ${change(least)}.`,
   };
 }
 

@@ -21,7 +21,7 @@
 import { partOf } from "../panels/ablation.js";
 import { floats } from "./decode.js";
 import { askLeftOut, askParts, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
-import { capital, quoted, tokenName } from "./sentences.js";
+import { LEAST_EFFECT, capital, changeOf, quoted, tokenName } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 import { fixed, percent } from "./text.js";
 
@@ -87,6 +87,10 @@ export const PATTERNS = [
   },
 ];
 const NO_PATTERN = "No head shows a known pattern on this text. This is the head with the largest weights.";
+
+const NO_HEAD_MATTERS = "The model needs none of its heads alone for this text. ";
+/** A layer decides a prediction if it adds at least this share of its final probability. */
+const DECIDES = 0.5;
 
 /** Return the last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
 function earlier(ids, t) {
@@ -213,7 +217,7 @@ async function askAblation(app, run) {
   const change = (/** @type {number} */ effect) => {
     if (effects.measure === "change") return `the output changes by ${fixed(effect, 2)}`;
     if (effects.measure === "kl") return `the predictions change by ${fixed(effect, 2)} nats`;
-    if (Math.abs(effect) < 0.005) return "the loss stays the same";
+    if (Math.abs(effect) < LEAST_EFFECT) return "the loss changes by less than 0.01 nats per token";
     return `the loss ${effect < 0 ? "falls" : "rises"} by ${fixed(Math.abs(effect), 2)} nats per token`;
   };
   const part = `${most.kind}.${most.layer}.${most.head}`;
@@ -223,9 +227,10 @@ async function askAblation(app, run) {
   return {
     view: { panel: "ablation", kind: most.kind, off: app.source.isEmbedded ? "" : part, mean: 0, ...(drop ? { pos: isAfter ? index - 1 : index } : {}) },
     lit: drop ? { hover: { side, index }, across: null } : null,
-    seen: drop ? `Without ${name(most)}, the probability of ${tokenName(positionTokens(app.store.state), index)} falls from ${percent(drop.before)} to ${percent(drop.after)}.`
+    seen: drop ? `Without ${name(most)}, the probability of ${tokenName(positionTokens(app.store.state), index)} ${changeOf(drop.before, drop.after)}.`
       : `Without ${name(most)}, ${change(most.effect)}.`,
-    means: `Of all heads, this one matters most for this text. Without it, ${change(most.effect)}. Without ${name(least)}, ${change(least.effect)}.`,
+    means: `${most.effect < LEAST_EFFECT ? NO_HEAD_MATTERS : heads.length === 1 ? "" : "Of all heads, this one matters most for this text. "}Without it, ${change(most.effect)}.` +
+      (heads.length === 1 ? "" : ` Without ${name(least)}, ${change(least.effect)}.`),
   };
 }
 
@@ -257,7 +262,10 @@ async function askLayers(app, run) {
     const p = probabilities(t);
     const steps = p.slice(1).map((x, i) => x - (p[i] ?? 0));
     const size = Math.max(...steps);
-    return { t, size, layer: steps.indexOf(size) + 1, before: p[steps.indexOf(size)] ?? 0, after: p[steps.indexOf(size) + 1] ?? 0 };
+    const layer = steps.indexOf(size) + 1;
+    const [before, after] = [p[layer - 1] ?? 0, p[layer] ?? 0];
+    const largest = before || (cells[layer - 1]?.[t]?.top.at(-1)?.[2] ?? 0); // an unknown probability is at most that of the last of the best tokens
+    return { t, size, layer, before, after, sure: after - largest };
   };
   const step = askedPositions(state).map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
   const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];
@@ -267,6 +275,17 @@ async function askLayers(app, run) {
     lit: { hover: { side: positionSide(state), index: step.t }, across: null },
     seen: `${relation} ${tokenName(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}. Before ${layers[step.layer]}, ` +
       `its probability is ${step.before ? percent(step.before) : "below that of the five best tokens"}, and after it ${percent(step.after)}.`,
-    means: `${capital(layers[step.layer] ?? "")} decides. Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.`,
+    means: `${decision(step.sure, p, layers[step.layer] ?? "")} Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.`,
   };
+}
+
+/**
+ * Return whether a layer decides a prediction.
+ * @param {number} step its largest increase from one layer to the next
+ * @param {number} p its final probability
+ * @param {string} layer the layer of this increase
+ */
+export function decision(step, p, layer) {
+  if (step >= DECIDES * p) return `${capital(layer)} decides: it adds at least half of the final probability.`;
+  return `No layer decides alone${step > 0 ? `: ${layer} has the largest part, less than half of the final probability` : ""}.`;
 }

@@ -4,7 +4,24 @@
  * @import { Token } from "./types.js"
  */
 
-import { visible } from "./text.js";
+import { percent, visible } from "./text.js";
+
+/** An effect below this value is shown as 0.00. */
+export const LEAST_EFFECT = 0.005;
+
+/** Return labels in the order of their probabilities, the most probable one first. @template {{probability: number}} L @param {L[]} labels @returns {L[]} */
+export const byProbability = (labels) => [...labels].sort((a, b) => b.probability - a.probability);
+
+/**
+ * Return the change of a probability in words. They state a direction only if the two numbers that are shown differ.
+ * @param {number} was
+ * @param {number} is
+ */
+export function changeOf(was, is) {
+  const [before, after] = [percent(was), percent(is)];
+  if (before === after) return before.startsWith("<") ? `stays below ${before.slice(1)}` : `stays at ${before}`;
+  return `${is < was ? "falls" : "rises"} from ${before} to ${after}`;
+}
 
 /** @param {string} text */
 export const quoted = (text) => `“${visible(text)}”`;

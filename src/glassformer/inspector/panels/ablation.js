@@ -184,7 +184,7 @@ function createAblation(app) {
   function overText() {
     const shown = effects();
     if (!shown) return "";
-    const by = `Each part alone is replaced by ${store.state.mean ? "its mean over the positions" : "0"}`;
+    const by = `The numbers on the switches: effect of each part when it alone is replaced by ${store.state.mean ? "its mean over the positions" : "0"}`;
     if (measured?.run !== null) return `${by}.`;
     if (shown.n_texts === 1) return `${by}, on the text of the box.`;
     const layers = store.state.run?.attention[kind()]?.layers ?? 0;
@@ -246,7 +246,7 @@ function createAblation(app) {
     tops.element.hidden = !result;
     changes.element.hidden = differences().every(Number.isNaN);
     const count = partNames(store.state.off).length;
-    loss.textContent = !result ? (isFixed ? NOT_EMBEDDED : "All parts are on.")
+    loss.textContent = !result ? (isFixed ? NOT_EMBEDDED : "In this run, all parts are on.")
       : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
         `(${signed((result.after.loss ?? NaN) - (result.before.loss ?? NaN))}) with ${count} ${count === 1 ? "part" : "parts"} off.`;
     fill(strip, result ? tokenStrip(items(), "Change per position") : null);

@@ -16,6 +16,7 @@ import { frame } from "../page/frame.js";
 import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
+import { byProbability } from "../page/sentences.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf } from "../page/stages.js";
 import { mainSide, mainTokens, selectedPosition, tokensBefore } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
@@ -135,7 +136,7 @@ function createFlow(app) {
   /** Return labels and probabilities for the chosen token, or for the text. */
   function bars() {
     const { run } = store.state;
-    if (run?.labels) return run.labels.map(({ name, probability }) => ({ label: name, value: probability }));
+    if (run?.labels) return byProbability(run.labels).map(({ name, probability }) => ({ label: name, value: probability }));
     const position = selectedPosition(store.state);
     const before = tokensBefore(store.state, position);
     return (mainTokens(store.state)[position]?.top ?? []).map(([, text, value]) => ({ label: labelAfter(before, text), value }));

@@ -13,6 +13,7 @@ import { frame } from "../page/frame.js";
 import { Latest } from "../page/app.js";
 import { labelAfter } from "../page/letters.js";
 import { descending, entropy, probabilities, softmax } from "../page/sampling.js";
+import { byProbability } from "../page/sentences.js";
 import { partsOff } from "./ablation.js";
 import { mainSide, mainTokens, positionText, shownPosition, tokensBefore } from "../page/state.js";
 import { count, fixed, percent } from "../page/text.js";
@@ -163,7 +164,7 @@ export function createNext(app) {
     const isOff = state.panel === "ablation" && ablated?.run === run?.run;
     const shown = isOff ? ablated?.after : run;
     facts.textContent = shown?.number === null || shown?.number === undefined ? "" : fixed(shown.number, 4);
-    return (shown?.labels ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
+    return byProbability(shown?.labels ?? []).map(({ name, probability }) => ({ label: name, value: probability, text: percent(probability) }));
   }
 
   /** Return bars of the ten tokens that the run contains. @param {State} state @param {number} position @returns {Bar[]} */

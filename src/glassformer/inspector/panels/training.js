@@ -29,6 +29,17 @@ const NAMES = /** @type {Record<string, string>} */ ({
 const SIDES = /** @type {Record<string, string>} */ ({ valid: "Validation", train: "Part of the training data" });
 
 /**
+ * Return the state of a run. The process of a run that was started from this page holds the run folder a little later,
+ * and releases it a little earlier than it ends.
+ * @param {boolean} isRunning
+ * @param {boolean} isStarted
+ */
+export function stateOf(isRunning, isStarted) {
+  if (isRunning) return "running";
+  return isStarted ? "waiting for its process" : "not running";
+}
+
+/**
  * Return the title of a logged number, with its unit: `eval/valid_bits_per_byte` is "Validation: bits per byte".
  * @param {string} name
  * @param {Record<string, string>} metrics title of each metric
@@ -158,7 +169,7 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
     const latest = (/** @type {string} */ name) => series.get(name)?.at(-1)?.[1];
     /** @type {[string, string | null][]} */
     const shown = [
-      ["state", live?.is_running ? "running" : "not running"],
+      ["state", stateOf(live?.is_running ?? false, lastStep !== null)],
       ["step", last ? `${count(last.step)}${live?.max_steps ? ` of ${count(live.max_steps)}` : ""}` : "no line yet"],
       ["loss", latest("train/loss") === undefined ? null : compact(latest("train/loss") ?? NaN)],
       ["validation", latest("eval/valid_loss") === undefined ? null : compact(latest("eval/valid_loss") ?? NaN)],

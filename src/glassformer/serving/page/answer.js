@@ -70,6 +70,8 @@ export class Answer {
     this.first_s = 0;
     this.seconds = 0;
     this.n_new = 0;
+    /** The largest number of new tokens that was asked for. @type {number | null} */
+    this.limit = null;
     /** @type {number | null} */
     this.seed = null;
   }

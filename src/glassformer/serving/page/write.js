@@ -14,6 +14,7 @@ import { parts, post } from "./requests.js";
  */
 export async function write(answer, { path, body, read, signal, onchange }) {
   const begin = performance.now();
+  answer.limit = typeof body.max_tokens === "number" ? body.max_tokens : null;
   try {
     for await (const part of parts(path, body, signal)) {
       answer.add(read(part), (performance.now() - begin) / 1000);

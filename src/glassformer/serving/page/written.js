@@ -71,9 +71,10 @@ export class Written {
   }
 }
 
-/** @param {Answer} answer */
-function factsOf(answer) {
-  const ends = { stop: "", length: "ended by the limit of new tokens", stopped: "stopped", problem: "" };
+/** Return the numbers of an answer, and why it ended. @param {Answer} answer */
+export function factsOf(answer) {
+  const isFull = answer.limit !== null && answer.n_new < answer.limit; // the server ends a text at the end of the context
+  const ends = { stop: "", length: isFull ? "ended because the context is full" : "ended by the limit of new tokens", stopped: "stopped", problem: "" };
   const perSecond = speed(answer);
   return [
     !answer.n_new ? "" : `${answer.n_new} token${answer.n_new === 1 ? "" : "s"}`,
