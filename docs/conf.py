@@ -105,6 +105,12 @@ def leave_log_out_of_search(app: Sphinx, env: BuildEnvironment) -> None:
     env.metadata["log"]["nosearch"] = True
 
 
+def mend_search(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Add a script to the page of the search, whose results of index entries have no summary (`search.js`)."""
+    if page == "search":
+        app.add_js_file("search.js")
+
+
 def complete_chapter(app: Sphinx, page: str, source: list[str]) -> None:
     """Put reading time and a link to the notebook below the title of a chapter, and link the terms of the glossary."""
     name = page.removeprefix("course/")
@@ -154,6 +160,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", list_contents)
     app.connect("env-updated", leave_log_out_of_search)
     app.connect("html-page-context", resolve_navigation_once, priority=400)  # before the theme reads it
+    app.connect("html-page-context", mend_search)
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))
     app.connect("build-finished", lambda app, error: error or notebooks.write_notebooks(Path(app.outdir) / "course"))

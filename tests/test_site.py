@@ -1,14 +1,19 @@
 """The documentation site: built without a warning, works without a network, readable on a phone."""
 
 import inspect
+import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from html import unescape
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from operator import attrgetter
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote, urlsplit
 
@@ -205,3 +210,36 @@ def test_the_search_finds_a_key_and_a_function(site: Path, window: "BrowserConte
         page.goto(f"{(site / 'search.html').as_uri()}?q={words}")
         page.locator("#search-results a", has_text=found).first.wait_for()
     page.close()
+
+
+def script_errors(folder: Path, window: "BrowserContext", queries: list[str]) -> list[str]:
+    """Return the errors of scripts while a served site shows the results of searches with their summaries."""
+    errors: list[str] = []
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page = window.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        for query in queries:
+            page.goto(f"http://127.0.0.1:{server.server_port}/search.html?q={quote(query)}")
+            page.locator("#search-results .search-summary", has_text="finished").wait_for()
+            page.wait_for_load_state("networkidle")  # all summaries are read
+            assert page.locator("#search-results li").count(), query
+        page.close()
+        server.shutdown()
+    return errors
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """A server of files without a log."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_search_for_an_index_entry_ends_without_an_error(site: Path, window: "BrowserContext") -> None:
+    """A result of an index entry points to an empty element; only a served site reads its text for a summary."""
+    index = json.loads((site / "searchindex.js").read_text("utf-8").removeprefix("Search.setIndex(").removesuffix(")"))
+    entries = sorted(entry for entry in index["indexentries"] if re.fullmatch(r"[a-z ]{4,}", entry))
+    queries = ["learning rate", "kv cache", *random.Random(0).sample(entries, 8)]
+    assert script_errors(site, window, queries) == []

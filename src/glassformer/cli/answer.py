@@ -35,7 +35,7 @@ def main(
     if context is not None and input is not None:
         raise UserError("give --context TEXT or --input FILE, not both")
     require_integer("max-tokens", max_tokens, 1, "the number of tokens of the longest answer")
-    loading.require([directory], "answer")
+    loading.find([directory])
     if context is None:
         context = input_text(input)
     model = loading.ensemble([directory], "answer")

@@ -53,7 +53,7 @@ def main(
         glassformer chat runs/answers --input questions.txt --output answers.jsonl
     """
     # Arguments
-    loading.require([directory], "chat")
+    loading.find([directory])
     if message is not None and input is not None:
         raise UserError("give a message or --input FILE, not both")
     turns = None

@@ -44,7 +44,7 @@ def main(
     if n is not None and threshold is not None:
         raise no_effect("n", " with --threshold, which chooses the labels: remove one of them")
     directories, text = directories_and_text(models)
-    loading.require(directories, "classify")
+    loading.find(directories)
     given = texts.read(text)
     if second is not None and given.source is not None:
         raise UserError("--second needs a text on the command line; in a file, put a tab between the two texts")

@@ -51,8 +51,9 @@ def main(directory: Dir, text: str | None = None, /, *, wanted: Wanted, texts: T
     # Arguments and model
     if wanted.output is not None:
         require_output(wanted.output, [directory, texts.input])
-    require_vectors(loading.run(directory).model, str(directory))
+    loading.find([directory])
     given = texts.read(text)
+    require_vectors(loading.run(directory).model, str(directory))
     model = loading.model(directory)
     import numpy as np
 

@@ -30,7 +30,7 @@ def main(
     """
     # Arguments and model
     require_draft_model(search)
-    loading.require([directory], "fill")
+    loading.find([directory])
     given = texts.read(text)
     model = loading.ensemble([directory], "fill")
     from glassformer.inference.fill import with_masks  # imports torch

@@ -98,7 +98,7 @@ def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling
     require_one(prompt, given.input, "--input")
     given.require_fit()
     require_draft_model(sampling, loading.draft)
-    loading.require([directory], "chat" if given.chat else "generate")
+    loading.find([directory])
     if given.input is None and prompt is None and not sys.stdin.isatty():
         raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
     prompts: list[str | None] = []

@@ -66,6 +66,11 @@ class Stored:
         """Return the run of a stored model; raise `UserError` for a directory that is missing or damaged."""
         return read_run(checkpoint.find(Path(directory), self.checkpoint))
 
+    def find(self, directories: Sequence[str | Path]) -> None:
+        """Raise `UserError` for a model directory that is missing: before any text is read or typed."""
+        for directory in directories:
+            checkpoint.find(Path(directory), self.checkpoint)
+
     def require(self, directories: Sequence[str | Path], verb: str) -> list[Run]:
         """Return the runs of stored models; raise `UserError` if one is missing, damaged, or has not learned the verb.
 

@@ -34,7 +34,7 @@ def main(
         glassformer score runs/en-de --source test.en --target test.de
     """
     directories, text = directories_and_text(models)
-    loading.require(directories, "score")
+    loading.find(directories)
     require_one(text, target, "--target")
     if source is not None and target is None:
         raise UserError("the target side is missing: give --target FILE, whose line i is the target of source line i")

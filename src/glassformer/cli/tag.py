@@ -13,7 +13,7 @@ def main(*models: Texted, texts: TextsToJson, loading: Loading) -> int:
         glassformer tag runs/tags "the dog runs"
     """
     directories, text = directories_and_text(models)
-    loading.require(directories, "tag")
+    loading.find(directories)
     given = texts.read(text)
     model = loading.ensemble(directories, "tag")
     with bar("tagging") as log:

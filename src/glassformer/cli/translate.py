@@ -69,13 +69,14 @@ def main(
     """
     require_draft_model(search, loading.draft)
     directories, text = directories_and_text(models)
-    loading.require(directories, "translate")
+    loading.find(directories)
     is_typed = text is None and input is None and sys.stdin.isatty()
     given = None
     if not is_typed:
         given = GivenTexts.read(text, input)
     if output is not None:
         require_output(output, [*directories, loading.draft, input])
+    loading.require(directories, "translate")
     config = loading.beam(directories[0], search)
     loading.require_draft("translate")
     if loading.draft is not None:
