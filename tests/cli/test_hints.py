@@ -95,6 +95,7 @@ GIVEN = {
     "export": ["new"],
     "answer": ["What?"],
     "average": ["--out", "new"],
+    "embed": ["--query", "x"],
 }
 
 

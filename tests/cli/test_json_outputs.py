@@ -110,7 +110,11 @@ CASES = {
     "score": ["{pairs} --source one.en --target one.de --json", "{text} --target one.de --json"],
     "fill": ["{masked} --input masks.txt --json", "{infilling} --input masks.txt --json"],
     "answer": ["{answers} question --input one.en --json", "{answers} question --context dog --json"],
-    "classify": ["{classes} --input one.en --json", "{numbers} --input one.en --json"],
+    "classify": [
+        "{classes} --input one.en --json",
+        "{classes} --input one.en --threshold 0.5 --label dog --json",
+        "{numbers} --input one.en --json",
+    ],
     "tag": ["{tags} --input one.en --json"],
     "evaluate": [
         "{text} --json",

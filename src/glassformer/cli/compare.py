@@ -25,7 +25,8 @@ def main(
     Sentences per second measure decoding only, in batches, after a warm-up with one sentence.
 
     Args:
-        score: The score to show; default: bleu or wer for pairs, accuracy or rmse for labels, bits per byte for text.
+        score: The score to show; default: the one that selected the best step of a run, or else bleu or wer for pairs,
+            accuracy or rmse for labels, bits per byte for text.
         plot: Plot score against training time to this file (PNG and SVG, or the format of its suffix).
         device: auto, cpu, cuda, cuda:N or mps.
 

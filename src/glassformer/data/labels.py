@@ -317,7 +317,10 @@ class LabelReport:
             lines.append(f"{name:{width}}  {train:8,}  {valid:10,}  {100 * shares[name]:4.1f} %")
         if len(ordered) > CLASSES_SHOWN:
             lines.append(f"… and {len(ordered) - CLASSES_SHOWN:,} more classes")
-        return [*lines, f"imbalance   {self.imbalance:.1f}: most frequent class / least frequent class"]
+        selects = ""
+        if self.imbalance is not None and self.imbalance > UNBALANCED:
+            selects = f"; above {UNBALANCED:g}, a run on own data selects its best step by macro F1"
+        return [*lines, f"imbalance   {self.imbalance:.1f}: most frequent class / least frequent class{selects}"]
 
 
 def class_report(corpus: LabelCorpus) -> LabelReport:
