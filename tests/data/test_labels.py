@@ -140,8 +140,8 @@ def test_the_report_counts_classes_and_names_rare_ones(write: Write) -> None:
     assert lines[3:] == [
         "often               12           2  85.7 %",
         "rare                 2           1  14.3 %",
-        "imbalance   6.0: most frequent class / least frequent class; above 5, a run on own data selects its best step by "
-        "macro F1",
+        "imbalance   6.0: most frequent class / least frequent class; above 5, a run on own data selects its best "
+        "step by macro F1",
         f"note        {message}",
     ]
     assert report.to_dict()["imbalance"] == 6.0 and report.to_dict()["counts"]["rare"] == (2, 1)

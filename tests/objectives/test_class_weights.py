@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from configs import random_model
 from glassformer import api
 from glassformer.config.run import ClassificationConfig, LabelData, TaggingConfig
-from glassformer.config.train import UNBALANCED, EarlyStopping
+from glassformer.config.train import UNBALANCED, EarlyStopping, PlateauSchedule
 from glassformer.config.transformer import BalanceLoss, Experts, SequenceHead
 from glassformer.data.batching import Batch, Example
 from glassformer.data.labels import LabelCorpus
@@ -204,3 +204,11 @@ def test_tags_have_weights_too(tmp_path: Path) -> None:
     reporter = Recording()
     api.train(run, tmp_path / "run", reporter=reporter)
     assert any(" tags with weights from " in message for message in reporter.messages)
+
+
+def test_a_schedule_may_watch_auto_alone(tmp_path: Path) -> None:
+    run = unbalanced_run(tmp_path, max_steps=2, eval_every=1, schedule=PlateauSchedule(metric="auto"))
+    reporter = Recording()
+    schedule = api.train(run, tmp_path / "run", reporter=reporter).run.train.schedule
+    assert isinstance(schedule, PlateauSchedule) and schedule.metric == "macro_f1"
+    assert "select best validation loss" in reporter.messages

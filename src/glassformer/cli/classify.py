@@ -34,7 +34,7 @@ def main(
 
     Examples:
         glassformer classify runs/reviews "A good film."
-        glassformer classify runs/reviews --input new.txt --threshold 0.2 --label bad
+        glassformer classify runs/reviews --input new.txt --json
     """
     # Arguments
     if n is not None and texts.json_:

@@ -117,7 +117,7 @@ def assemble(
     # Data and tokenizers
     task = trainable_task(run)
     run_data = task.open(run)
-    is_auto = any(watcher.metric == AUTO for watcher in run.train.watchers.values())
+    is_auto = run.train.early_stopping is not None and run.train.early_stopping.metric == AUTO
     labels = run_data.labels
     if from_checkpoint is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
