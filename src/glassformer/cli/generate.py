@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling
@@ -22,7 +22,7 @@ from glassformer.cli.inputs_outputs import (
     typed_lines,
 )
 from glassformer.cli.progress import err, reporting
-from glassformer.config.run import SHAPES_LOGITS
+from glassformer.config.run import SHAPES_LOGITS, BeamConfig
 from glassformer.config.schema import setting
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
@@ -83,14 +83,29 @@ class Prompts:
             raise UserError("--chat reads a prompt as a message: remove --special-tokens, or --context slide")
 
 
-def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling: Sampling, loading: Drafting) -> int:
+Beams = Annotated[dict[str, Any], BeamConfig, "beam", "length_penalty", "length_penalty_type", "early_stopping"]
+
+
+def main(
+    directory: Dir,
+    text: str | None = None,
+    /,
+    *,
+    given: Prompts,
+    sampling: Sampling,
+    beams: Beams,
+    loading: Drafting,
+) -> int:
     """Generate text with a trained model; without a prompt, read prompts from the terminal.
+
+    With --beam, the texts are the most probable ones that a beam search finds, best first, with their scores.
 
     Args:
         text: The text to continue, the prompt; "" is an empty prompt.
 
     Examples:
         glassformer generate runs/mybook "It was" --temperature 0.8
+        glassformer generate runs/mybook "It was" --beam 4 --n 2
         glassformer generate runs/mybook --input prompts.txt --output texts.jsonl
     """
     # Arguments
@@ -98,6 +113,7 @@ def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling
     require_one(prompt, given.input, "--input")
     given.require_fit()
     require_draft_model(sampling, loading.draft)
+    _require_search(given, beams, loading.draft)
     if given.input is None and prompt is None and not sys.stdin.isatty():
         raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
     prompts: list[str | None] = []
@@ -108,14 +124,18 @@ def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling
     loading.require_draft("generate")
     # Models
     model = loading.ensemble([directory], "chat" if given.chat else "generate")
-    _require_effect(model, sampling, given.sample)
+    if not beams:
+        _require_effect(model, sampling, given.sample)
     from glassformer.inference.drafters import DraftCounts
 
     counts = DraftCounts()
     settings = sampling | {"n": given.n, "sample": given.sample, "slide": given.slides, "counts": counts}
     settings |= loading.draft_model()
+    if beams:
+        settings = sampling | beams | {"n": given.n}
     # How prompts are read
     encode: Encode = partial(_encoded, model, given.special_tokens, given.slides)
+    write = _write_best if beams else _write
     if given.chat:
         how, _ = model.chat_settings(**settings)
         settings["further_ends"] = how.end_ids
@@ -124,17 +144,30 @@ def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling
     if given.input is not None:
         if given.batch_size is not None:
             settings["batch_size"] = given.batch_size
-        _write_file(model, prompts, given.output, encode, settings)
+        write_file = _write_best_file if beams else _write_file
+        write_file(model, prompts, given.output, encode, settings)
     elif prompt is not None:
-        _write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
+        write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     else:
         for prompt in typed_lines("type the beginning of a text and press Enter; Ctrl-D ends"):
             with reported_errors():
                 if prompt:
-                    _write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
+                    write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     if counts.n_drafted:
         err(str(counts))
     return 0
+
+
+def _require_search(given: Prompts, beams: Mapping[str, Any], draft: Path | None) -> None:
+    """Raise `UserError` for options of a beam search without beams, and for options that it does not have."""
+    if beams and "beam" not in beams:
+        raise no_effect(next(iter(beams)), " without beams: remove it, or set --beam above 1")
+    if len(beams) > 1 and beams["beam"] == 1:
+        raise no_effect(next(name for name in beams if name != "beam"), " with a beam of 1, a greedy search")
+    unsuitable = {"--chat": given.chat, "--sample": given.sample, "--context slide": given.slides, "--draft": draft}
+    for option in (option for option, value in unsuitable.items() if value):
+        if beams:
+            raise UserError(f"--beam searches continuations of prompts and has no {option}: remove one of them")
 
 
 def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) -> None:
@@ -168,6 +201,17 @@ def _write(model: "Model", prompt: str, encode: Encode, settings: dict[str, Any]
         err(f"the context of {max_len} tokens {what}")
 
 
+def _write_best(
+    model: "Model", prompt: str, encode: Encode, settings: dict[str, Any], *, begins_with_prompt: bool
+) -> None:
+    """Print the best continuation, or several with their scores."""
+    [best] = model.continuations_of_encoded(encode([prompt]), **settings)
+    for one in best:
+        if settings["n"] > 1:
+            print(f"--- score {one.hypothesis.score:.4f}")
+        print(prompt * begins_with_prompt + one.text)
+
+
 def _encoded(model: "Model", special_tokens: bool, slide: bool, prompts: list[str]) -> "list[EncodedPrompt]":
     """Encode the prompts; print a note for each prompt whose beginning is dropped."""
     encoded = model.encode_prompts(prompts, slide=slide, special_tokens=special_tokens)
@@ -199,6 +243,29 @@ def _write_file(
                 if output is None:
                     print(written[-1], end="", flush=True)
     if output is not None:
+        files.write_text(output, "".join(written))
+
+
+def _write_best_file(
+    model: "Model", prompts: list[str | None], output: Path | None, encode: Encode, settings: dict[str, Any]
+) -> None:
+    """Write one JSON object per continuation with its score, in the order of the prompts, best first."""
+    filled = [prompt for prompt in prompts if prompt is not None]
+    found = model.continuations_of_encoded(encode(filled), **settings)
+    written: list[str] = []
+    with reporting(is_quiet=output is None and sys.stdout.isatty()) as reporter:
+        with reporter.phase("generating") as progress:
+            n_done = 0
+            for prompt in prompts:
+                records: list[dict[str, Any]] = [{"prompt": "", "text": ""}]
+                if prompt is not None:
+                    records = [{"prompt": prompt, "text": x.text, "score": x.hypothesis.score} for x in next(found)]
+                    n_done += 1
+                    progress(n_done, len(filled))
+                written += [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    if output is None:
+        sys.stdout.write("".join(written))
+    else:
         files.write_text(output, "".join(written))
 
 
