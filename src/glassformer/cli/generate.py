@@ -144,8 +144,7 @@ def main(
     if given.input is not None:
         if given.batch_size is not None:
             settings["batch_size"] = given.batch_size
-        write_file = _write_best_file if beams else _write_file
-        write_file(model, prompts, given.output, encode, settings)
+        _write_file(model, prompts, given.output, encode, settings)
     elif prompt is not None:
         write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     else:
@@ -226,46 +225,33 @@ def _encoded(model: "Model", special_tokens: bool, slide: bool, prompts: list[st
 def _write_file(
     model: "Model", prompts: list[str | None], output: Path | None, encode: Encode, settings: dict[str, Any]
 ) -> None:
-    """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
+    """Write one JSON object per prompt, in order; with several samples, one per sample with its number.
+
+    With beams, each object is a continuation with its score, best first.
+    """
     filled, n = [prompt for prompt in prompts if prompt is not None], settings["n"]
-    rows = model.generate_encoded(encode(filled), **settings)
     written: list[str] = []
     are_shown = output is None and sys.stdout.isatty()  # the lines are the progress
     with reporting(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
-        texts = _in_order(rows, lambda n_done: progress(n_done, n * len(filled)))
-        for prompt in prompts:
-            for sample in range(settings["sample"], settings["sample"] + n):
-                record: dict[str, Any] = {"prompt": prompt or ""}
-                if n > 1:
-                    record["sample"] = sample
-                record["text"] = "" if prompt is None else next(texts)
+        blank: list[dict[str, Any]] = [{"text": ""}]
+        if "beam" in settings:
+            best = model.continuations_of_encoded(encode(filled), **settings)
+            found = ([{"text": one.text, "score": one.hypothesis.score} for one in of_prompt] for of_prompt in best)
+        else:
+            if n > 1:
+                blank = [{"sample": sample, "text": ""} for sample in range(settings["sample"], settings["sample"] + n)]
+            rows = model.generate_encoded(encode(filled), **settings)
+            texts = _in_order(rows, lambda n_done: progress(n_done, n * len(filled)))
+            found = ([fields | {"text": next(texts)} for fields in blank] for _ in filled)
+        for number, prompt in enumerate(prompts, 1):
+            for fields in blank if prompt is None else next(found):
+                record = {"prompt": prompt or "", **fields}
                 written.append(json.dumps(record, ensure_ascii=False) + "\n")
                 if output is None:
                     print(written[-1], end="", flush=True)
+            if "beam" in settings:
+                progress(number, len(prompts))
     if output is not None:
-        files.write_text(output, "".join(written))
-
-
-def _write_best_file(
-    model: "Model", prompts: list[str | None], output: Path | None, encode: Encode, settings: dict[str, Any]
-) -> None:
-    """Write one JSON object per continuation with its score, in the order of the prompts, best first."""
-    filled = [prompt for prompt in prompts if prompt is not None]
-    found = model.continuations_of_encoded(encode(filled), **settings)
-    written: list[str] = []
-    with reporting(is_quiet=output is None and sys.stdout.isatty()) as reporter:
-        with reporter.phase("generating") as progress:
-            n_done = 0
-            for prompt in prompts:
-                records: list[dict[str, Any]] = [{"prompt": "", "text": ""}]
-                if prompt is not None:
-                    records = [{"prompt": prompt, "text": x.text, "score": x.hypothesis.score} for x in next(found)]
-                    n_done += 1
-                    progress(n_done, len(filled))
-                written += [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-    if output is None:
-        sys.stdout.write("".join(written))
-    else:
         files.write_text(output, "".join(written))
 
 
