@@ -187,9 +187,10 @@ class Model(TrainedModel):
         `BeamConfig`.
         """
         if "beam" in settings:
-            _require_search(settings, sample=sample, slide=slide)
-            options = {"special_tokens": special_tokens, "batch_size": batch_size}
-            best = self.continuations(list(prompt), n=n, **options, **settings)
+            settings |= {name: value for name, value in {"sample": sample, "slide": slide}.items() if value}
+            best = self.continuations(
+                list(prompt), n=n, special_tokens=special_tokens, batch_size=batch_size, **settings
+            )
             return [found[0].text if n == 1 else [one.text for one in found] for found in best]
         encoded = self.encode_prompts(prompt, slide=slide, special_tokens=special_tokens)
         rows = self.generate_encoded(encoded, n=n, sample=sample, slide=slide, batch_size=batch_size, **settings)
@@ -713,13 +714,6 @@ class Model(TrainedModel):
     def vectors_are(self) -> str:
         """Description of the vectors that `embed` returns."""
         return self.embedder.description
-
-
-def _require_search(settings: Mapping[str, Any], sample: int = 0, slide: bool = False) -> None:
-    """Raise `UserError` for options of a generation that a beam search does not have."""
-    given = {"sample": sample, "slide": slide, "draft": settings.get("draft"), "counts": settings.get("counts")}
-    for name in (name for name, value in given.items() if value):
-        raise UserError(f"{name} is for samples, and beam asks for a search: leave one of them out")
 
 
 def _require_drafts(draft: Any, counts: Any) -> None:

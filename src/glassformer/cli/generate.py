@@ -113,7 +113,6 @@ def main(
     require_one(prompt, given.input, "--input")
     given.require_fit()
     require_draft_model(sampling, loading.draft)
-    _require_search(given, beams, loading.draft)
     if given.input is None and prompt is None and not sys.stdin.isatty():
         raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
     prompts: list[str | None] = []
@@ -124,15 +123,13 @@ def main(
     loading.require_draft("generate")
     # Models
     model = loading.ensemble([directory], "chat" if given.chat else "generate")
-    if not beams:
-        _require_effect(model, sampling, given.sample)
+    _require_effect(model, sampling, beams, given.sample)
     from glassformer.inference.drafters import DraftCounts
 
     counts = DraftCounts()
-    settings = sampling | {"n": given.n, "sample": given.sample, "slide": given.slides, "counts": counts}
-    settings |= loading.draft_model()
-    if beams:
-        settings = sampling | beams | {"n": given.n}
+    settings = sampling | beams | {"n": given.n} | loading.draft_model()
+    of_samples = {"sample": given.sample, "slide": given.slides, "counts": None if beams else counts}
+    settings |= {name: value for name, value in of_samples.items() if value or not beams}
     # How prompts are read
     encode: Encode = partial(_encoded, model, given.special_tokens, given.slides)
     write = _write_best if beams else _write
@@ -157,20 +154,13 @@ def main(
     return 0
 
 
-def _require_search(given: Prompts, beams: Mapping[str, Any], draft: Path | None) -> None:
-    """Raise `UserError` for options of a beam search without beams, and for options that it does not have."""
-    if beams and "beam" not in beams:
-        raise no_effect(next(iter(beams)), " without beams: remove it, or set --beam above 1")
-    if len(beams) > 1 and beams["beam"] == 1:
-        raise no_effect(next(name for name in beams if name != "beam"), " with a beam of 1, a greedy search")
-    unsuitable = {"--chat": given.chat, "--sample": given.sample, "--context slide": given.slides, "--draft": draft}
-    for option in (option for option, value in unsuitable.items() if value):
-        if beams:
-            raise UserError(f"--beam searches continuations of prompts and has no {option}: remove one of them")
-
-
-def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) -> None:
-    """Raise `UserError` for an option of sampling at temperature 0, where nothing is drawn."""
+def _require_effect(model: "Model", sampling: Mapping[str, Any], beams: Mapping[str, Any], sample: int) -> None:
+    """Raise `UserError` for an option of beams without them, or of sampling where nothing is drawn (temperature 0)."""
+    if beams.get("beam", 1) == 1:
+        for option in beams.keys() - {"beam"}:
+            raise no_effect(option, " without beams: remove it, or set --beam above 1")
+    if beams:
+        return  # the search refuses settings of samples
     changes_greedy = ("temperature", "repetition_penalty")
     given = [name for name in (*SHAPES_LOGITS, "seed") if name in sampling and name not in changes_greedy]
     if sample > 0:

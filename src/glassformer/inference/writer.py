@@ -195,10 +195,8 @@ def beam_settings(defaults: GenerationConfig, settings: Mapping[str, Any]) -> tu
     """
     of_beams, of_samples = ({field.name for field in fields(cls)} for cls in (BeamConfig, GenerationConfig))
     both = of_beams & of_samples - {"prompt_lookup", "draft_tokens"}
-    for name in settings.keys() & (of_samples | {"prompt_lookup"}) - both - {"stop"}:
-        raise UserError(
-            f"{name} is for samples, and beam = {settings['beam']} asks for a search: leave one of them out"
-        )
+    for name in sorted(settings.keys() & (of_samples | {"sample", "slide", "draft", "counts"}) - both - {"stop"}):
+        raise UserError(f"{name} is for samples, and beam asks for a search: leave one out")
     given = {name: value for name, value in settings.items() if name in both or name == "stop"}
     texts = with_settings(defaults, given)
     shared = {name: getattr(texts, name) for name in both}
