@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
 from glassformer.errors import UserError
-from glassformer.inference.constraints import Past, penalise_repetition, repeating_ids
+from glassformer.inference.constraints import Past, repeating_ids
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import (
     Sampler,
@@ -67,9 +67,9 @@ def test_min_p(logits: Tensor, p: float) -> None:
 @pytest.mark.parametrize("penalty", [0.7, 1.0, 1.3])
 def test_repetition_penalty(logits: Tensor, penalty: float) -> None:
     ids = torch.randint(V, (B, 12), generator=torch.Generator().manual_seed(1))
-    seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)
+    sampler = Sampler(GenerationConfig(repetition_penalty=penalty), (), "cpu")
     same(
-        penalise_repetition(logits, seen, penalty),
+        sampler.shape(logits, [Past(row, 12) for row in ids.tolist()]),
         transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, logits.clone()),
     )
 
@@ -94,6 +94,14 @@ def test_repeating_ids_equal_those_of_transformers(size: int) -> None:
         assert set(found) == set(banned[0].nonzero()[:, 0].tolist())
         n_found += len(found)
     assert n_found > 20
+
+
+def test_ends_and_earlier_ids_beyond_the_vocabulary_change_nothing(logits: Tensor) -> None:
+    """A caller may give any end ids, and the table of tokens may have more rows than the output."""
+    config = GenerationConfig(min_new_tokens=3, repetition_penalty=2.0, no_repeat_ngram_size=1)
+    pasts = [Past([1, V, V + 9], 3)] * B
+    found = Sampler(config, (), "cpu", ends=[4, V, 999, -1]).shape(logits, pasts)
+    assert found.equal(Sampler(config, (), "cpu", ends=[4]).shape(logits, [Past([1], 1)] * B))
 
 
 def test_a_minimum_above_the_maximum_is_refused() -> None:

@@ -35,15 +35,13 @@ def require_end(config: GenerationConfig | BeamConfig) -> None:
         )
 
 
-def penalise_repetition(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Divide positive scores of tokens in `seen` by the penalty, and multiply negative ones (Keskar 2019, 4.1).
+def penalise_repetition(scores: Tensor, penalty: float) -> Tensor:
+    """Divide positive scores of earlier tokens by the penalty, and multiply negative ones (Keskar 2019, section 4.1).
 
-    `seen` (B, V) bool.
-
-    >>> penalise_repetition(torch.tensor([[2.0, -2.0, 1.0]]), torch.tensor([[True, True, False]]), 2.0)
-    tensor([[ 1., -4.,  1.]])
+    >>> penalise_repetition(torch.tensor([2.0, -2.0]), 2.0)
+    tensor([ 1., -4.])
     """
-    return torch.where(seen, torch.where(scores > 0, scores / penalty, scores * penalty), scores)
+    return torch.where(scores > 0, scores / penalty, scores * penalty)
 
 
 def repeating_ids(ids: Sequence[int], size: int) -> list[int]:
@@ -99,16 +97,15 @@ class Constraints:
         """Apply the repetition penalty to scores (N, V) after each past."""
         if self.penalty == 1:
             return scores
-        seen = torch.zeros_like(scores, dtype=torch.bool)
-        seen[_places([past.ids for past in pasts])] = True
-        return penalise_repetition(scores, seen, self.penalty)
+        seen = _places([set(past.ids) for past in pasts], scores)
+        return scores.index_put(seen, penalise_repetition(scores[seen], self.penalty))
 
     def exclude_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
         """Set the scores (N, V) of ids that may not follow each past to -inf, in place; return them."""
         if len(self._suppressed):
             scores.index_fill_(-1, self._suppressed, -math.inf)
         if self.may_exclude_all:
-            scores[_places([self._excluded(past) for past in pasts])] = -math.inf
+            scores[_places([self._excluded(past) for past in pasts], scores)] = -math.inf
         return scores
 
     def _excluded(self, past: Past) -> list[int]:
@@ -118,9 +115,11 @@ class Constraints:
         return excluded
 
 
-def _places(ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of a matrix in which row i has the `ids[i]`."""
-    rows = [row for row, of_row in enumerate(ids) for _ in of_row]
-    return torch.tensor(rows, dtype=torch.long), torch.tensor(
-        [token for of_row in ids for token in of_row], dtype=torch.long
+def _places(ids: Sequence[Collection[int]], scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows and columns of scores (N, V) in which row i has the `ids[i]`; ids beyond V have no place."""
+    inside = [[token for token in of_row if 0 <= token < scores.shape[1]] for of_row in ids]
+    rows = torch.arange(len(inside)).repeat_interleave(
+        torch.tensor([len(of_row) for of_row in inside], dtype=torch.long)
     )
+    columns = torch.tensor([token for of_row in inside for token in of_row], dtype=torch.long)
+    return rows.to(scores.device), columns.to(scores.device)
