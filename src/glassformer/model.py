@@ -29,7 +29,7 @@ from glassformer.inference.rows import Settings, check_prompts
 from glassformer.inference.score import Score
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.translator import Translation
-from glassformer.inference.writer import with_settings
+from glassformer.inference.writer import beam_settings, with_settings
 from glassformer.one_or_list import (
     PROMPT,
     conversations_of,
@@ -182,12 +182,54 @@ class Model(TrainedModel):
         or `prompt_lookup=k` copies k tokens from earlier in the text. This model verifies them in one step. Greedy
         texts stay the same; sampled ones have the same distribution. `counts`, a `DraftCounts`, receives the numbers of
         proposed and accepted tokens.
+
+        Beam search: with `beam`, the texts are the `n` best of `continuations`, and `settings` are fields of
+        `BeamConfig`.
         """
+        if "beam" in settings:
+            settings |= {name: value for name, value in {"sample": sample, "slide": slide}.items() if value}
+            best = self.continuations(
+                list(prompt), n=n, special_tokens=special_tokens, batch_size=batch_size, **settings
+            )
+            return [found[0].text if n == 1 else [one.text for one in found] for found in best]
         encoded = self.encode_prompts(prompt, slide=slide, special_tokens=special_tokens)
         rows = self.generate_encoded(encoded, n=n, sample=sample, slide=slide, batch_size=batch_size, **settings)
         found = dict(rows)
         texts = [found[row] for row in range(len(found))]
         return texts if n == 1 else [texts[i : i + n] for i in range(0, len(texts), n)]
+
+    @overload
+    def continuations(self, prompts: str, **settings: Any) -> list[Translation]: ...
+    @overload
+    def continuations(self, prompts: Sequence[Prompt], **settings: Any) -> list[list[Translation]]: ...
+    @one_or_list("prompts", PROMPT, is_prompt)
+    def continuations(
+        self,
+        prompts: Any,
+        *,
+        n: int = 1,
+        special_tokens: bool = False,
+        batch_size: int = GENERATION_BATCH,
+        **settings: Any,
+    ) -> Any:
+        """Return the `n` best continuations of a prompt, or of each of several, by beam search, with ids and scores.
+
+        `settings` are `stop` and fields of `BeamConfig`, such as `beam`; those that a sample has, too, are by default
+        the model's. At most `batch_size` rows (prompts × beam) are searched at a time, which does not change the
+        texts. Raises `UserError` for settings of samples, for `n` above the beam, and for an overlong prompt.
+        """
+        encoded = self.encode_prompts(prompts, special_tokens=special_tokens)
+        return list(self.continuations_of_encoded(encoded, n=n, batch_size=batch_size, **settings))
+
+    def continuations_of_encoded(
+        self, prompts: Sequence[EncodedPrompt], *, n: int = 1, batch_size: int = GENERATION_BATCH, **settings: Any
+    ) -> Iterator[list[Translation]]:
+        """Yield the `continuations` of each of the encoded prompts (`encode_prompts`)."""
+        require_integer("n", n, 1, "the number of continuations per prompt")
+        require_integer("batch_size", batch_size, 1, "the number of rows at a time")
+        if not isinstance(self.generation, GenerationConfig):
+            raise wrong_verb(self.task, self, "generate")
+        yield from self.writer.continued(prompts, *beam_settings(self.generation, settings), n, batch_size)
 
     @overload
     def stream(self, prompts: str, *, n: Literal[1] = 1, **settings: Any) -> Iterator[str]: ...
@@ -238,6 +280,11 @@ class Model(TrainedModel):
         **settings: Any,
     ) -> tuple[Settings, Drafter | None]:
         """Return the settings of a generation, with some of the model's replaced, and what proposes tokens."""
+        if "beam" in settings:
+            raise UserError(
+                "beam is for generate and continuations: a search knows its text only at the end; leave beam out for "
+                "stream and chat"
+            )
         _require_drafts(draft, counts)
         if not isinstance(slide, bool):
             raise UserError(f"slide: expected True or False, got {slide!r:.60}")

@@ -16,10 +16,11 @@ from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inference import contexts
 from glassformer.inference.advance import verified
+from glassformer.inference.constraints import Past
 from glassformer.inference.drafters import Draft, DraftCounts, Drafter, ModelDrafter, PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import shape_logits
+from glassformer.inference.sampling import Sampler
 from glassformer.nn import kv_cache
 
 GREEDY = GenerationConfig(max_new_tokens=28, temperature=0.0)
@@ -194,9 +195,8 @@ def exact(model: Any, prompt: Sequence[int], config: GenerationConfig, n: int) -
             before = torch.tensor([[*prompt, *ids]])
             with torch.inference_mode():
                 logits = model(before)[:, -1]
-            seen = torch.zeros_like(logits, dtype=torch.bool)
-            seen[0, before[0]] = True
-            for token, p in enumerate(shape_logits(logits, config, seen).double().softmax(dim=-1)[0].tolist()):
+            shaped = Sampler(config, (), "cpu").shape(logits, [Past(before[0].tolist(), len(prompt))])
+            for token, p in enumerate(shaped.double().softmax(dim=-1)[0].tolist()):
                 if p:
                     longer[(*ids, token)] = probability * p
         found = longer

@@ -13,10 +13,11 @@ from configs import CROSS, GENERATORS, RECURRENT, random_model
 from glassformer.config.run import GenerationConfig
 from glassformer.inference import engine as engine_module
 from glassformer.inference import prefixes
+from glassformer.inference.constraints import Past
 from glassformer.inference.engine import Engine, Likely, Penalties, Request, Sample
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import choose, shape_logits
+from glassformer.inference.sampling import Sampler, choose
 from glassformer.seeds import Stream, rng
 
 V, MAX_LEN = 19, 24
@@ -167,10 +168,8 @@ def recomputed(model: Any, request: Request, sample: int) -> tuple[list[int], li
         for token in range(V):
             n = ids[len(request.ids) :].count(token)
             logits[0, token] += penalties.bias.get(token, 0) - n * penalties.frequency - (n > 0) * penalties.presence
-        seen = torch.zeros(1, V, dtype=torch.bool)
-        seen[0, ids] = True
         uniform = torch.tensor([generator.random()], dtype=torch.float64) if config.temperature else None
-        ids.append(int(choose(shape_logits(logits, config, seen), uniform)))
+        ids.append(int(choose(Sampler(config, (), "cpu").shape(logits, [Past(ids, len(request.ids))]), uniform)))
         if ids[-1] == END or len(ids) > MAX_LEN:
             break
     log_probs = logits_of(model, request, ids[:-1]).log_softmax(dim=-1)

@@ -23,11 +23,12 @@ from glassformer.config.transformer import (
 )
 from glassformer.errors import UserError
 from glassformer.inference import contexts
+from glassformer.inference.constraints import Past
 from glassformer.inference.decodable import read_at
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import choose, shape_logits
+from glassformer.inference.sampling import Sampler, choose
 from glassformer.models.state import TransformerState
 from glassformer.nn import kv_cache
 
@@ -79,9 +80,7 @@ def recomputed(model: Any, prompt: Sequence[int], config: GenerationConfig) -> l
     for _ in range(config.max_new_tokens):
         with torch.inference_mode():
             logits = model(torch.tensor([ids]))[:, -1]
-        seen = torch.zeros_like(logits, dtype=torch.bool)
-        seen[0, torch.tensor(ids)] = True
-        shaped = shape_logits(logits, config, seen)
+        shaped = Sampler(config, (), "cpu").shape(logits, [Past(ids, len(prompt))])
         uniform = torch.tensor([draws.random()], dtype=torch.float64) if config.temperature else None
         ids.append(int(choose(shaped, uniform)))
     return ids[len(prompt) :]
@@ -191,10 +190,8 @@ def slid(model: Any, prompt: list[int], config: GenerationConfig, max_len: int) 
             context = context[-(max_len // 2) :]
         with torch.inference_mode():
             logits = model(torch.tensor([context]))[:, -1]
-        seen = torch.zeros_like(logits, dtype=torch.bool)
-        seen[0, torch.tensor(ids)] = True
         uniform = torch.tensor([draws.random()], dtype=torch.float64) if config.temperature else None
-        token = int(choose(shape_logits(logits, config, seen), uniform))
+        token = int(choose(Sampler(config, (), "cpu").shape(logits, [Past(ids, len(prompt))]), uniform))
         ids.append(token)
         context.append(token)
     return ids[len(prompt) :]

@@ -1,22 +1,23 @@
 """Sampling rules against transformers, and draws against their probabilities."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from glassformer.config.run import SHAPES_LOGITS, GenerationConfig
+from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
 from glassformer.errors import UserError
+from glassformer.inference.constraints import Past, repeating_ids
+from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import (
     Sampler,
     choose,
     keep_min_p,
     keep_top_k,
     keep_top_p,
-    penalise_repetition,
     shape_logits,
 )
 
@@ -36,11 +37,16 @@ def same(found: Tensor, expected: Tensor) -> None:
 def test_every_field_that_changes_the_distribution_is_listed(logits: Tensor) -> None:
     other: dict[str, Any] = {"max_new_tokens": 9, "stop": ("a",), "end_ids": (3,), "seed": 1, "draft_tokens": 2}
     other |= {"temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.5, "repetition_penalty": 2.0, "prompt_lookup": 3}
+    other |= {"no_repeat_ngram_size": 2, "min_new_tokens": 3}
     assert other.keys() == {field.name for field in fields(GenerationConfig)}
-    default, seen = GenerationConfig(), logits > 0
-    plain = shape_logits(logits, default, seen)
-    shaped = {name: shape_logits(logits, replace(default, **{name: other[name]}), seen) for name in other}
-    assert {name for name, x in shaped.items() if not x.equal(plain)} == {*SHAPES_LOGITS}
+    pasts = [Past([1, 2, 1], 1)] * B
+
+    def shaped(**settings: Any) -> Tensor:
+        return Sampler(GenerationConfig(**settings), (), "cpu", ends=[4]).shape(logits, pasts)
+
+    plain = shaped()
+    changes = {name for name, value in other.items() if not shaped(**{name: value}).equal(plain)}
+    assert changes == {*SHAPES_LOGITS, *CONSTRAINTS}
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 49, 50, 1000])
@@ -61,9 +67,9 @@ def test_min_p(logits: Tensor, p: float) -> None:
 @pytest.mark.parametrize("penalty", [0.7, 1.0, 1.3])
 def test_repetition_penalty(logits: Tensor, penalty: float) -> None:
     ids = torch.randint(V, (B, 12), generator=torch.Generator().manual_seed(1))
-    seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)
+    sampler = Sampler(GenerationConfig(repetition_penalty=penalty), (), "cpu")
     same(
-        penalise_repetition(logits, seen, penalty),
+        sampler.shape(logits, [Past(row, 12) for row in ids.tolist()]),
         transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, logits.clone()),
     )
 
@@ -71,8 +77,37 @@ def test_repetition_penalty(logits: Tensor, penalty: float) -> None:
 @pytest.mark.parametrize("penalty", [0.7, 1.3])
 def test_a_sampler_penalises_the_ids_of_the_history_of_each_row(penalty: float) -> None:
     sampler = Sampler(GenerationConfig(repetition_penalty=penalty), suppress_ids=(), device="cpu")
-    shaped = sampler.shape(torch.tensor([[2.0, -2.0, 1.0]] * 2), [[0, 1], [2]])
+    shaped = sampler.shape(torch.tensor([[2.0, -2.0, 1.0]] * 2), [Past([0, 1], 1), Past([2], 1)])
     same(shaped, torch.tensor([[2 / penalty, -2 * penalty, 1.0], [2.0, -2.0, 1 / penalty]]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_repeating_ids_equal_those_of_transformers(size: int) -> None:
+    """Vary length and vocabulary, so that n-grams repeat, overlap, or are longer than the ids."""
+    n_found = 0
+    for seed in range(60):
+        draw = torch.Generator().manual_seed(seed)
+        length, n_ids = 1 + seed % 30, 2 + seed % 2
+        ids = torch.randint(n_ids, (1, length), generator=draw)
+        banned = transformers.NoRepeatNGramLogitsProcessor(size)(ids, torch.zeros(1, n_ids)) == -math.inf
+        found = repeating_ids(ids[0].tolist(), size)
+        assert set(found) == set(banned[0].nonzero()[:, 0].tolist())
+        n_found += len(found)
+    assert n_found > 20
+
+
+def test_ends_and_earlier_ids_beyond_the_vocabulary_change_nothing(logits: Tensor) -> None:
+    """A caller may give any end ids, and the table of tokens may have more rows than the output."""
+    config = GenerationConfig(min_new_tokens=3, repetition_penalty=2.0, no_repeat_ngram_size=1)
+    pasts = [Past([1, V, V + 9], 3)] * B
+    found = Sampler(config, (), "cpu", ends=[4, V, 999, -1]).shape(logits, pasts)
+    assert found.equal(Sampler(config, (), "cpu", ends=[4]).shape(logits, [Past([1], 1)] * B))
+
+
+def test_a_minimum_above_the_maximum_is_refused() -> None:
+    config = GenerationConfig(min_new_tokens=9, max_new_tokens=5)
+    with pytest.raises(UserError, match="min_new_tokens is 9 and max_new_tokens is 5: lower the first, or raise"):
+        Settings(config, max_len=20)
 
 
 def test_very_low_temperatures_choose_the_largest() -> None:
@@ -84,10 +119,13 @@ def test_very_low_temperatures_choose_the_largest() -> None:
 
 def test_all_rules_in_order(logits: Tensor) -> None:
     ids = torch.randint(V, (B, 12), generator=torch.Generator().manual_seed(1))
-    seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)
-    config = GenerationConfig(temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.2)
+    ids[:, -1] = ids[:, 3]
+    settings: dict[str, Any] = {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.2}
+    config = GenerationConfig(no_repeat_ngram_size=2, min_new_tokens=5, **settings)
     processors: list[Any] = [
         transformers.RepetitionPenaltyLogitsProcessor(1.2),
+        transformers.NoRepeatNGramLogitsProcessor(2),
+        transformers.MinNewTokensLengthLogitsProcessor(8, 5, [3, 7]),
         transformers.TemperatureLogitsWarper(0.7),
         transformers.TopKLogitsWarper(20),
         transformers.TopPLogitsWarper(0.9),
@@ -96,7 +134,8 @@ def test_all_rules_in_order(logits: Tensor) -> None:
     expected = logits.clone()
     for processor in processors:
         expected = processor(ids, expected)
-    same(shape_logits(logits, config, seen), expected)
+    pasts = [Past(row, 8) for row in ids.tolist()]
+    same(Sampler(config, (), "cpu", ends=[3, 7]).shape(logits, pasts), expected)
 
 
 def test_pitfall_34_temperature_zero_takes_the_largest_without_division(logits: Tensor) -> None:

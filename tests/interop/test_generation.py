@@ -57,13 +57,13 @@ def test_settings_without_sampling_give_the_defaults() -> None:
 def test_settings_without_counterpart_are_reported() -> None:
     settings = {
         "do_sample": True,
-        "no_repeat_ngram_size": 3,
+        "encoder_no_repeat_ngram_size": 3,
         "typical_p": 0.5,
         "min_length": 0,
         "suppress_tokens": None,
     }
     _, messages = read(settings)
-    assert [line.split(": ")[1] for line in messages] == ["no_repeat_ngram_size = 3", "typical_p = 0.5"]
+    assert [line.split(": ")[1] for line in messages] == ["encoder_no_repeat_ngram_size = 3", "typical_p = 0.5"]
     settings = {
         "renormalize_logits": True,
         "sequence_bias": [[[5], -9.0]],
@@ -116,6 +116,7 @@ def test_an_unknown_stopping_rule_is_refused(stopping: Any) -> None:
         GenerationConfig(),
         GenerationConfig(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, repetition_penalty=1.5),
         GenerationConfig(end_ids=(7, 1)),
+        GenerationConfig(no_repeat_ngram_size=3, min_new_tokens=4),
     ],
 )
 def test_sampling_survives_export_and_import(generation: GenerationConfig) -> None:
@@ -125,6 +126,42 @@ def test_sampling_survives_export_and_import(generation: GenerationConfig) -> No
     assert written["eos_token_id"] == (ends if generation.end_ids else 3)
     assert set(written["suppress_tokens"]).isdisjoint(ends)
     assert read(written, replace(GPT, **SPECIAL)) == (generation, [])  # type: ignore[arg-type]
+
+
+RULES = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "min_new_tokens": 5}
+
+
+@pytest.mark.parametrize("how", [{}, {"do_sample": False}, {"do_sample": True, "top_k": 0}])
+def test_rules_are_imported_with_and_without_sampling(how: dict[str, Any]) -> None:
+    assert read(how | RULES) == (GenerationConfig(**RULES), [])  # type: ignore[arg-type]
+    found, messages = read({"min_length": 5})
+    assert found == GenerationConfig() and "min_length = 5" in messages[0]  # it counts the prompt
+
+
+def test_rules_of_greedy_texts_and_of_beams_survive_export_and_import() -> None:
+    greedy = write_generation(GPT, GenerationConfig(temperature=0.0, **RULES), TOKENIZER)  # type: ignore[arg-type]
+    assert RULES.items() <= greedy.items() and not greedy["do_sample"]
+    for beam in (1, 4):
+        config = BeamConfig(beam, 1.0, "average", "never", max_new_tokens=20, **RULES)  # type: ignore[arg-type]
+        written = write_generation(PAPER, config, TOKENIZER)
+        assert written["min_length"] == 6 and "min_new_tokens" not in written  # with the start token
+        assert read(written, PAPER) == (config, [])
+
+
+def test_the_shortest_length_of_bart_is_imported() -> None:
+    """BART for summaries sets these; `min_new_tokens` replaces `min_length`, as in transformers."""
+    settings = {"num_beams": 4, "min_length": 11, "no_repeat_ngram_size": 3, "early_stopping": True}
+    found, messages = read(settings, PAPER)
+    assert (found.min_new_tokens, found.no_repeat_ngram_size, messages) == (10, 3, [])
+    assert read(settings | {"min_new_tokens": 4}, PAPER)[0].min_new_tokens == 4
+    assert read(settings | {"min_length": 99}, PAPER)[0].min_new_tokens == found.max_new_tokens
+
+
+@pytest.mark.parametrize("value", ["3", 2.5, -1])
+def test_a_wrong_rule_is_refused(value: Any) -> None:
+    for config in (GPT, PAPER):
+        with pytest.raises(UserError, match="no_repeat_ngram_size"):
+            read({"no_repeat_ngram_size": value}, config)
 
 
 def test_no_length_of_a_decoder_is_exported() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling
@@ -22,7 +22,7 @@ from glassformer.cli.inputs_outputs import (
     typed_lines,
 )
 from glassformer.cli.progress import err, reporting
-from glassformer.config.run import SHAPES_LOGITS
+from glassformer.config.run import SHAPES_LOGITS, BeamConfig
 from glassformer.config.schema import setting
 from glassformer.data.formats import lines
 from glassformer.errors import UserError
@@ -83,14 +83,29 @@ class Prompts:
             raise UserError("--chat reads a prompt as a message: remove --special-tokens, or --context slide")
 
 
-def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling: Sampling, loading: Drafting) -> int:
+Beams = Annotated[dict[str, Any], BeamConfig, "beam", "length_penalty", "length_penalty_type", "early_stopping"]
+
+
+def main(
+    directory: Dir,
+    text: str | None = None,
+    /,
+    *,
+    given: Prompts,
+    sampling: Sampling,
+    beams: Beams,
+    loading: Drafting,
+) -> int:
     """Generate text with a trained model; without a prompt, read prompts from the terminal.
+
+    With --beam, the texts are the most probable ones that a beam search finds, best first, with their scores.
 
     Args:
         text: The text to continue, the prompt; "" is an empty prompt.
 
     Examples:
         glassformer generate runs/mybook "It was" --temperature 0.8
+        glassformer generate runs/mybook "It was" --beam 4 --n 2
         glassformer generate runs/mybook --input prompts.txt --output texts.jsonl
     """
     # Arguments
@@ -109,14 +124,16 @@ def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling
     loading.require_draft("generate")
     # Models
     model = loading.ensemble([directory], "chat" if given.chat else "generate")
-    _require_effect(model, sampling, given.sample)
+    _require_effect(model, sampling, beams, given.sample)
     from glassformer.inference.drafters import DraftCounts
 
     counts = DraftCounts()
-    settings = sampling | {"n": given.n, "sample": given.sample, "slide": given.slides, "counts": counts}
-    settings |= loading.draft_model()
+    settings = sampling | beams | {"n": given.n} | loading.draft_model()
+    of_samples = {"sample": given.sample, "slide": given.slides, "counts": None if beams else counts}
+    settings |= {name: value for name, value in of_samples.items() if value or not beams}
     # How prompts are read
     encode: Encode = partial(_encoded, model, given.special_tokens, given.slides)
+    write = _write_best if beams else _write
     if given.chat:
         how, _ = model.chat_settings(**settings)
         settings["further_ends"] = how.end_ids
@@ -127,19 +144,24 @@ def main(directory: Dir, text: str | None = None, /, *, given: Prompts, sampling
             settings["batch_size"] = given.batch_size
         _write_file(model, prompts, given.output, encode, settings)
     elif prompt is not None:
-        _write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
+        write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     else:
         for prompt in typed_lines("type the beginning of a text and press Enter; Ctrl-D ends"):
             with reported_errors():
                 if prompt:
-                    _write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
+                    write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     if counts.n_drafted:
         err(str(counts))
     return 0
 
 
-def _require_effect(model: "Model", sampling: Mapping[str, Any], sample: int) -> None:
-    """Raise `UserError` for an option of sampling at temperature 0, where nothing is drawn."""
+def _require_effect(model: "Model", sampling: Mapping[str, Any], beams: Mapping[str, Any], sample: int) -> None:
+    """Raise `UserError` for an option of beams without them, or of sampling where nothing is drawn (temperature 0)."""
+    if beams.get("beam", 1) == 1:
+        for option in beams.keys() - {"beam"}:
+            raise no_effect(option, " without beams: remove it, or set --beam above 1")
+    if beams:
+        return  # the search refuses settings of samples
     changes_greedy = ("temperature", "repetition_penalty")
     given = [name for name in (*SHAPES_LOGITS, "seed") if name in sampling and name not in changes_greedy]
     if sample > 0:
@@ -169,6 +191,17 @@ def _write(model: "Model", prompt: str, encode: Encode, settings: dict[str, Any]
         err(f"the context of {max_len} tokens {what}")
 
 
+def _write_best(
+    model: "Model", prompt: str, encode: Encode, settings: dict[str, Any], *, begins_with_prompt: bool
+) -> None:
+    """Print the best continuation, or several with their scores."""
+    [best] = model.continuations_of_encoded(encode([prompt]), **settings)
+    for one in best:
+        if settings["n"] > 1:
+            print(f"--- score {one.hypothesis.score:.4f}")
+        print(prompt * begins_with_prompt + one.text)
+
+
 def _encoded(model: "Model", special_tokens: bool, slide: bool, prompts: list[str]) -> "list[EncodedPrompt]":
     """Encode the prompts; print a note for each prompt whose beginning is dropped."""
     encoded = model.encode_prompts(prompts, slide=slide, special_tokens=special_tokens)
@@ -183,22 +216,32 @@ def _encoded(model: "Model", special_tokens: bool, slide: bool, prompts: list[st
 def _write_file(
     model: "Model", prompts: list[str | None], output: Path | None, encode: Encode, settings: dict[str, Any]
 ) -> None:
-    """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
+    """Write one JSON object per prompt, in order; with several samples, one per sample with its number.
+
+    With beams, each object is a continuation with its score, best first.
+    """
     filled, n = [prompt for prompt in prompts if prompt is not None], settings["n"]
-    rows = model.generate_encoded(encode(filled), **settings)
     written: list[str] = []
     are_shown = output is None and sys.stdout.isatty()  # the lines are the progress
     with reporting(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
-        texts = _in_order(rows, lambda n_done: progress(n_done, n * len(filled)))
-        for prompt in prompts:
-            for sample in range(settings["sample"], settings["sample"] + n):
-                record: dict[str, Any] = {"prompt": prompt or ""}
-                if n > 1:
-                    record["sample"] = sample
-                record["text"] = "" if prompt is None else next(texts)
+        blank: list[dict[str, Any]] = [{"text": ""}]
+        if "beam" in settings:
+            best = model.continuations_of_encoded(encode(filled), **settings)
+            found = ([{"text": one.text, "score": one.hypothesis.score} for one in of_prompt] for of_prompt in best)
+        else:
+            if n > 1:
+                blank = [{"sample": sample, "text": ""} for sample in range(settings["sample"], settings["sample"] + n)]
+            rows = model.generate_encoded(encode(filled), **settings)
+            texts = _in_order(rows, lambda n_done: progress(n_done, n * len(filled)))
+            found = ([fields | {"text": next(texts)} for fields in blank] for _ in filled)
+        for number, prompt in enumerate(prompts, 1):
+            for fields in blank if prompt is None else next(found):
+                record = {"prompt": prompt or "", **fields}
                 written.append(json.dumps(record, ensure_ascii=False) + "\n")
                 if output is None:
                     print(written[-1], end="", flush=True)
+            if "beam" in settings:
+                progress(number, len(prompts))
     if output is not None:
         files.write_text(output, "".join(written))
 

@@ -36,6 +36,9 @@ Texted = Annotated[
 """Model directories, then an optional text (`directories_and_text`)."""
 
 
+COVERAGE = "coverage_penalty", "coverage_penalty_type"
+
+
 def no_effect(option: str, why: str) -> UserError:
     """Return the error for an option that has no effect; `why` is the reason, and perhaps what to do instead."""
     return UserError(f"--{option.replace('_', '-')} has no effect{why}")
@@ -43,9 +46,11 @@ def no_effect(option: str, why: str) -> UserError:
 
 def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
     """Raise `UserError` for an option of beam search that has no effect with a beam of 1."""
-    for option in ("length_penalty", "length_penalty_type", "early_stopping"):
+    for option in (*COVERAGE, "length_penalty", "length_penalty_type", "early_stopping"):
         if option in search and model.translator.beam(search).beam == 1:
             raise no_effect(option, " with a beam of 1, a greedy search: remove it, or set --beam above 1")
+    if COVERAGE[1] in search and not model.translator.beam(search).coverage_penalty:
+        raise no_effect(COVERAGE[1], " without a weight of this penalty: set --coverage-penalty above 0")
 
 
 def require_draft_model(settings: Mapping[str, Any], draft: Path | None = None) -> None:

@@ -244,6 +244,7 @@ class GroupPolicyConfig:
 
 
 DRAFT_TOKENS_DOC = "number of tokens that a draft model proposes per step"
+NO_REPEAT_DOC = "no run of n tokens occurs twice; 0 = off"
 END_IDS_DOC = "ids of tokens that end the text, besides the model's end token; the output does not include them"
 
 
@@ -260,6 +261,8 @@ class GenerationConfig:
     top_p: float = setting(1.0, "sample from the fewest tokens whose probabilities sum to p; 1 = from all", "(0, 1]")
     min_p: float = setting(0.0, "sample from tokens of at least min_p × the top probability; 0 = from all", "[0, 1]")
     repetition_penalty: float = setting(1.0, "factor that reduces the logits of tokens seen before; 1 = off", "> 0")
+    no_repeat_ngram_size: int = setting(0, NO_REPEAT_DOC, between(0, MAX_LEN))
+    min_new_tokens: int = setting(0, "number of new tokens before which the text cannot end", between(0, MAX_LEN))
     stop: tuple[str, ...] = setting((), "texts that end the generation; the output does not include them")
     end_ids: tuple[int, ...] = setting((), END_IDS_DOC)
     seed: int = setting(0, "sampling seed", "≥ 0")
@@ -271,8 +274,10 @@ class GenerationConfig:
     draft_tokens: int = setting(4, DRAFT_TOKENS_DOC, between(1, MAX_LEN))
 
 
-SHAPES_LOGITS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Fields of `GenerationConfig` that change the distribution of the next token; transformers has the same names."""
+SHAPES_LOGITS = ("temperature", "top_k", "top_p", "min_p")
+"""Fields of `GenerationConfig` that change the distribution of one token; transformers has the same names."""
+CONSTRAINTS = ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
+"""Fields of `GenerationConfig` and `BeamConfig` that look at earlier tokens; transformers has the same names."""
 GENERATION_BATCH = 32
 """Default number of rows at a time where many prompts are continued."""
 
@@ -299,6 +304,21 @@ class BeamConfig:
     )
     max_new_tokens: int = setting(256, "maximum number of output tokens, end token included", between(1, MAX_LEN))
     max_ratio: float = setting(0.0, "limit the output to max_ratio × source tokens + 10; 0 = no limit", "[0, ∞)")
+    min_new_tokens: int = setting(0, "number of output tokens before the end token", between(0, MAX_LEN))
+    repetition_penalty: float = setting(
+        1.0, "factor that reduces the score of tokens that the output has; 1 = off", "> 0"
+    )
+    no_repeat_ngram_size: int = setting(0, NO_REPEAT_DOC, between(0, MAX_LEN))
+    coverage_penalty: float = setting(
+        0.0,
+        "weight of the penalty of source tokens without attention, for a beam above 1 and one model; 0 = off",
+        "[0, ∞)",
+    )
+    coverage_penalty_type: Literal["gnmt", "summary"] = setting(
+        "gnmt",
+        "sum over source tokens of log min(attention, 1), for too little attention (gnmt; Wu 2016, equation 14), or of "
+        "1 - max(attention, 1), for too much (summary; of OpenNMT)",
+    )
     end_ids: tuple[int, ...] = setting((), END_IDS_DOC)
     prompt_lookup: int = setting(
         0,

@@ -1,7 +1,7 @@
 """The two ways to advance rows: `OneId` per step of the model, or several ids that a drafter proposes (`Drafted`).
 
-`next_ids(rows)` returns one or more new ids of each row. Rows of the last call that are missing have ended, and new
-rows come after the others.
+`next_ids(rows)` returns one or more new ids of each row, or none if no id is allowed, which ends the row. Rows of the
+last call that are missing have ended, and new rows come after the others.
 
 The model verifies all drafted ids in one step. Greedy ids are those of one id per step, and sampled ids have the same
 distribution (Leviathan 2023, Algorithm 1). They are others for the same seed.
@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.inference.constraints import Past
 from glassformer.inference.contexts import Context, Ids, Reader, n_shared, read_contexts
 from glassformer.inference.decodable import Decodable, joined
 from glassformer.inference.drafters import Draft, Drafter
 from glassformer.inference.rows import Row, Settings
-from glassformer.inference.sampling import Sampler, draw
+from glassformer.inference.sampling import draw
 
 
 class OneId:
@@ -33,7 +34,7 @@ class OneId:
 
     def __init__(self, model: Decodable, settings: Settings) -> None:
         self.model, self.settings = model, settings
-        self.sampler = Sampler(settings.sampling, settings.suppress_ids, settings.device)
+        self.sampler = settings.sampler
         self._state: Any = None
         self._begins: dict[Row, int] = {}
         """The rows of the state, in its order, and where the context of each began when it was read."""
@@ -63,9 +64,9 @@ class OneId:
         order = cached + unread
         self._begins = {row: row.begin for row in order}
         all_logits = torch.cat(logits) if len(logits) > 1 else logits[0]
-        shaped = self.sampler.shape(all_logits, [row.history for row in order])
+        shaped = self.sampler.shape(all_logits, [row.past for row in order])
         chosen = self.sampler.choose(shaped, [row.generator for row in order])
-        return {row: [token] for row, token in zip(order, chosen, strict=True)}
+        return {row: [] if token is None else [token] for row, token in zip(order, chosen, strict=True)}
 
     def _read(self, rows: Sequence[Row]) -> tuple[Tensor, Any]:
         """Read the contexts of rows, equal ones of a prompt once."""
@@ -81,7 +82,7 @@ class Drafted:
     def __init__(self, reader: Reader, settings: Settings, drafter: Drafter) -> None:
         """Set the reader, which may have read a part of the context of a row (`Reader.continue_with`)."""
         self.max_len, self.drafter, self.reader = settings.max_len, drafter, reader
-        self.sampler = Sampler(settings.sampling, settings.suppress_ids, settings.device)
+        self.sampler = settings.sampler
 
     def next_ids(self, rows: Sequence[Row]) -> dict[Row, list[int]]:
         # Propose ids, which leave room for the one after them
@@ -92,12 +93,12 @@ class Drafted:
         n_read = [1 + len(draft.ids) for draft in drafts]
         contexts = {row: [*row.context, *draft.ids] for row, draft in zip(rows, drafts, strict=True)}
         logits = self.reader.read(contexts, n_read)
-        histories = [
-            [*row.history, *draft.ids[:n]]
+        pasts = [
+            Past([*row.history, *draft.ids[:n]], row.n_prompt)
             for row, draft in zip(rows, drafts, strict=True)
             for n in range(1 + len(draft.ids))
         ]
-        shaped = self.sampler.shape(logits, histories).split(n_read)
+        shaped = self.sampler.shape(logits, pasts).split(n_read)
 
         # Accept ids up to the first that the model rejects
         if self.sampler.is_greedy:
@@ -106,8 +107,11 @@ class Drafted:
         else:
             probabilities = [one.double().softmax(dim=-1) for one in shaped]
             new = [verified(draft, p, row.generator) for draft, p, row in zip(drafts, probabilities, rows, strict=True)]
+        # A row ends before the first id for which none is allowed
+        n_possible = [min(self.sampler.impossible(one), default=len(one)) for one in shaped]
+        new = [ids[:n] for ids, n in zip(new, n_possible, strict=True)]
         self.drafter.counts.n_drafted += sum(len(draft.ids) for draft in drafts)
-        self.drafter.counts.n_accepted += sum(len(ids) - 1 for ids in new)
+        self.drafter.counts.n_accepted += sum(max(0, len(ids) - 1) for ids in new)
         return dict(zip(rows, new, strict=True))
 
 

@@ -14,6 +14,19 @@ do not end stay live. At the limit, all rank by score. A beam of 1 is also greed
 search: "never" (no live hypothesis can still win), "full" (`beam` hypotheses are finished), "estimate" (`beam` are
 finished, and the best live one, divided by the penalty of its present length, is not better than the worst of them).
 
+A repetition penalty multiplies log p of each token that occurred before, as the beams of transformers do: log p of a
+hypothesis is the sum of these products. A beam of 1 penalises logits instead, as greedy generation does. Repeated
+n-grams and early ends are excluded (`constraints`), and log p of the others stays.
+
+A coverage penalty adds β Σᵢ log min(Σⱼ pᵢⱼ, 1) to the score of a hypothesis (Wu 2016, equation 14), where pᵢⱼ is the
+weight of source token i when id j is chosen, including the end. "summary" adds β Σᵢ (1 - max(Σⱼ pᵢⱼ, 1)) (OpenNMT). The
+weights are those of the decoder's last layer, their mean over heads; a recurrent model has one attention. Both sums are
+at most 0, so that the bound of a live hypothesis is that without them. They do not change log p or the choice of live
+hypotheses, only the ranking of finished ones and the end of the search.
+
+`continue_prompts` searches continuations of prompts with a language model by the same rules, with n = the number of new
+ids.
+
 The same with fairseq's names:
 
 | fairseq's `SequenceGenerator`                      | here                                                    |
@@ -39,16 +52,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.config.run import CONSTRAINTS, BeamConfig, GenerationConfig
 from glassformer.data.batching import batches_by_length, pad, padded
 from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
 from glassformer.inference.advance import verified_greedily
-from glassformer.inference.contexts import Ids, Reader, SourceBatch
-from glassformer.inference.decodable import Decodable, branched
+from glassformer.inference.constraints import Constraints, Past, require_end
+from glassformer.inference.contexts import Context, Ids, Reader, SourceBatch, read_contexts
+from glassformer.inference.decodable import Attending, Decodable, branched
 from glassformer.inference.drafters import Drafter
-from glassformer.inference.rows import Row, Settings, rows_of
-from glassformer.inference.sampling import Sampler, all_ends, log_softmax
+from glassformer.inference.rows import Row, Settings, check_prompts, rows_of
+from glassformer.inference.sampling import all_ends, log_softmax
 from glassformer.kernels.packed import PackedWeights
 
 CHUNK = 64
@@ -64,9 +78,9 @@ class Hypothesis:
     ids: list[int]
     """The ids after the start id; the last one is the end token if `ended`."""
     log_prob: float
-    """Log-probability of all ids given the source, in nats."""
+    """Log-probability of all ids given the source or the prompt, in nats, after the repetition penalty."""
     score: float
-    """log_prob / length penalty."""
+    """log_prob / length penalty, plus the coverage penalty."""
     ended: bool
 
     @property
@@ -107,12 +121,13 @@ def length_penalty(length: int, config: BeamConfig) -> float:
 class Search:
     """Settings of a beam search, and the special ids of its targets.
 
-    Raises `UserError` if `n_best` is not from 1 to the beam.
+    Raises `UserError` if `n_best` is not from 1 to the beam, and for a minimum of new tokens above the maximum.
     """
 
     config: BeamConfig
-    start_id: int
-    end_id: int
+    start_id: int | None
+    """Begins a target; None for continuations of prompts."""
+    end_id: int | None
     """Ends a target, as do the ids of `config.end_ids`."""
     max_len: int
     """The model's context."""
@@ -124,6 +139,7 @@ class Search:
     """Number of the first ids of a prefix that have log p 0, because every target begins with them."""
 
     def __post_init__(self) -> None:
+        require_end(self.config)
         require_integer("n_best", self.n_best, 1, "the number of targets per source")
         if self.n_best > self.config.beam:
             raise UserError(
@@ -133,7 +149,7 @@ class Search:
     @cached_property
     def ends(self) -> frozenset[int]:
         """All ids that end a target."""
-        return all_ends([self.end_id], self.config)
+        return all_ends([] if self.end_id is None else [self.end_id], self.config)
 
     @cached_property
     def replaces_finished(self) -> bool:
@@ -148,7 +164,7 @@ class Search:
         Each parent has at most one continuation per end id, so that at least `beam` candidates do not end.
         """
         if self.replaces_finished:
-            return (2 + len(self.config.end_ids)) * self.config.beam
+            return (1 + max(1, len(self.ends))) * self.config.beam
         return self.config.beam
 
     def limit(self, source_length: int) -> int:
@@ -162,9 +178,22 @@ class Search:
             limits.append(int(self.config.max_ratio * source_length) + 10)
         return min(limits)
 
-    def hypothesis(self, ids: list[int], log_prob: float, *, ended: bool) -> Hypothesis:
-        """Return a hypothesis with its score."""
-        return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config), ended)
+    @property
+    def reads_coverage(self) -> bool:
+        """True if scores depend on the attention to the source."""
+        return self.config.coverage_penalty > 0 and self.config.beam > 1
+
+    def hypothesis(self, ids: list[int], log_prob: float, coverage: float = 0.0, *, ended: bool) -> Hypothesis:
+        """Return a hypothesis with its score, to which the `coverage` penalty is added."""
+        return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config) + coverage, ended)
+
+    def scores(self, logits: Tensor, constraints: Constraints, pasts: Sequence[Past]) -> Tensor:
+        """Return log p (R, V) of the next id of each hypothesis after all rules; -inf excludes an id."""
+        if self.config.beam == 1:
+            log_probs = log_softmax(constraints.penalised(logits, pasts))
+        else:
+            log_probs = constraints.penalised(log_softmax(logits), pasts)
+        return constraints.exclude_(log_probs, pasts)
 
     def is_decided(self, finished: Iterable[Hypothesis], live: tuple[Ids, float], limit: int) -> bool:
         """Return True if the search ends by the rule of `early_stopping`: the best `live` one (ids, log p) cannot win.
@@ -207,42 +236,130 @@ def beam_search(
     limits = [search.limit(length) for length in lengths]
     prefixes = prefixes or [()] * n_sources
     _check(prefixes, limits, search.end_id)
-
-    def tensor(values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=source_ids.device)
-
+    assert search.start_id is not None
     with PackedWeights():
         # Read the sources, the start id and the prefixes
         state = model.start(n_sources, max(limits), source_ids, mask)
         inputs = [[search.start_id, *prefix][:limit] for prefix, limit in zip(prefixes, limits, strict=True)]
-        log_probs, forced, state = _read(model, state, inputs, prefixes, search.n_forced, source_ids.device)
+        coverage = None
+        if search.reads_coverage:
+            coverage = torch.zeros(source_ids.shape, device=source_ids.device)
+            if mask is not None:
+                coverage = (~mask).float()  # padding is covered, and gets no weight
+        reader = _Steps(model, state, coverage)
+        logits, forced = _read(reader, inputs, prefixes, search.n_forced, source_ids.device)
         sentences = [
-            SentenceSearch(search, limit, list(prefix), log_prob, observer and partial(observer, i))
+            SentenceSearch(search, limit, list(prefix), log_prob, observer and partial(observer, i), [search.start_id])
             for i, (limit, prefix, log_prob) in enumerate(zip(limits, prefixes, forced, strict=True))
         ]
-        if search.config.beam > 1:
-            state = branched(state)
+        return _searched(reader, logits, sentences, search)
 
-        # `beam` candidates of each row that do not end, those that end, and some not chosen, for an observer
-        n_candidates_per_row = search.config.beam
-        if search.replaces_finished:
-            n_candidates_per_row += len(search.ends)
-        if observer is not None:
-            n_candidates_per_row += search.config.beam
 
-        # Step by step, with the rows of all live hypotheses
-        suppressed, unfinished = tensor(search.suppress_ids), sentences
-        while True:
-            candidates = _continuations(log_probs.index_fill_(1, suppressed, -torch.inf), n_candidates_per_row)
-            rows = _advance(unfinished, candidates)
-            unfinished = [sentence for sentence in unfinished if not sentence.is_done]
-            if not unfinished:
-                return [sentence.result() for sentence in sentences]
-            if rows != list(range(len(log_probs))):
-                state = state.select(tensor(rows))
-            last = tensor([ids[-1] for sentence in unfinished for ids, _ in sentence.live])
-            logits, state = model.step(last[:, None], state)
-            log_probs = log_softmax(logits[:, -1])
+@torch.inference_mode()
+def continue_prompts(
+    model: Decodable, prompts: Sequence[Ids], search: Search, device: torch.device | str = "cpu"
+) -> list[list[Hypothesis]]:
+    """Return at most `n_best` continuations of every prompt by a language model, best first.
+
+    The ids of a hypothesis are the new ones. Their number is limited by `max_new_tokens` and the context; the last one
+    may follow a full context. Raises `UserError` for an empty or overlong prompt, and for settings that need a source.
+    """
+    for name in ("max_ratio", "coverage_penalty"):
+        if getattr(search.config, name):
+            raise UserError(f"{name} needs a source, and a language model reads none: leave it out")
+    check_prompts(prompts, search.max_len)
+    limits = [min(search.config.max_new_tokens, search.max_len + 1 - len(prompt)) for prompt in prompts]
+    room = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
+    with PackedWeights():
+        contexts = [Context(tuple(prompt)) for prompt in prompts]
+        logits, state = read_contexts(model, contexts, min(room, search.max_len), device)
+        sentences = [
+            SentenceSearch(search, limit, [], 0.0, before=prompt) for limit, prompt in zip(limits, prompts, strict=True)
+        ]
+        return _searched(_Steps(model, state), logits, sentences, search)
+
+
+class _Steps:
+    """A model with its state, and the sums of its attention (R, S) to the source if a search needs them."""
+
+    def __init__(self, model: Decodable, state: Any, coverage: Tensor | None = None) -> None:
+        self.model, self.state, self.coverage = model, state, coverage
+
+    def step(self, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
+        """Read (R, T) more tokens; return logits (R, T, V)."""
+        if self.coverage is None:
+            logits, self.state = self.model.step(token_ids, self.state, real)
+            return logits
+        weights = None
+        if isinstance(self.model, Attending):
+            logits, self.state, weights = self.model.step_attending(token_ids, self.state, real)
+        if weights is None:
+            raise UserError(
+                "coverage_penalty needs the attention of one model to the source, which this model or ensemble does "
+                "not have: leave it out"
+            )
+        if real is not None:
+            weights = weights * real[:, :, None]
+        self.coverage = self.coverage + weights.sum(dim=1)
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        self.state = self.state.select(rows)
+        if self.coverage is not None:
+            self.coverage = self.coverage[rows]
+
+    def penalties(self, config: BeamConfig) -> list[float]:
+        """Return the coverage penalty of each row; no values if no search needs them."""
+        if self.coverage is None:
+            return []
+        return coverage_penalties(self.coverage, config).tolist()
+
+
+def coverage_penalties(coverage: Tensor, config: BeamConfig) -> Tensor:
+    """Return what coverage (R, S), the sums of attention to each source token, adds to the score of each row.
+
+    A sum of 0 counts as the smallest normal number, so that the result is finite.
+
+    >>> coverage_penalties(torch.tensor([[1.5, 0.5], [1.0, 2.0]]), BeamConfig(coverage_penalty=1.0))
+    tensor([-0.6931,  0.0000])
+    """
+    if config.coverage_penalty_type == "gnmt":
+        penalties = coverage.clamp(torch.finfo(coverage.dtype).tiny, 1).log().sum(dim=1)
+    else:
+        penalties = (1 - coverage.clamp(min=1)).sum(dim=1)
+    return config.coverage_penalty * penalties
+
+
+def _searched(
+    reader: _Steps, logits: Tensor, sentences: Sequence["SentenceSearch"], search: Search
+) -> list[list[Hypothesis]]:
+    """Search from the logits (N, V) of the first id of each sentence."""
+    device = logits.device
+
+    def tensor(values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+    if search.config.beam > 1:
+        reader.state = branched(reader.state)
+    # `beam` candidates of each row that do not end, those that end, and some not chosen, for an observer
+    n_candidates_per_row = search.config.beam
+    if search.replaces_finished:
+        n_candidates_per_row += len(search.ends)
+    if any(sentence.observer is not None for sentence in sentences):
+        n_candidates_per_row += search.config.beam
+    # Step by step, with the rows of all live hypotheses
+    constraints, unfinished = Constraints(search.config, search.suppress_ids, search.ends, device), sentences
+    while True:
+        pasts = [past for sentence in unfinished for past in sentence.pasts] if constraints.read_past else []
+        candidates = _continuations(search.scores(logits, constraints, pasts), n_candidates_per_row)
+        rows = _advance(unfinished, candidates, reader.penalties(search.config))
+        unfinished = [sentence for sentence in unfinished if not sentence.is_done]
+        if not unfinished:
+            return [sentence.result() for sentence in sentences]
+        if rows != list(range(len(logits))):
+            reader.select(tensor(rows))
+        last = tensor([ids[-1] for sentence in unfinished for ids, _ in sentence.live])
+        logits = reader.step(last[:, None])[:, -1]
 
 
 class SentenceSearch:
@@ -255,16 +372,25 @@ class SentenceSearch:
         prefix: list[int],
         log_prob: float,
         observer: Callable[[Step], None] | None = None,
+        before: Ids = (),
     ) -> None:
-        self.search, self.limit, self.observer = search, limit, observer
+        """Begin with the forced `prefix` of a target, after the ids `before` it: the start id, or the prompt."""
+        self.search, self.limit, self.observer, self.before = search, limit, observer, before
         self.live = [(prefix, log_prob)]
+        self.coverage = [0.0]  # penalties of the live hypotheses
         self.finished: list[Hypothesis] = []
         self.parents = [0]  # indices of the parents among the live hypotheses of the previous step
         self.stuck = False  # no continuation is possible
 
-    def advance(self, continuations: Iterable[tuple[float, int, int]]) -> None:
-        """Choose among continuations (-log p, parent, id)."""
+    @property
+    def pasts(self) -> list[Past]:
+        """The ids before the next one of each live hypothesis."""
+        return [Past([*self.before, *ids], len(self.before)) for ids, _ in self.live]
+
+    def advance(self, continuations: Iterable[tuple[float, int, int]], coverage: Sequence[float] = ()) -> None:
+        """Choose among continuations (-log p, parent, id); `coverage` has the penalties of all parents, or none."""
         if self.is_done:  # already at the start: the prefix has the maximum length
+            self.coverage = list(coverage) or self.coverage
             return
         search, beam = self.search, self.search.config.beam
         n_chosen = search.n_candidates_per_sentence
@@ -276,14 +402,16 @@ class SentenceSearch:
             self.stuck = True
             return
         former, self.live, self.parents = self.live, [], []
+        coverage = coverage or [0.0] * len(former)
         for rank, (cost, parent, token) in enumerate(best):
             ids = [*former[parent][0], token]
             if token not in search.ends:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
             elif rank < beam:
-                self.finished.append(search.hypothesis(ids, -cost, ended=True))
+                self.finished.append(search.hypothesis(ids, -cost, coverage[parent], ended=True))
         del self.live[beam:], self.parents[beam:]
+        self.coverage = [coverage[parent] for parent in self.parents]
         if self.observer is not None:
             self.observer(Step(former, ranked, list(self.live), list(self.finished)))
 
@@ -306,7 +434,10 @@ class SentenceSearch:
         return self.is_at_end or self.search.is_decided(self.finished, self.live[0], self.limit)
 
     def result(self) -> list[Hypothesis]:
-        unfinished = [self.search.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
+        unfinished = [
+            self.search.hypothesis(ids, log_prob, coverage, ended=False)
+            for (ids, log_prob), coverage in zip(self.live, self.coverage, strict=True)
+        ]
         if not self.search.replaces_finished:
             ranked = [*_by_score(self.finished), *_by_score(unfinished)]
         elif self.is_at_end:
@@ -320,14 +451,21 @@ def _by_score(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     return sorted(hypotheses, key=lambda h: -h.score)
 
 
-def _advance(sentences: Sequence[SentenceSearch], continuations: tuple[list[int], list[int], list[float]]) -> list[int]:
+def _advance(
+    sentences: Sequence[SentenceSearch],
+    continuations: tuple[list[int], list[int], list[float]],
+    coverage: Sequence[float] = (),
+) -> list[int]:
     """Advance each search with the continuations (row, id, log p) of its rows; return the parent rows to keep."""
     begin, at, stay = 0, 0, []
     for sentence in sentences:
         end = begin + len(sentence.live)
         upto = bisect_left(continuations[0], end)
         of_sentence = zip(*(values[at:upto] for values in continuations), strict=True)
-        sentence.advance((-(sentence.live[row - begin][1] + p), row - begin, token) for row, token, p in of_sentence)
+        sentence.advance(
+            ((-(sentence.live[row - begin][1] + p), row - begin, token) for row, token, p in of_sentence),
+            coverage[begin:end],
+        )
         if not sentence.is_done:
             stay += [begin + parent for parent in sentence.parents]
         begin, at = end, upto
@@ -360,23 +498,22 @@ def _continuations(log_probs: Tensor, n: int) -> tuple[list[int], list[int], lis
 
 
 def _read(
-    model: Decodable, state: Any, inputs: Sequence[Ids], prefixes: Sequence[Ids], n_forced: int, device: torch.device
-) -> tuple[Tensor, list[float], Any]:
-    """Read start ids and prefixes; return log p (N, V) of the next id, log p of each prefix, and the state.
+    reader: _Steps, inputs: Sequence[Ids], prefixes: Sequence[Ids], n_forced: int, device: torch.device
+) -> tuple[Tensor, list[float]]:
+    """Read start ids and prefixes; return the logits (N, V) of the next id, and log p of each prefix.
 
     The first `n_forced` ids of a prefix have log p 0.
     """
     token_ids, real = padded(inputs, device)  # (N, T)
     forced_ids, is_forced = (x.to(device) for x in pad(prefixes, 0))  # (N, T or T - 1)
-    logits, state = model.step(token_ids, state, real)
-    log_probs = log_softmax(logits)  # (N, T, V)
-    of_forced = log_probs[:, : forced_ids.shape[1]].gather(2, forced_ids[:, :, None]).squeeze(2)
+    logits = reader.step(token_ids, real)  # (N, T, V)
+    of_forced = log_softmax(logits)[:, : forced_ids.shape[1]].gather(2, forced_ids[:, :, None]).squeeze(2)
     sums = of_forced.masked_fill(~is_forced, 0.0)[:, n_forced:].cpu().double().sum(dim=1)  # MPS has no double precision
     last = torch.tensor([len(ids) - 1 for ids in inputs], device=device)
-    return log_probs[torch.arange(len(inputs), device=device), last], sums.tolist(), state
+    return logits[torch.arange(len(inputs), device=device), last], sums.tolist()
 
 
-def _check(prefixes: Sequence[Ids], limits: Sequence[int], end_id: int) -> None:
+def _check(prefixes: Sequence[Ids], limits: Sequence[int], end_id: int | None) -> None:
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True), 1):
         if len(prefix) > limit:
             raise UserError(
@@ -405,14 +542,16 @@ def drafted_search(
     limits = [search.limit(len(source)) for source in sources]
     prefixes = prefixes or [()] * len(sources)
     _check(prefixes, limits, search.end_id)
-    greedy = GenerationConfig(temperature=0.0)
-    sampler, reader = Sampler(greedy, search.suppress_ids, device), Reader(model, search.max_len, device)
-    suppressed = torch.tensor(search.suppress_ids, dtype=torch.long, device=device)
+    assert search.start_id is not None
+    max_new, rules = search.config.max_new_tokens, {name: getattr(search.config, name) for name in CONSTRAINTS}
+    greedy = GenerationConfig(temperature=0.0, max_new_tokens=max_new, **rules)
+    # Room for the start id and a prefix as long as the context
+    settings = Settings(greedy, 1 + search.max_len, search.ends, search.suppress_ids, device=device)
+    sampler, reader = settings.sampler, Reader(model, search.max_len, device)
     inputs = [[search.start_id, *prefix] for prefix in prefixes]
-    settings = Settings(greedy, 1 + search.max_len)  # room for the start id and a prefix as long as the context
     rows = list(rows_of(inputs, settings, sources))
     for row, limit in zip(rows, limits, strict=True):
-        row.longest = 1 + limit
+        row.n_prompt, row.longest = 1, 1 + limit
     sentences: dict[Row, SentenceSearch] = {}
     unfinished = rows
     with PackedWeights():
@@ -422,20 +561,23 @@ def drafted_search(
             pairs = list(zip(unfinished, drafts, strict=True))
             contexts = {row: [*row.context, *draft.ids][: row.longest - 1] for row, draft in pairs}
             n_read = [len(contexts[row]) - (row.n_context - 1 if sentences else 0) for row in unfinished]
-            log_probs = log_softmax(reader.read(contexts, n_read))
+            logits = reader.read(contexts, n_read)
             if not sentences:
-                for row, of_row in zip(rows, log_probs.split(n_read), strict=True):
+                for row, of_row in zip(rows, log_softmax(logits).split(n_read), strict=True):
                     prefix = row.history[1:]
                     log_prob = math.fsum(of_row[range(len(prefix)), prefix].tolist()[search.n_forced :])
                     sentences[row] = SentenceSearch(search, row.longest - 1, prefix, log_prob)
-            best_log_p, best = (x.tolist() for x in log_probs.index_fill_(1, suppressed, -torch.inf).max(dim=1))
+            lengths = [1 + len(draft.ids) for draft in drafts]
+            last = torch.cat([of_row[-n:] for of_row, n in zip(logits.split(n_read), lengths, strict=True)])
+            pasts = [Past([*row.history, *draft.ids[:n]], 1) for row, draft in pairs for n in range(1 + len(draft.ids))]
+            values, best = search.scores(last, sampler.constraints, pasts).max(dim=1)
+            best_log_p, best_ids = values.tolist(), best.tolist()
 
             # Accept ids up to the first that the model rejects
             end = 0
-            for (row, draft), n in zip(pairs, n_read, strict=True):
-                end += n
-                begin = end - 1 - len(draft.ids)
-                new = verified_greedily(draft, best[begin:end])
+            for (row, draft), n in zip(pairs, lengths, strict=True):
+                begin, end = end, end + n
+                new = verified_greedily(draft, best_ids[begin:end])
                 sentences[row].extend(new, best_log_p[begin:end])
                 row.history += new
                 drafter.counts.n_drafted += len(draft.ids)

@@ -1,30 +1,55 @@
 """Reference beam search for one sentence, without cache or batch; `beam` must find the same hypotheses."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from glassformer.inference.beam import Hypothesis, Search, length_penalty
+from glassformer.inference.beam import Hypothesis, Search, coverage_penalties, length_penalty
+from glassformer.inference.constraints import Constraints, Past
 
 
 @torch.inference_mode()
 def beam_search_reference(
-    forward: Callable[..., Tensor], source_ids: Tensor, search: Search, prefix: Sequence[int] = ()
+    forward: Callable[..., Tensor],
+    source_ids: Tensor | None,
+    search: Search,
+    prefix: Sequence[int] = (),
+    prompt: Sequence[int] = (),
+    attention: Callable[..., Tensor] | None = None,
 ) -> list[Hypothesis]:
-    """Return the hypotheses of `source_ids` (S,), best first, by the rules of `beam`.
+    """Return the hypotheses of `source_ids` (S,), or the continuations of a `prompt`, best first, as `beam` does.
 
-    `forward(token_ids, source_ids=…)` returns logits (1, T, V), as every encoder-decoder does; it is called at every
-    step with every whole hypothesis.
+    `forward(token_ids, source_ids=…)` returns logits (1, T, V), as every encoder-decoder does; without a source, it has
+    one argument. It is called at every step with every whole hypothesis. A coverage penalty needs `attention`, with the
+    same arguments: the weights (1, T, S) of the source.
     """
+    before = list(prompt) if search.start_id is None else [search.start_id]
+    of_source = {} if source_ids is None else {"source_ids": source_ids[None]}
+    constraints = Constraints(search.config, search.suppress_ids, search.ends, "cpu")
 
-    def log_probs(ids: Sequence[int]) -> Tensor:
-        """Return log-probabilities (T, V): row t is for the id after the first t ids."""
-        return forward(torch.tensor([[search.start_id, *ids]]), source_ids=source_ids[None])[0].log_softmax(dim=-1)
+    def logits(ids: Sequence[int]) -> Tensor:
+        """Return logits (T, V): row t is for the id after the first t ids."""
+        return forward(torch.tensor([[*before, *ids]]), **of_source)[0, len(before) - 1 :]
+
+    def next_log_probs(ids: Sequence[int]) -> list[float]:
+        """Return log p of each next id by the rules."""
+        past = Past([*before, *ids], len(before))
+        return search.scores(logits(ids)[-1:].clone(), constraints, [past])[0].tolist()
+
+    def hypothesis(ids: list[int], log_prob: float, *, ended: bool) -> Hypothesis:
+        coverage = 0.0
+        if search.reads_coverage and attention is not None:
+            weights = attention(torch.tensor([[*before, *ids[:-1]]]), **of_source)  # (1, T, S)
+            coverage = float(coverage_penalties(weights.sum(dim=1), search.config))
+        return search.hypothesis(ids, log_prob, coverage, ended=ended)
 
     # One hypothesis: the prefix
-    limit = search.limit(len(source_ids))
-    of_prefix = [float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)]
+    limit = min(search.config.max_new_tokens, search.max_len + 1 - len(prompt))
+    if source_ids is not None:
+        limit = search.limit(len(source_ids))
+    of_prefix = [float(logits(prefix).log_softmax(dim=-1)[t, token]) for t, token in enumerate(prefix)]
     live = [(list(prefix), sum(of_prefix[search.n_forced :]))]
     finished: list[Hypothesis] = []
     beaten = False
@@ -33,8 +58,8 @@ def beam_search_reference(
         continuations = [
             (log_prob + more, parent, token)
             for parent, (ids, log_prob) in enumerate(live)
-            for token, more in enumerate(log_probs(ids)[-1].tolist())
-            if token not in search.suppress_ids
+            for token, more in enumerate(next_log_probs(ids))
+            if more > -math.inf
         ]
         if not continuations:
             break
@@ -47,7 +72,7 @@ def beam_search_reference(
         for rank, (log_prob, parent, token) in enumerate(continuations[:n_chosen]):
             ids = [*former[parent][0], token]
             if token in search.ends and rank < search.config.beam:
-                finished.append(search.hypothesis(ids, log_prob, ended=True))
+                finished.append(hypothesis(ids, log_prob, ended=True))
             elif token not in search.ends and len(live) < search.config.beam:
                 live.append((ids, log_prob))
         finished.sort(key=lambda h: -h.score)
@@ -55,7 +80,7 @@ def beam_search_reference(
             beaten = True
             break
     # The ranking
-    unfinished = [search.hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
+    unfinished = [hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
     if not search.replaces_finished:
         ranked = [*finished, *sorted(unfinished, key=lambda h: -h.score)]
     elif beaten:

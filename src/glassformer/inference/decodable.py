@@ -57,6 +57,19 @@ class Reading(Protocol):
         """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
 
 
+@runtime_checkable
+class Attending(Protocol):
+    """Model that returns its attention to the source."""
+
+    def step_attending(
+        self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None
+    ) -> tuple[Tensor, Any, Tensor | None]:
+        """Read as `step` does; also return the weights (B, T, S) of the last attention, their mean over heads.
+
+        They are None for a model without attention to the source.
+        """
+
+
 def branched(state: Any) -> Any:
     """Return the state ready to branch; itself if it is not `Branching`."""
     return state.branched() if isinstance(state, Branching) else state

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
+from glassformer.inference.constraints import Past
 from glassformer.inference.contexts import Ids, Reader
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.rows import Row
@@ -123,7 +124,8 @@ class ModelDrafter:
         for n_drafted in range(max(n_tokens)):
             so_far = [[*ids, *more] for ids, more in zip(contexts, drafted, strict=True)]
             logits = self.reader.read(dict(zip(rows, so_far, strict=True)), [1] * len(rows))
-            shaped = sampler.shape(logits, so_far)
+            pasts = [Past([*row.history, *more], row.n_prompt) for row, more in zip(rows, drafted, strict=True)]
+            shaped = sampler.shape(logits, pasts)
             active = [number for number, n in enumerate(n_tokens) if n > n_drafted]
             if sampler.is_greedy:
                 chosen = choose(shaped[active], None)

@@ -97,7 +97,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Step:
-    """A new id of a row; its token is None if the request allows no new id."""
+    """A new id of a row; its token is None if the request or its settings allow no new id."""
 
     sample: Sample
     token: int | None
@@ -210,15 +210,17 @@ class Engine:
             mine = [samples[number] for number in of_request]
             own = logits[of_request].float()
             if request not in self._samplers:
-                settings = request.settings
-                self._samplers[request] = Sampler(settings.sampling, settings.suppress_ids, self.device)
+                self._samplers[request] = request.settings.sampler
             sampler = self._samplers[request]
-            shaped = sampler.shape(_biased(own, mine), [sample.row.history for sample in mine])
+            shaped = sampler.shape(_biased(own, mine), [sample.row.past for sample in mine])
             tokens = sampler.choose(shaped, [sample.row.generator for sample in mine])
             scored: list[Likely | None] = [None] * len(mine)
             if request.n_top is not None:
-                scored = [*likely(own, tokens, request.n_top)]
+                scored = [*likely(own, [token or 0 for token in tokens], request.n_top)]
             for number, sample, token, score in zip(of_request, mine, tokens, scored, strict=True):
+                if token is None:
+                    steps[number] = Step(sample, None, finish="length")
+                    continue
                 sample.extend(token)
                 finish: Finish | None = "length" if sample.row.n_left <= 0 else None
                 if token in request.settings.ends:

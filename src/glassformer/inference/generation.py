@@ -22,7 +22,8 @@ class Generation:
     """Iterator over the steps of a generation: the new id of each live row, by the number of the row.
 
     Each prompt has one row per sample; all rows of the first prompt come first. A row ends with an end id (which is
-    yielded), after `max_new_tokens`, when its context is full and does not slide, or when the caller ends it (`end`).
+    yielded), after `max_new_tokens`, when its context is full and does not slide, when the settings allow no id (it may
+    then have no id), or when the caller ends it (`end`).
 
     At most `batch_size` rows are live, and the others wait. When `REFILL` of the batch is free, the next rows are
     read together and join it (continuous batching; Yu 2022, section 3). A row of a batch gets the same ids as alone,
@@ -85,6 +86,7 @@ class Generation:
                 new_ids = self._advance.next_ids(unfinished)
             for row, ids in new_ids.items():
                 self._extend(row, ids)
+            live = [row for row in live if not self._has_ended(row)]
             while live and all(row.chosen for row in live):
                 yield {row.number: row.chosen.popleft() for row in live}
                 live = [row for row in live if not self._has_ended(row)]
@@ -98,7 +100,7 @@ class Generation:
         return list(itertools.islice(self._waiting, n_free))
 
     def _extend(self, row: Row, ids: Sequence[int]) -> None:
-        """Add new ids up to the first end id; complete the row, or let a full context slide."""
+        """Add new ids up to the first end id, or none; complete the row, or let a full context slide."""
         for token in ids:
             row.history.append(token)
             row.chosen.append(token)
@@ -106,7 +108,7 @@ class Generation:
                 row.is_complete = True
                 return
         is_full = row.n_context > self.settings.max_len
-        row.is_complete = row.n_left == 0 or (is_full and not self.settings.slide)
+        row.is_complete = not ids or row.n_left == 0 or (is_full and not self.settings.slide)
         if is_full:
             row.begin = len(row.history) - max(1, self.settings.max_len // 2)
 

@@ -10,7 +10,8 @@ import torch
 
 from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError, require_integer
-from glassformer.inference.sampling import all_ends
+from glassformer.inference.constraints import Past, require_end
+from glassformer.inference.sampling import Sampler, all_ends
 from glassformer.seeds import Stream, rng
 
 
@@ -18,7 +19,8 @@ from glassformer.seeds import Stream, rng
 class Settings:
     """Settings of a generation.
 
-    Raises `UserError` for several samples at temperature 0, and for a `batch_size` below 1.
+    Raises `UserError` for several samples at temperature 0, for a `batch_size` below 1, and for a minimum of new tokens
+    above the maximum.
     """
 
     sampling: GenerationConfig
@@ -39,6 +41,7 @@ class Settings:
     device: torch.device | str = "cpu"
 
     def __post_init__(self) -> None:
+        require_end(self.sampling)
         if len(self.samples) > 1 and self.sampling.temperature == 0:
             raise UserError(
                 f"n is {len(self.samples)} and temperature is 0: all samples would be equal; set a temperature above "
@@ -52,6 +55,11 @@ class Settings:
         """All ids that end a row."""
         return all_ends(self.end_ids, self.sampling)
 
+    @property
+    def sampler(self) -> Sampler:
+        """A new sampler with these settings."""
+        return Sampler(self.sampling, self.suppress_ids, self.device, self.ends)
+
 
 @dataclass(eq=False)
 class Row:
@@ -62,6 +70,8 @@ class Row:
     """Index of the prompt."""
     history: list[int]
     """Ids of the prompt, then new ids."""
+    n_prompt: int
+    """Number of ids of the prompt."""
     longest: int
     """Maximum length of `history`."""
     begin: int
@@ -83,6 +93,11 @@ class Row:
         return len(self.history) - self.begin
 
     @property
+    def past(self) -> Past:
+        """The ids before the next one, also those that have left the context."""
+        return Past(self.history, self.n_prompt)
+
+    @property
     def n_left(self) -> int:
         """Number of ids that may follow."""
         return self.longest - len(self.history)
@@ -98,7 +113,14 @@ def rows_of(
         drawn = number if settings.differ else sample
         longest, begin = len(ids) + sampling.max_new_tokens, max(0, len(ids) - settings.max_len)
         yield Row(
-            number, prompt, list(ids), longest, begin, rng(sampling.seed, Stream.SAMPLES, drawn), of_prompts[prompt]
+            number,
+            prompt,
+            list(ids),
+            len(ids),
+            longest,
+            begin,
+            rng(sampling.seed, Stream.SAMPLES, drawn),
+            of_prompts[prompt],
         )
 
 

@@ -1,16 +1,17 @@
 """Sampling rules: pure functions of logits (B, V), where -inf excludes a token; and log-probabilities.
 
-`Sampler` applies the rules of a generation.
+`Sampler` applies the rules of a generation: those that depend on earlier ids first (`constraints`).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.inference.constraints import Constraints, Past
 
 
 def all_ends(end_ids: Iterable[int], config: GenerationConfig | BeamConfig) -> frozenset[int]:
@@ -57,25 +58,11 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
     return logits.masked_fill(logits < floor, -math.inf)
 
 
-def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Divide positive logits of tokens in `seen` by the penalty, and multiply negative ones (Keskar 2019, 4.1).
-
-    `seen` (B, V) bool.
-
-    >>> penalise_repetition(torch.tensor([[2.0, -2.0, 1.0]]), torch.tensor([[True, True, False]]), 2.0)
-    tensor([[ 1., -4.,  1.]])
-    """
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-
-
-def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None = None) -> Tensor:
-    """Apply every rule of a configuration in the order penalty, temperature, top-k, top-p, min-p.
+def shape_logits(logits: Tensor, config: GenerationConfig) -> Tensor:
+    """Apply the rules of one draw in the order temperature, top-k, top-p, min-p.
 
     At temperature 0 the logits are not divided: the caller takes the largest one (`choose`).
     """
-    logits = logits.float()
-    if seen is not None and config.repetition_penalty != 1:
-        logits = penalise_repetition(logits, seen, config.repetition_penalty)
     if config.temperature == 0:
         return logits
     if config.temperature < 1e-4:  # a division might overflow: keep only the largest
@@ -91,33 +78,45 @@ def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None =
 class Sampler:
     """The rules by which a generation chooses ids."""
 
-    def __init__(self, config: GenerationConfig, suppress_ids: Sequence[int], device: torch.device | str) -> None:
+    def __init__(
+        self,
+        config: GenerationConfig,
+        suppress_ids: Sequence[int],
+        device: torch.device | str,
+        ends: Collection[int] = (),
+    ) -> None:
         self.config, self.device = config, device
         self.is_greedy = config.temperature == 0
-        self._suppressed = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
+        self.constraints = Constraints(config, suppress_ids, ends, device)
 
-    def shape(self, logits: Tensor, histories: Sequence[Sequence[int]]) -> Tensor:
-        """Apply all rules to the logits (N, V) of the ids that follow `histories`.
+    def shape(self, logits: Tensor, pasts: Sequence[Past]) -> Tensor:
+        """Apply all rules to the logits (N, V) of the ids that follow `pasts`.
 
         The result is on the CPU, because not every device has the double precision that sampling needs.
         """
-        logits = logits.to(self.device)
-        seen = None
-        if self.config.repetition_penalty != 1:
-            seen = torch.zeros_like(logits, dtype=torch.bool)
-            for row, history in enumerate(histories):
-                seen[row, torch.tensor(history, device=logits.device)] = True
-        logits = logits.float()
-        if len(self._suppressed):
-            logits = logits.index_fill(-1, self._suppressed, -math.inf)
-        return shape_logits(logits, self.config, seen).cpu()
+        scores = logits.to(self.device, torch.float32, copy=True)
+        scores = self.constraints.exclude_(self.constraints.penalised(scores, pasts), pasts)
+        return shape_logits(scores, self.config).cpu()
 
-    def choose(self, shaped: Tensor, generators: Sequence[np.random.Generator]) -> list[int]:
-        """Choose an id for each row of shaped logits (N, V): the most probable, or one drawn by its generator."""
-        if self.is_greedy:
-            return choose(shaped, None).tolist()
-        uniform = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
-        return choose(shaped, uniform).tolist()
+    def impossible(self, shaped: Tensor) -> list[int]:
+        """Return the rows of shaped logits (N, V) after which no id is allowed."""
+        if not self.constraints.may_exclude_all:
+            return []
+        rows: list[int] = (shaped.amax(dim=1) == -math.inf).nonzero()[:, 0].tolist()
+        return rows
+
+    def choose(self, shaped: Tensor, generators: Sequence[np.random.Generator]) -> list[int | None]:
+        """Choose an id for each row of shaped logits (N, V): the most probable, or one drawn by its generator.
+
+        It is None if no id is allowed.
+        """
+        uniform = None
+        if not self.is_greedy:
+            uniform = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
+        chosen: list[int | None] = [*choose(shaped, uniform).tolist()]
+        for row in self.impossible(shaped):
+            chosen[row] = None
+        return chosen
 
 
 def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:

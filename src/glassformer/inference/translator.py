@@ -20,7 +20,7 @@ from glassformer.tokenization.tokenizer import Tokenizers
 
 @dataclass(frozen=True)
 class Translation:
-    """A target text from beam search."""
+    """A text from beam search: the target of a source, or the continuation of a prompt."""
 
     text: str
     hypothesis: Hypothesis

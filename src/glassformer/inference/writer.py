@@ -3,19 +3,21 @@
 import itertools
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
-from glassformer.config.run import GenerationConfig
+from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig
 from glassformer.errors import Log, UserError, warn
+from glassformer.inference.beam import Search, continue_prompts
 from glassformer.inference.contexts import Reader
 from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup, Vocabulary, check_draft
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import Score, text_scores
 from glassformer.inference.text import EncodedPrompt, RowText, causal_frame, check_ids, end_ids_of, never_written
+from glassformer.inference.translator import Translation
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -101,19 +103,22 @@ class Writer:
     ) -> Iterator[tuple[int, str]]:
         """Yield the number and the new text of each row when the row has ended; the texts are those of `stream`."""
         live: dict[int, tuple[RowText, list[str]]] = {}
+        empty = set(range(len(prompts) * len(settings.samples)))  # rows without an id
         generation = self._generation(prompts, settings, drafter)
         for step in itertools.chain(generation, ({},)):
             for number in [number for number in live if number not in step]:
                 row, pieces = live.pop(number)
                 yield number, "".join([*pieces, row.flush()])
             for number, token in step.items():
-                if number not in live:
+                if number in empty:
+                    empty.remove(number)
                     prompt = prompts[number // len(settings.samples)]
                     live[number] = RowText(self.tokenizer, prompt, settings), []
                 row, pieces = live[number]
                 pieces.append(row.push(token))
                 if row.is_stopped:
                     generation.end(number)
+        yield from ((number, "") for number in sorted(empty))
 
     def _generation(
         self,
@@ -125,6 +130,36 @@ class Writer:
         ids = [prompt.ids for prompt in prompts]
         check_ids(ids, min(self.tokenizer.vocab_size, self.network.config.vocab_size))
         return Generation(self.network, ids, settings, drafter=drafter, reader=reader)
+
+    def continued(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        sampling: GenerationConfig,
+        config: BeamConfig,
+        n: int = 1,
+        batch_size: int = GENERATION_BATCH,
+    ) -> Iterator[list[Translation]]:
+        """Yield the `n` best continuations of each prompt by beam search, best first.
+
+        A text ends before a stop text of `sampling`. At most `batch_size` rows (prompts × beam) are searched at a time,
+        or one prompt.
+        """
+        settings = self.settings(sampling)
+        ends = tuple(sorted(settings.ends))
+        search = Search(replace(config, end_ids=ends), None, None, self.max_len, n, settings.suppress_ids)
+        size = max(1, batch_size // config.beam)
+        for begin in range(0, len(prompts), size):
+            batch = prompts[begin : begin + size]
+            ids = [prompt.ids for prompt in batch]
+            check_ids(ids, min(self.tokenizer.vocab_size, self.network.config.vocab_size))
+            found = continue_prompts(self.network, ids, search, self.device)
+            for prompt, hypotheses in zip(batch, found, strict=True):
+                yield [Translation(self._text(prompt, h.ids, settings), h) for h in hypotheses]
+
+    def _text(self, prompt: EncodedPrompt, ids: Sequence[int], settings: Settings) -> str:
+        text = RowText(self.tokenizer, prompt, settings)
+        pieces = [text.push(token) for token in ids]
+        return "".join([*pieces, text.flush()])
 
     def drafter(
         self, sampling: GenerationConfig, draft: "Writer | None" = None, counts: DraftCounts | None = None
@@ -147,6 +182,25 @@ class Writer:
         if not self.before and texts and (targets is None or not all(texts)):
             log(self.no_start)
         return text_scores(self.network, self.tokenizer, texts, targets, start=self.before, device=self.device)
+
+
+def beam_settings(defaults: GenerationConfig, settings: Mapping[str, Any]) -> tuple[GenerationConfig, BeamConfig]:
+    """Return the settings of a beam search of a language model, and those of its texts, with `settings` replaced.
+
+    What both searches and samples have is by default that of the model. Raises `UserError` for settings of samples.
+
+    >>> _, config = beam_settings(GenerationConfig(temperature=0.5, max_new_tokens=9), {"beam": 2, "stop": "."})
+    >>> config.beam, config.max_new_tokens
+    (2, 9)
+    """
+    of_beams, of_samples = ({field.name for field in fields(cls)} for cls in (BeamConfig, GenerationConfig))
+    both = of_beams & of_samples - {"prompt_lookup", "draft_tokens"}
+    for name in sorted(settings.keys() & (of_samples | {"sample", "slide", "draft", "counts"}) - both - {"stop"}):
+        raise UserError(f"{name} is for samples, and beam asks for a search: leave one out")
+    given = {name: value for name, value in settings.items() if name in both or name == "stop"}
+    texts = with_settings(defaults, given)
+    shared = {name: getattr(texts, name) for name in both}
+    return texts, BeamConfig(**shared | {name: value for name, value in settings.items() if name != "stop"})
 
 
 def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:

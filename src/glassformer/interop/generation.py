@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal
 
-from glassformer.config.run import SHAPES_LOGITS, BeamConfig, GenerationConfig
+from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, BeamConfig, GenerationConfig
 from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import Log, UserError, shown
@@ -56,12 +56,14 @@ def read_generation(
     # Settings with a counterpart, and the others
     if config.is_encoder_decoder:
         settings = _read_beam(defaults, config, where)
-        others = NEUTRAL.keys() - BEAM.keys() - {"max_length"}
+        others = NEUTRAL.keys() - BEAM.keys() - {"max_length", "min_length"}
     else:
         settings = _read_sampling(defaults)
         others = NEUTRAL.keys() - settings.keys()
         if defaults.get("max_length") == config.max_len:
             others = others - {"max_length"}
+    settings |= {key: defaults[key] for key in CONSTRAINTS if key in defaults}
+    others = others - set(CONSTRAINTS)
     if LOOKUP in defaults and defaults.get("num_beams", 1) == 1:
         settings["prompt_lookup"] = defaults.pop(LOOKUP)
     # Suppressed ids that glassformer never writes either
@@ -90,6 +92,9 @@ def read_generation(
 def _read_beam(defaults: Mapping[str, Any], config: TransformerConfig, where: str) -> dict[str, Any]:
     settings: dict[str, Any] = {"max_new_tokens": _new_tokens(defaults, config.max_len)}
     settings |= {ours: defaults[theirs] for theirs, ours in BEAM.items() if theirs in defaults}
+    shortest = defaults.get("min_length", 0)  # with the start token; `min_new_tokens` replaces it
+    if type(shortest) is int and shortest > 1:
+        settings["min_new_tokens"] = min(shortest - 1, settings["max_new_tokens"])
     stopping = defaults.get("early_stopping", False)  # the default of transformers
     if not (isinstance(stopping, str | bool) and stopping in STOPPING):
         raise UserError(f"{where}: early_stopping: expected true, false or never, got {shown(str(stopping))}")
@@ -140,6 +145,9 @@ def write_generation(
     context. A `max_new_tokens` in the file would override the `max_length` of a caller, and generate beyond the
     context. A decoder has no length in the file, because transformers would warn at every `max_new_tokens` of a call.
 
+    The shortest length is `min_length` with the start token, or `min_new_tokens` for a decoder. A coverage penalty has
+    no counterpart and is left out.
+
     The beam search of transformers equals glassformer's, with the same rule of `early_stopping` and division by
     length^penalty. "shrink" is written as "never", and Wu's penalty (`gnmt`) as the penalty 1: the nearest ones.
     """
@@ -148,10 +156,18 @@ def write_generation(
         settings["eos_token_id"] = [end for end in (config.eos_id, *generation.end_ids) if end is not None]
     if isinstance(generation, BeamConfig):
         return settings | _written_beam(config, generation, tokenizer)
+    settings |= _written_constraints(generation)
     settings |= _never(config, tokenizer, generation.end_ids)
     if generation.temperature == 0:
         return settings | {"do_sample": False}
     return settings | {"do_sample": True} | {key: getattr(generation, key) for key in SHAPES_LOGITS}
+
+
+def _written_constraints(generation: GenerationConfig | BeamConfig) -> dict[str, Any]:
+    """Return the rules that are on."""
+    off = type(generation)()
+    values = {key: getattr(generation, key) for key in CONSTRAINTS}
+    return {key: value for key, value in values.items() if value != getattr(off, key)}
 
 
 def _written_beam(config: TransformerConfig, generation: BeamConfig, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -159,6 +175,9 @@ def _written_beam(config: TransformerConfig, generation: BeamConfig, tokenizer: 
     of_languages = [tokenizer.vocab[token] for token in languages(tokenizer)]  # a caller may force another one
     written = {*before, *of_languages, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
     settings = _never(config, tokenizer, written)
+    settings |= _written_constraints(generation)
+    if shortest := settings.pop("min_new_tokens", 0):
+        settings["min_length"] = shortest + 1
     settings |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
     if len(before) == 1:  # BART's `<s>`
         settings["forced_bos_token_id"] = before[0]

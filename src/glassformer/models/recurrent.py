@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.models.heads import TokenLogits
 from glassformer.models.recurrent_stacks import Bridge, Encoding, RecurrentDecoder, RecurrentEncoder, RecurrentState
-from glassformer.nn.attention import Tap, scoped
+from glassformer.nn.attention import Probe, Tap, scoped
 
 
 class RecurrentModel(nn.Module):
@@ -92,6 +92,14 @@ class RecurrentModel(nn.Module):
         """Return logits (B, T, V) for T more tokens per row (prefill, or T = 1) and the new state."""
         hidden, state = self.decoder(token_ids, state, attention_mask, scoped(tap, "decoder"))
         return self.head(hidden, attention_mask), state
+
+    def step_attending(
+        self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState, Tensor | None]:
+        """Read as `step` does; also return the weights (B, T, S) to the source; None for a model without attention."""
+        probe = Probe("decoder.cross_attn.weights", [])
+        logits, state = self.step(token_ids, state, attention_mask, probe)
+        return logits, state, torch.cat(probe.found, dim=2)[:, 0] if probe.found else None
 
     def read_at(
         self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None, at: Tensor

@@ -10,7 +10,7 @@ from glassformer.models.blocks import Block
 from glassformer.models.heads import SequenceVector
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.state import TransformerState
-from glassformer.nn.attention import Attention, Tap, scoped
+from glassformer.nn.attention import Attention, Probe, Tap, scoped
 from glassformer.nn.kv_cache import cache_dtype
 
 
@@ -143,6 +143,21 @@ class Transformer(nn.Module):
         assert self.decoder is not None
         hidden, state = self.decoder.step(token_ids, state, attention_mask, scoped(tap, "decoder"))
         return self.head(hidden, attention_mask), state
+
+    def step_attending(
+        self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None
+    ) -> tuple[Tensor, TransformerState, Tensor | None]:
+        """Read as `step` does; also return the last block's weights (B, T, S) to the source, their mean over heads.
+
+        They are None for a model without attention to a source. Only this attention runs the readable formulas.
+        """
+        assert self.decoder is not None
+        probe = Probe(f"decoder.blocks.{len(self.decoder.blocks) - 1}.cross_attn.weights", [])
+        logits, state = self.step(token_ids, state, attention_mask, probe)
+        if not probe.found:
+            return logits, state, None
+        weights = probe.found[0].mean(dim=1)  # (B, T, S), or (groups, width, S) of branched rows
+        return logits, state, weights if state.branches is None else state.branches.unfold(weights)
 
     def read_at(
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None, at: Tensor

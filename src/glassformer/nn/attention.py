@@ -30,6 +30,23 @@ class Tap(Protocol):
         """Return the tap of a part; `None` if it receives no tensor of the part, which then uses the fused kernel."""
 
 
+@dataclass(frozen=True)
+class Probe:
+    """Tap that collects one tensor, by its name; all other parts use the fused kernel."""
+
+    name: str
+    found: list[Tensor]
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        if name == self.name:
+            self.found.append(x)
+        return x
+
+    def scope(self, name: str) -> "Probe | None":
+        rest = self.name.removeprefix(f"{name}.")
+        return None if rest == self.name else Probe(rest, self.found)
+
+
 def scoped(tap: Tap | None, name: str) -> Tap | None:
     """Return the tap of a submodule; `None` for no tap."""
     return None if tap is None else tap.scope(name)

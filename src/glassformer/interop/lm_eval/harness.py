@@ -15,13 +15,13 @@ from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from glassformer import api
-from glassformer.config.run import SHAPES_LOGITS, GenerationConfig
+from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inference import score
 from glassformer.inference.contexts import Ids
 
 ARGUMENTS = ("path", "step", "device", "batch_size", "max_batch_size", "prefix_token_id")
-SAMPLING = (*SHAPES_LOGITS, "seed")
+SAMPLING = (*SHAPES_LOGITS, *CONSTRAINTS, "seed")
 """Sampling settings that a task may define, besides its stop strings."""
 
 MAX_NEW_TOKENS = 256

@@ -1,0 +1,125 @@
+"""Rules over the scores of the next id by the ids before it: the same for sampling, greedy generation and beams.
+
+They apply in the order of transformers (`GenerationMixin._get_logits_processor`): the repetition penalty, repeated
+n-grams, the minimum length. Temperature, top-k, top-p and min-p follow (`sampling`). As in transformers, the ids before
+the next one are the prompt and the new ids of a language model, and those of the decoder of an encoder-decoder.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.errors import UserError
+
+
+class Past(NamedTuple):
+    """The ids before the next one."""
+
+    ids: Sequence[int]
+    """The prompt, or the start id of a decoder, then the new ids."""
+    n_prompt: int
+    """Number of ids that are not new."""
+
+
+def require_end(config: GenerationConfig | BeamConfig) -> None:
+    """Raise `UserError` for a minimum of new tokens above the maximum."""
+    if config.min_new_tokens > config.max_new_tokens:
+        raise UserError(
+            f"min_new_tokens is {config.min_new_tokens} and max_new_tokens is {config.max_new_tokens}: lower the "
+            "first, or raise the second"
+        )
+
+
+def penalise_repetition(scores: Tensor, penalty: float) -> Tensor:
+    """Divide positive scores of earlier tokens by the penalty, and multiply negative ones (Keskar 2019, section 4.1).
+
+    >>> penalise_repetition(torch.tensor([2.0, -2.0]), 2.0)
+    tensor([ 1., -4.])
+    """
+    return torch.where(scores > 0, scores / penalty, scores * penalty)
+
+
+def repeating_ids(ids: Sequence[int], size: int) -> list[int]:
+    """Return the ids that would complete an n-gram of `size` ids that `ids` contains (Paulus 2018, section 2.5).
+
+    The search for earlier occurrences of the last id is `Sequence.index`, so that the cost is O(len(ids)).
+
+    >>> repeating_ids([1, 2, 3, 1, 2, 4, 1, 2], 3), repeating_ids([7, 8], 1)
+    ([3, 4], [7, 8])
+    """
+    n_before, last = size - 1, len(ids) - 1
+    if not n_before:
+        return list(ids)
+    found, before, at = list[int](), ids[-n_before:], n_before - 1
+    with suppress(ValueError):  # no later occurrence
+        while True:
+            at = ids.index(ids[-1], at, last) + 1
+            if ids[at - n_before : at] == before:
+                found.append(ids[at])
+    return found
+
+
+class Constraints:
+    """The rules of a generation or a search."""
+
+    def __init__(
+        self,
+        config: GenerationConfig | BeamConfig,
+        suppress_ids: Sequence[int],
+        ends: Collection[int],
+        device: torch.device | str,
+    ) -> None:
+        """Set the settings, the ids that are never chosen, and those that end a row."""
+        self.penalty, self.size, self.min_new = (
+            config.repetition_penalty,
+            config.no_repeat_ngram_size,
+            config.min_new_tokens,
+        )
+        self.ends = tuple(ends)
+        self._suppressed = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
+
+    @property
+    def may_exclude_all(self) -> bool:
+        """True if a row may have no id left, because what is excluded depends on its past."""
+        return self.size > 0 or self.min_new > 0
+
+    @property
+    def read_past(self) -> bool:
+        """True if a rule depends on the ids before; otherwise pasts may be missing."""
+        return self.penalty != 1 or self.may_exclude_all
+
+    def penalised(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
+        """Apply the repetition penalty to scores (N, V) after each past."""
+        if self.penalty == 1:
+            return scores
+        seen = _places([set(past.ids) for past in pasts], scores)
+        return scores.index_put(seen, penalise_repetition(scores[seen], self.penalty))
+
+    def exclude_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
+        """Set the scores (N, V) of ids that may not follow each past to -inf, in place; return them."""
+        if len(self._suppressed):
+            scores.index_fill_(-1, self._suppressed, -math.inf)
+        if self.may_exclude_all:
+            scores[_places([self._excluded(past) for past in pasts], scores)] = -math.inf
+        return scores
+
+    def _excluded(self, past: Past) -> list[int]:
+        excluded = repeating_ids(past.ids, self.size) if self.size else []
+        if len(past.ids) - past.n_prompt < self.min_new:
+            excluded += self.ends
+        return excluded
+
+
+def _places(ids: Sequence[Collection[int]], scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows and columns of scores (N, V) in which row i has the `ids[i]`; ids beyond V have no place."""
+    inside = [[token for token in of_row if 0 <= token < scores.shape[1]] for of_row in ids]
+    rows = torch.arange(len(inside)).repeat_interleave(
+        torch.tensor([len(of_row) for of_row in inside], dtype=torch.long)
+    )
+    columns = torch.tensor([token for of_row in inside for token in of_row], dtype=torch.long)
+    return rows.to(scores.device), columns.to(scores.device)
