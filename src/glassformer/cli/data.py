@@ -49,11 +49,11 @@ def report(
         text_files,
         valid_paths=[*filter(None, [data.valid_path])],
         valid_fraction=data.valid_fraction,
-        text_field=data.text_field,
+        data=data,
     )
     if known is None:  # byte-level, trained on all of the text, with the default size for its length
-        n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=data.text_field))
-        texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
+        n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, data))
+        texts = (piece.text for piece in read_pieces(text_files, data))
         with reporting() as reporter, reporter.phase("training a tokenizer") as progress:
             known = Tokenizer.train(texts, vocab_size=vocab_size_for(n_bytes), progress=progress)
     text_report = data_report(corpus, known)
