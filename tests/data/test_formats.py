@@ -89,7 +89,22 @@ FORMATS: dict[str, Callable[[Rows], bytes]] = {
     "packed.csv.gz": lambda rows: gzip.compress(quoted(rows, ";")),
 }
 WORDS = st.sampled_from(
-    ["the", "dog,", '"Go!"', 'said "no"', "a;b", "x\ty", "one\ntwo", "Straße", "日本語", "🙂", "'", "|", "#", "\u2028"]
+    [
+        "the",
+        "dog,",
+        '"Go!"',
+        'said "no"',
+        "a;b",
+        "x\ty",
+        "one\ntwo",
+        "Straße",
+        "日本語",
+        "🙂",
+        "'",
+        "|",
+        "#",
+        "a\u2028b",
+    ]
 )
 CELLS = st.lists(WORDS, min_size=1, max_size=4).map(" ".join)
 ROWS = st.lists(st.tuples(CELLS, CELLS), min_size=3, max_size=12)
@@ -108,7 +123,9 @@ def test_the_same_pairs_are_read_in_every_format(name: str, rows: Rows, tmp_path
     assert isinstance(data, PairData) and PairCorpus(data).whole() == expected
 
 
-RAW_WORDS = st.sampled_from(["the", "dog,", '"Go!', 'no"', "a;b", '"', '""', "Straße", "日本語", "5'", '6"', "\u2028"])
+RAW_WORDS = st.sampled_from(
+    ["the", "dog,", '"Go!', 'no"', "a;b", '"', '""', "Straße", "日本語", "5'", '6"', "a\u2028b"]
+)
 RAW_CELLS = st.lists(RAW_WORDS, min_size=1, max_size=4).map(" ".join)
 
 

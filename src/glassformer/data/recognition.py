@@ -43,7 +43,7 @@ LABEL_CHARACTERS = 40
 FEW_LABELS = 10
 """A column has few values if they are at most a tenth of the rows, or at most this many and a third of the rows."""
 MIN_ALIKE = 5
-"""A third column is not read if all of its values begin with the same characters, at least this many."""
+"""A column after the second is not read if all of its values begin with the same characters, at least this many."""
 MANY = 0.6
 """Two columns are pairs if in both at least this fraction of the values is different."""
 
@@ -392,13 +392,13 @@ def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> Sample:
     columns = columns_of(iter([line_1, *body]))
     if len(header) == 2:
         return Sample(columns, header)
-    # Further columns: a column whose values begin alike, such as a licence, is not read
-    alike = {name: _common_beginning(columns[name][1:]) for name in numbers}
-    read = [name for name in numbers if len(alike[name]) < MIN_ALIKE]
-    if len(read) == 2 and all(line_1[name].startswith(alike[name]) for name in numbers if name not in read):
+    # Further columns: if the values of each begin alike, such as licences, the first two columns are read
+    alike = {name: _common_beginning(columns[name][1:]) for name in numbers[2:]}
+    read = numbers[:2] if all(len(beginning) >= MIN_ALIKE for beginning in alike.values()) else numbers
+    is_data = read != numbers and all(line_1[name].startswith(beginning) for name, beginning in alike.items())
+    if is_data or len(set(header)) < len(header):
         return Sample({name: columns[name] for name in read})
-    names = dict(zip(numbers, header, strict=True))
-    return Sample({names[name]: columns[name][1:] for name in (read if len(read) == 2 else numbers)})
+    return Sample({line_1[name]: columns[name][1:] for name in read})
 
 
 def _common_beginning(texts: Sequence[str]) -> str:
