@@ -90,6 +90,7 @@ class TextData:
     """Plain text: its files, and how documents become rows of tokens."""
 
     kind: ClassVar[str] = "text"
+    section: ClassVar[str] = "data."
     is_default_kind: ClassVar[bool] = True
     path: str | None = setting(
         None, "a text, json, jsonl or parquet file, a folder of txt, md and jsonl files, a pattern, or builtin:NAME"

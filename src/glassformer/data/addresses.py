@@ -168,6 +168,7 @@ def joined(sources: Sequence[str]) -> str:
     >>> joined(["notes/*.txt", "notes/b/*.md"]), joined(["a", "/b"])[:1]
     ('notes/{*.txt,b/*.md}', '/')
     """
+    sources = [part for source in sources for part in (expanded(source) if is_pattern(source) else [source])]
     if unusable := next((source for source in sources if set("{},") & set(source)), None):
         raise UserError(f"{unusable} has a comma or a brace in its name: give one pattern or folder for all texts")
     if any(os.path.isabs(source) for source in sources):

@@ -32,8 +32,8 @@ Paths = Sequence[str | Path]
 PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place after it
 MAX_PIECE_CHARACTERS = 1 << 20
 MAX_FRONT_MATTER = 1 << 16
-NAMED_FAULTS = 240
-"""Maximum number of characters of the names of bad files in an error."""
+NAMED_FAULTS = 200
+"""Maximum number of characters of the names of bad files, and of their folder, in an error."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,14 @@ class Counts:
 def _named(found: Sequence[addresses.Found]) -> str:
     """Return the names of files relative to their common folder, as many as fit."""
     common = os.path.commonpath([file.path.parent for file in found])
+    place = common if len(common) < NAMED_FAULTS / 2 else f"…{common[-NAMED_FAULTS // 2 :]}"
     names: list[str] = []
     for file in found:
         name = os.path.relpath(file.path, common)
-        if sum(map(len, names)) + len(name) > NAMED_FAULTS:
-            return f"{', '.join(names)} and {len(found) - len(names):,} more in {common}"
+        if names and sum(len(name) + 2 for name in (*names, name, place)) > NAMED_FAULTS:
+            return f"{', '.join(names)} and {len(found) - len(names):,} more in {place}"
         names.append(name)
-    return f"{', '.join(names)} in {common}"
+    return f"{', '.join(names)} in {place}"
 
 
 @dataclass(frozen=True)
