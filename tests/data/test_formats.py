@@ -18,6 +18,7 @@ from glassformer.data import tables
 from glassformer.data.first_look import require_readable
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise
+from glassformer.data.text_files import text_lines
 from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
 
@@ -185,6 +186,17 @@ def test_labels_between_tabs_are_recognised_in_a_text_file(tmp_path: Path) -> No
     assert recognise(str(path), "text").data == TextData(path=str(path))
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.csv"])
+def test_preferences_name_their_objective(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    rows = [{"prompt": f"p {i}", "chosen": "good", "rejected": f"bad {i}"} for i in range(9)]
+    table = "prompt,chosen,rejected\n" + "".join(",".join(row.values()) + "\n" for row in rows)
+    path.write_text(table if name == "a.csv" else "".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r'has preferences \(columns chosen and rejected\).* "preference" in') as caught:
+        recognise(str(path))
+    assert len(str(caught.value)) <= 400
+
+
 PROSE = {
     "book.txt": "\n".join(SENTENCES),
     "Makefile": "all: a b\n\tcc -o a b\n\nclean:\n\trm -f a\tb\n",
@@ -256,7 +268,7 @@ def test_a_large_table_is_never_in_memory_as_a_whole(tmp_path: Path, monkeypatch
     monkeypatch.setattr("glassformer.data.text_files.BLOCK_BYTES", 1 << 10)
     path, n_lines = tmp_path / "p.csv", 0
     path.write_bytes(quoted(PAIRS * 100, ","))
-    lines = tables.text_lines
+    lines = text_lines
 
     def counted(*arguments: object) -> object:
         nonlocal n_lines

@@ -119,6 +119,8 @@ def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Re
             return Recognised(TextData(path=address, format="text"))
         if kind is not None or form != "auto" or given.keys() & set(FIELDS):
             raise
+        if layout != "table":
+            raise UserError(f"{error}; --kind text reads it as plain text") from error
         return Recognised(TextData(path=address, format="text"), f"{shape}, read as plain text: {error}")
     data = found.data
     if isinstance(data, TextData):

@@ -95,7 +95,7 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     split, the report covers the whole text, with the reason as a note.
     """
     # The split
-    notes = [*_changes(corpus)]
+    notes = [*_changes(corpus), *(file.fault for scan in corpus.scans for file in scan.counts.bad_files)]
     several = corpus.scans[0].n_documents > 1
     streams: dict[str, Iterator[Piece]]
     try:

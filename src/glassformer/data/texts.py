@@ -189,20 +189,23 @@ def find_sources(paths: Paths, data: TextData | None = None, counts: Counts | No
     opened; with `data.on_bad = skip`, these and all files that are not text are left out and counted.
     """
     data, counts = data or TextData(), counts or Counts()
-    sources: list[TextSource] = []
-    for path in paths:
-        address = str(path)
+    places: list[list[addresses.Found] | str] = []
+    for address in map(str, paths):
         if address.startswith(builtin.PREFIX):
             builtin.find(address, "text")
-        if addresses.is_file(address):
-            found = addresses.find_files(files.as_path(path, "path"), counts.other_files)
-            sources += [TextSource(str(file.path), file.path, data) for file in _usable(found, data, counts)]
+        is_file = addresses.is_file(address)
+        places.append(addresses.find_files(files.as_path(address, "path"), counts.other_files) if is_file else address)
+    usable = set(_usable([file for place in places if not isinstance(place, str) for file in place], data, counts))
+    sources: list[TextSource] = []
+    for place in places:
+        if isinstance(place, str):
+            sources.append(TextSource(place, None, data))
         else:
-            sources.append(TextSource(address, None, data))
+            sources += [TextSource(str(file.path), file.path, data) for file in place if file.path in usable]
     return sources
 
 
-def _usable(found: Sequence[addresses.Found], data: TextData, counts: Counts) -> Iterator[addresses.Found]:
+def _usable(found: Sequence[addresses.Found], data: TextData, counts: Counts) -> Iterator[Path]:
     """Yield the files that are read."""
     if len(found) == 1 and not found[0].fault and not found[0].path.stat().st_size:
         raise UserError(f"{found[0].path} is empty; use a file with text")
@@ -210,7 +213,7 @@ def _usable(found: Sequence[addresses.Found], data: TextData, counts: Counts) ->
     if not skips and any(file.fault for file in found):
         raise _bad_files(found, data)
     checked = [_checked(file, data) for file in found] if skips else found
-    if all(file.fault for file in checked):
+    if found and all(file.fault for file in checked):
         raise _bad_files(checked, data)
     for file in checked:
         if file.fault:
@@ -218,7 +221,7 @@ def _usable(found: Sequence[addresses.Found], data: TextData, counts: Counts) ->
             continue
         if len(data.encoding) > 1 and suffix_of(file.path) != ".parquet":
             counts.encodings[encoding_used(file.path, data.encoding)] += 1
-        yield file
+        yield file.path
 
 
 def _checked(file: addresses.Found, data: TextData) -> addresses.Found:
