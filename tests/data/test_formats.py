@@ -158,7 +158,7 @@ PAIRS = [(sentence, sentence[::-1]) for sentence in SENTENCES]
         ("a.csv", quoted(PAIRS, ","), ""),
     ],
 )
-def test_a_note_says_how_an_unusual_table_is_read(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_note_names_how_an_unusual_table_is_read(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     notes = [note for note in PairCorpus(PairData(path=str(path))).news() if "held" not in note]

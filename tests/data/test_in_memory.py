@@ -117,7 +117,7 @@ VALUES = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(values=st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=4))
 def test_arrays_of_any_depth_are_read_as_lists(values: list[Any]) -> None:
-    """What `read_parquet` returns: arrays of objects, in which lists are arrays again."""
+    """Arrays of objects, in which lists are arrays again, are what `read_parquet` returns."""
 
     def packed(value: Any) -> Any:
         if isinstance(value, dict):

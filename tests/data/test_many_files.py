@@ -137,7 +137,7 @@ def test_braces_and_several_patterns_name_the_same_files(
         run_for(["a/x.txt", "a", "a/t.tsv"])
     with pytest.raises(UserError, match="has a comma or a brace in its name"):
         run_for(["a", "b,c"])
-    with pytest.raises(UserError, match=r"stand for more than 4,096 patterns"):
+    with pytest.raises(UserError, match=r"mean more than 4,096 patterns"):
         expanded("{a,b}" * 13 + "".join(f"{{{i},x}}" for i in range(13)))
     assert joined(["a/b", "a/c/d"]) == "a/{b,c/d}"
 

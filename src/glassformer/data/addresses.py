@@ -33,7 +33,7 @@ FOLDER_SUFFIXES = ((".txt", ".md", ".jsonl"), (".parquet",))
 _WILDCARD = frozenset("*?[")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 MAX_PATTERNS = 4096
-"""Maximum number of patterns that the braces of one stand for."""
+"""Maximum number of patterns that the braces of one may give."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def source_of(address: str) -> Source | None:
 
 
 def reads_content(address: str) -> bool:
-    """Return True for a file of text, whose content says how its records are written."""
+    """Return True for a file of text, whose content decides the format of its records."""
     return is_single_file(address) and (source_of(address) or BY_CONTENT).read is formats.read
 
 
@@ -148,7 +148,7 @@ def is_pattern(path: str | Path) -> bool:
 
 
 def expanded(pattern: str) -> list[str]:
-    """Return the patterns that the braces of a pattern stand for.
+    """Return the patterns that the braces of a pattern mean.
 
     >>> expanded("notes/*.{txt,md}"), expanded("{a,b}/{c,d}")
     (['notes/*.txt', 'notes/*.md'], ['a/c', 'a/d', 'b/c', 'b/d'])
@@ -158,7 +158,7 @@ def expanded(pattern: str) -> list[str]:
         inside = match.group()
         found = [one.replace(inside, part, 1) for one in found for part in match.group(1).split(",")]
         if len(found) > MAX_PATTERNS:
-            raise UserError(f"the braces of {pattern:.60} stand for more than {MAX_PATTERNS:,} patterns: use fewer")
+            raise UserError(f"the braces of {pattern:.60} mean more than {MAX_PATTERNS:,} patterns: use fewer")
     return found
 
 
@@ -203,7 +203,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class Found(NamedTuple):
-    """A file that a place means; `fault` says why it is not opened, or is empty."""
+    """A file that a place means; `fault` is the reason why it cannot be opened, or empty."""
 
     path: Path
     fault: str = ""

@@ -31,7 +31,7 @@ def lines(text: str) -> list[str]:
 
 
 def layout_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Layout:
-    """Return how the records of a file are written: as `form` says, else by its suffix, else by its first lines.
+    """Return how the records of a file are written: by `form`, else by its suffix, else by its first lines.
 
     A file of another suffix is a list or lines of JSON if it begins like one, else a table if most of its rows have two
     or more columns.

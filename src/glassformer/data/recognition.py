@@ -32,7 +32,7 @@ PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "la
 CONVERSATION_FIELDS = (("messages_field",), ("prompt_field", "completion_field"))
 FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", *CONVERSATION_FIELDS[0], *CONVERSATION_FIELDS[1])
 READING = ("format", "encoding", "on_bad", "front_matter")
-"""Keys of `[data]` that say how files are read."""
+"""Keys of `[data]` that set how files are read."""
 SETTINGS = (*FIELDS, "outputs", *READING)
 """Keys of `[data]` that decide how a table is read."""
 
@@ -102,7 +102,7 @@ PLAIN = " (--kind text reads it as plain text)"
 
 
 def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Recognised:
-    """Recognise a file whose suffix says nothing: records if its content can be nothing else, or if a kind is given."""
+    """Recognise a file of another suffix: records if its content can be nothing else, or if a kind is given."""
     form, encodings = given.get("format", "auto"), _encodings(given)
     path, is_json = files.as_path(address, "path"), suffix_of(address) == ".json"
     if kind == "text" and form == "auto" and not (is_json or "text_field" in given):

@@ -65,7 +65,7 @@ class Request:
     may_lack_header: bool = False
     """True if the fields have their default names: a tsv of two columns then needs no header."""
     format: str = "auto"
-    """How the file is written (`data.format`)."""
+    """The format of the file (`data.format`)."""
     encoding: Sequence[str] = ("utf-8",)
     """Encodings of the file (`data.encoding`)."""
 

@@ -30,7 +30,7 @@ USUAL = {".tsv": ("\t", False), ".csv": (",", True)}
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the rows of a table are written."""
+    """The separator and the quoting of a table."""
 
     separator: str
     is_quoted: bool
@@ -60,7 +60,7 @@ def rows(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> It
 
 
 def dialect_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Dialect:
-    """Return how a table is written: as `form` says, else by its first rows."""
+    """Return how a table is written: by `form`, else by its first rows."""
     head, is_whole = _head(path, encodings)
     has_sep_line = bool(head) and _names_separator(head[0])
     body = head[has_sep_line:]
@@ -95,7 +95,7 @@ def _names_separator(line: str) -> bool:
 
 
 def _measured(lines: Sequence[str], separator: str, quotings: set[bool], is_whole: bool) -> Dialect:
-    """Return the dialect with a separator; `quotings` has the possible one, or nothing if the rows decide."""
+    """Return the dialect with a separator; `quotings` has the possible one; if it is empty, the rows decide."""
     raw = [row for _, row in _raw_rows(lines, separator)]
     n_columns, share = _regularity(raw)
     if quotings == {False}:
@@ -113,7 +113,7 @@ def _measured(lines: Sequence[str], separator: str, quotings: set[bool], is_whol
 
 
 def _parsed(lines: Iterable[str], separator: str, is_whole: bool) -> tuple[list[list[str]], bool]:
-    """Return rows of quoted cells up to the first error, and whether there is none; the end of a head is no error."""
+    """Return rows of quoted cells up to the first error, and whether all are valid; the end of a head is no error."""
     found: list[list[str]] = []
     reader = _reader(lines, separator)
     try:
@@ -143,8 +143,10 @@ def _is_quoted(found: Sequence[Sequence[str]], separator: str) -> bool:
 
     >>> _is_quoted([["source", "target"], ['"one, two"', "three"]], "\t")
     True
-    >>> _is_quoted([['"Go!"', "Los!"], ['"Go!" he said', "Los!"]], "\t"), _is_quoted([['"Go!"', "x"], ["a", "y"]], "\t")
-    (False, False)
+    >>> _is_quoted([['say "Go!"', "x"], ['"a, b"', "y"]], "\t")
+    False
+    >>> _is_quoted([["a", "b"], ['"Go!"', "x"], ["a", "y"]], "\t")
+    False
     """
     special = {separator, '"', ",", ";"}
     plain_columns: set[int] = set()

@@ -1,8 +1,8 @@
 """Text of files, block by block: encoding, gzip, and one sentence for a file that is not text.
 
 Encoding: the first of `data.encoding` that decodes the whole file; UTF-8 by default. A byte order mark at the beginning
-is skipped. A file whose name ends in `.gz` is unpacked as it is read. Invalid bytes and NUL raise an error with their
-place.
+is skipped. A file whose name ends in `.gz` is unpacked while it is read. Invalid bytes and NUL raise an error with
+their place.
 """
 
 import codecs

@@ -2,7 +2,7 @@
 
 A `.jsonl` or `.ndjson` file has one document per line, in a named field of a JSON object, a `.parquet` file one per
 row, in a named column, and a `.json` file one per object of a list, if the objects have the field; any other file is
-one document. Built-in texts and datasets (`hf:NAME`) have one document per record. `data.format` says otherwise.
+one document. Built-in texts and datasets (`hf:NAME`) have one document per record. `data.format` sets another reading.
 
 `text_files.py` decodes the files. Windows line ends (CRLF) become "\n"; a lone CR is kept. Documents of only white
 space are skipped and counted. Of several files, those that are not text are named in one error, or skipped and counted
@@ -183,7 +183,7 @@ def too_few_tokens(name: str, n_tokens: str, context: int) -> UserError:
 
 
 def find_sources(paths: Paths, data: TextData | None = None, counts: Counts | None = None) -> list[TextSource]:
-    """Find the sources of `paths`, in order; `data` says how they are read.
+    """Find the sources of `paths`, in order; `data` has the settings of reading.
 
     Raises `UserError` for a missing file or folder, an empty file alone, and one that names all files that cannot be
     opened; with `data.on_bad = skip`, these and all files that are not text are left out and counted.
@@ -249,7 +249,7 @@ def _bad_files(found: Sequence[addresses.Found], data: TextData) -> UserError:
 def read_pieces(paths: Paths, data: TextData | None = None, *, counts: Counts | None = None) -> Iterator[Piece]:
     """Yield every document of `paths`, in pieces of about `PIECE_CHARACTERS`, so that memory use is bounded.
 
-    `data` says how files are read. Pieces end where no token of glassformer's schemes spans the cut (see `cut`).
+    `data` has the settings of reading. Pieces end where no token of glassformer's schemes spans the cut (see `cut`).
     """
     counts = counts or Counts()
     sources = find_sources(paths, data, counts)
@@ -324,7 +324,7 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w\"'-][^\n]*:)(?:[^\n]*\n)*?(?:---|
 
 
 def _text_blocks(path: Path, data: TextData, counts: Counts) -> Iterator[str]:
-    """Read a file block by block, with "\n" for CRLF; front matter is counted, and dropped if `data` says so."""
+    """Read a file block by block, with "\n" for CRLF; front matter is counted, and dropped with `data.front_matter`."""
     carried_cr, head, is_head = "", "", True
     for block in itertools.chain(text_blocks(path, data.encoding), [""]):
         text = carried_cr + block

@@ -150,7 +150,7 @@ def _joined(paths: Sequence[str], kind: Kind | None) -> str:
 
 
 def _as_given(data: D, given: Mapping[str, str]) -> D:
-    """Return data with the given settings that say how files are read."""
+    """Return data with the given settings that set how files are read."""
     changes: dict[str, Any] = {name: given[name] for name in READING if name in given and hasattr(data, name)}
     if "encoding" in changes:
         changes["encoding"] = tuple(changes["encoding"].split())
