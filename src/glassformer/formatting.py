@@ -22,6 +22,15 @@ def duration(seconds: float) -> str:
     return f"{hours} h {rest:02} min"
 
 
+def plural(n: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> plural(1, "file"), plural(1200, "file")
+    ('1 file', '1,200 files')
+    """
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
 def count(n: int) -> str:
     """Format a count with one decimal and the suffix k, M or G.
 

@@ -111,7 +111,7 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
         (["gtp2"], "is named 'gtp2': did you mean gpt2?"),
         (["nowhere/at/all"], "no preset, recipe, file or model directory is named 'nowhere/at/all'"),
         (["none.toml"], "no such file: none.toml"),
-        (["."], "is not a model directory: it has no run.toml, and no text: . has no .txt or .jsonl file"),
+        (["."], "is not a model directory: it has no run.toml, and no text: . has no .txt, .md or .jsonl file"),
         (["gpt2", "--gpu", "h20"], "unknown GPU 'h20': did you mean h200?"),
         (["gpt2", "--gpus", "0"], "--gpus is 0 and must be at least 1"),
         (["gpt2", "--gpus", "1.5"], "--gpus: expected INT, got '1.5'"),

@@ -91,9 +91,9 @@ def test_a_new_source_is_one_entry(kind: str, entry: str, tmp_path: Path, monkey
 def test_a_new_source_is_named_where_a_file_of_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SOURCES, ".sqlite", Source(read_database, ("pairs",)))
     with pytest.raises(
-        UserError, match=r"^a\.txt: expected a \.tsv, \.csv, \.jsonl, \.parquet or \.sqlite file; for two"
+        UserError, match=r"^a\.conll: expected a \.tsv, \.csv, \.jsonl, \.ndjson, \.parquet or \.sqlite file; for"
     ):
-        PairCorpus(PairData(path="a.txt")).whole()
+        PairCorpus(PairData(path="a.conll")).whole()
 
 
 def test_a_folder_of_parquet_files_is_read_like_a_folder_of_jsonl_files(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.config.run import TextData
 from glassformer.data.corpus import Corpus, held_out_documents
 from glassformer.errors import UserError
 
@@ -139,9 +140,10 @@ def test_the_digest_depends_only_on_the_text_and_the_split(write: Write) -> None
     others = [
         digest("c.txt", "some texT"),
         digest("d.txt", "some text", valid_fraction=0.2),
-        digest("d.txt", "some text", text_field="body"),
+        digest("d.txt", "some text", data=TextData(text_field="body")),
+        digest("d.txt", "some text", data=TextData(front_matter="drop")),
         digest("e.jsonl", "some text"),
         digest("f.txt", "some text", valid_paths=[write("v.txt", "v")]),
         Corpus([write("g1.txt", "some"), write("g2.txt", " text")]).digest,
     ]
-    assert len({first, *others}) == 7
+    assert len({first, *others}) == 8

@@ -10,11 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import glassformer
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.conversations import Conversation, ConversationCorpus
-from glassformer.data.in_memory import place_of, rows_of
+from glassformer.data.first_look import require_readable
+from glassformer.data.in_memory import address_of, place_of, rows_of
 from glassformer.data.labels import LabelCorpus, Labelled
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise_rows
@@ -102,6 +105,56 @@ def test_missing_values_of_a_data_frame_are_skipped_when_read(tmp_path: Path) ->
     frame = pandas.DataFrame({"text": [text for text, _ in LABELS], "label": ["a", float("nan"), "b"] * 4})
     frame = frame.assign(day=pandas.Timestamp("2026"))
     assert len(read(frame, tmp_path)) == 8
+
+
+VALUES = st.recursive(
+    st.text(max_size=5) | st.integers(-(2**40), 2**40) | st.booleans(),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(max_size=3), parts, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=4))
+def test_arrays_of_any_depth_are_read_as_lists(values: list[Any]) -> None:
+    """Arrays of objects, in which lists are arrays again, are what `read_parquet` returns."""
+
+    def packed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: packed(item) for key, item in value.items()}
+        if not isinstance(value, list):
+            return value
+        array = np.empty(len(value), dtype=object)
+        array[:] = [packed(item) for item in value]
+        return array
+
+    column = pandas.Series([packed(value) for value in values], dtype=object)
+    assert rows_of(pandas.DataFrame({"x": column, 0: 1})) == [{"x": value, "0": 1} for value in values]
+
+
+@pytest.mark.parametrize("kind", ["messages", "tags", "pairs", "labels"])
+def test_lists_from_a_parquet_file_and_numbers_as_names_of_columns_are_read(kind: str, tmp_path: Path) -> None:
+    answered = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}]
+    frames = {
+        "messages": pandas.DataFrame({"messages": [answered] * 12}),
+        "tags": pandas.DataFrame({"text": [["a", "b"]] * 12, "label": [["X", "Y"]] * 12}),
+        "pairs": pandas.DataFrame([[f"a {i}", f"b {i}"] for i in range(12)]),
+        "labels": pandas.DataFrame([[f"a {i}", "xy"[i % 2]] for i in range(12)]),
+    }
+    frame = frames[kind]
+    if kind in ("messages", "tags"):
+        frame.to_parquet(tmp_path / "t.parquet")
+        frame = pandas.read_parquet(tmp_path / "t.parquet")
+    found, lines = recognise_rows(rows_of(frame), None, {})
+    expected = {"messages": "conversations", "tags": "labels"}
+    assert found.data.kind == expected.get(kind, kind) and len(lines) == 12
+    with address_of(lines) as address:
+        require_readable(replace(found.data, path=address))
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(UserError, match=r"the data has 2 columns named 'text': rename or remove all but one"):
+        rows_of(pandas.DataFrame([["a", "b"]], columns=["text", "text"]))
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_missing_sides_are_named(given: dict[str, str], words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("p.txt", "a b", r"expected a .tsv, .csv, .jsonl or .parquet file"),
+        ("p.txt", "a b", r"p.txt is not records: expected JSON, or rows of equally many columns"),
         ("p.tsv", "a\tb\tc\n", "expected the columns source and target, got a, b, c"),
         ("p.tsv", "a\tb\nc\n", r"p.tsv:2: expected 2 columns as in line 1, got 1"),
         ("p.csv", "a,b\n", "expected the columns source and target, got a, b"),

@@ -158,10 +158,12 @@ def test_an_unclear_table_is_refused_with_what_to_give(
         recognise(str(path), kind)  # type: ignore[arg-type]
 
 
-def test_labels_before_texts_without_a_header_are_refused(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.tsv", [row[::-1] for row in made_up("classes", 0)], None)
-    with pytest.raises(UserError, match="seems to have the labels in column 1"):
-        recognise(path)
+def test_labels_before_texts_without_a_header_are_read_by_the_numbers_of_their_columns(tmp_path: Path) -> None:
+    rows = made_up("classes", 0)
+    data = recognise(table(tmp_path / "t.tsv", [row[::-1] for row in rows], None)).data
+    assert isinstance(data, LabelData) and (data.text_field, data.label_field) == ("2", "1")
+    expected = LabelCorpus(LabelData(path=table(tmp_path / "u.tsv", rows, None))).whole()
+    assert LabelCorpus(data).whole() == expected and len(expected) == len(rows)
 
 
 def test_two_files_are_the_sides_of_pairs(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from glassformer.config.run import TextData
 from glassformer.data.addresses import is_pattern, reads
 from glassformer.data.texts import Counts, cut, find_sources, joined, read_pieces
 from glassformer.errors import UserError
@@ -22,7 +23,7 @@ Write = Callable[[str, str | bytes], Path]
 
 
 def read(*paths: Path | str, field: str = "text", counts: Counts | None = None) -> list[str]:
-    return [piece.text for piece in joined(read_pieces(paths, text_field=field, counts=counts))]
+    return [piece.text for piece in joined(read_pieces(paths, TextData(text_field=field), counts=counts))]
 
 
 def message(*paths: Path | str, field: str = "text") -> str:
@@ -54,7 +55,7 @@ def test_a_later_byte_order_mark_is_kept(write: Write) -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 18])
 def test_crlf_becomes_lf_and_a_lone_cr_is_kept(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", block)
+    monkeypatch.setattr("glassformer.data.text_files.BLOCK_BYTES", block)
     counts = Counts()
     assert read(write("a.txt", "a\r\nb\rc\r\r\né\r"), counts=counts) == ["a\nb\rc\r\né\r"]
     assert counts.n_crlf == 2
@@ -62,7 +63,7 @@ def test_crlf_becomes_lf_and_a_lone_cr_is_kept(write: Write, block: int, monkeyp
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
 def test_characters_are_whole_for_every_block_size(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", block)
+    monkeypatch.setattr("glassformer.data.text_files.BLOCK_BYTES", block)
     text = "\ufeffa é 漢字 🙂 \u0301x"
     assert read(write("a.txt", text)) == [text[1:]]
 
@@ -106,7 +107,7 @@ def test_an_empty_file_is_refused(write: Write) -> None:
 
 
 def test_a_folder_without_text_is_refused(write: Write) -> None:
-    assert "has no .txt or .jsonl file" in message(write("d/photo.png", b"\x89PNG").parent)
+    assert "has no .txt, .md or .jsonl file" in message(write("d/photo.png", b"\x89PNG").parent)
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:
@@ -115,7 +116,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize("block", [1, 4, 1 << 18])
 def test_invalid_utf8_names_offset_and_line(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", block)
+    monkeypatch.setattr("glassformer.data.text_files.BLOCK_BYTES", block)
     assert "a.txt is not UTF-8: byte 0xff at offset 8 (line 2)" in message(write("a.txt", b"caf\xc3\xa9\nab\xffc\n"))
     assert "byte 0xc3 at offset 2 (line 1)" in message(write("cut.txt", b"ab\xc3"))
 
@@ -151,8 +152,8 @@ def test_a_git_lfs_pointer_is_not_a_text(write: Write, name: str) -> None:
 
 
 def test_a_jsonl_file_of_one_endless_line_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.data.formats.MAX_LINE_BYTES", 20)
-    assert "a.jsonl:1 is longer than 20 bytes" in message(write("a.jsonl", '{"text": "0123456789"}'))
+    monkeypatch.setattr("glassformer.data.text_files.MAX_LINE_CHARACTERS", 20)
+    assert "a.jsonl has a line of more than 20 characters" in message(write("a.jsonl", '{"text": "0123456789"}'))
 
 
 def test_an_unknown_builtin_suggests_the_nearest() -> None:
@@ -169,7 +170,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int, most: int) -> None:
 
 def test_a_file_streams_in_pieces_of_bounded_size(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch, 64, 256)
-    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", 100)
+    monkeypatch.setattr("glassformer.data.text_files.BLOCK_BYTES", 100)
     lines = "".join(f"line {i}\n\n" for i in range(300))
     text = lines + "x" * 3000 + " y" * 1000
     pieces = list(read_pieces([write("a.txt", text)]))
@@ -303,9 +304,8 @@ def test_a_folder_of_other_texts_names_the_pattern_to_give(write: Write, tmp_pat
         write(f"my code/{i}.mp4", b"\xff\xfe\0" * 9)
     for i in range(3):
         write(f"my code/s/{i}.py", f"x = {i}\n")
-    write("my code/readme.md", "# x\n")
     found = message(folder)
-    assert found.startswith(f"{folder} has 3 .py files and no .txt or .jsonl file: glassformer train '")
+    assert found.startswith(f"{folder} has 3 .py files and no .txt, .md or .jsonl file: glassformer train '")
     assert read(shlex.split(found)[-1]) == ["x = 0\n", "x = 1\n", "x = 2\n"]
 
 
@@ -321,7 +321,7 @@ def test_the_records_of_a_dataset_are_documents(monkeypatch: pytest.MonkeyPatch)
     counts = Counts()
     assert read("hf:some/name", "hf:other#test", field="body", counts=counts) == ["one", "two"] * 2
     assert asked == [("some/name", "train"), ("other", "test")] and counts.n_blank_documents == 2
-    [source] = find_sources(["hf:some/name"])
-    before = source.sha256("body")
+    [source] = find_sources(["hf:some/name"], TextData(text_field="body"))
+    before = source.sha256()
     rows.append({"body": "three"})
-    assert source.sha256("body") != before
+    assert source.sha256() != before

@@ -42,7 +42,7 @@ def prose() -> str:
 @pytest.fixture
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 50)
-    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", 999)
+    monkeypatch.setattr("glassformer.data.text_files.BLOCK_BYTES", 999)
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 300)
 
 
@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_the_text(
     write: Write, utf8: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 1 << 12)
-    monkeypatch.setattr("glassformer.data.texts._BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr("glassformer.data.text_files.BLOCK_BYTES", 1 << 13)
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1 << 13)
 
     def peak(n_bytes: int) -> int:

@@ -169,7 +169,7 @@ def test_other_texts_are_refused_in_one_short_sentence(source: str, message: str
 def test_a_recipe_has_a_kind_of_data() -> None:
     with pytest.raises(UserError, match="leave out kind"):
         recipes.run_of("python-docs", kind="pairs")
-    with pytest.raises(UserError, match="two files are the sides of pairs, not labels"):
+    with pytest.raises(UserError, match="2 sources are texts, not labels: put the rows in one file"):
         recipes.run_of("a", "b", kind="labels")
     with pytest.raises(UserError, match="nothing to train on"):
         recipes.run_of()

@@ -1,13 +1,15 @@
-"""Vocabularies of whole words: both learners are equal, transformers reads the file, rare words are [UNK]."""
+"""Vocabularies of whole words: all learners are equal, transformers reads the file, rare words are [UNK]."""
 
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from glassformer.errors import UserError
 from glassformer.tokenization import Tokenizer
+from glassformer.tokenization.tokenizer import SPECIAL_TOKENS
 
 TEXTS = ["the cat saw the dog .", "a dog did n't see the cat , or did it ?", "zebra the é é 日本 日本"]
 
@@ -36,12 +38,23 @@ def test_a_small_vocabulary_keeps_the_most_frequent_words(tokenizer: Tokenizer) 
 
 
 @pytest.mark.parametrize("vocab_size", [0, 12, 400])
-def test_both_learners_give_the_same_vocabulary(vocab_size: int, documents: list[str]) -> None:
-    ours, theirs = (
-        Tokenizer.train(documents[:30], vocab_size=vocab_size, scheme="whole_words", learner=learner)
-        for learner in ("glassformer", "tokenizers")
+def test_the_vocabulary_is_that_of_the_rust_library(vocab_size: int, documents: list[str]) -> None:
+    ours = Tokenizer.train(documents[:30], vocab_size=vocab_size, scheme="whole_words")
+    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel({}, unk_token="[UNK]"))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.WordLevelTrainer(
+        vocab_size=vocab_size or 2**31, min_frequency=2, special_tokens=list(SPECIAL_TOKENS), show_progress=False
     )
-    assert ours.vocab == theirs.vocab and theirs.frequencies is None
+    rust.train_from_iterator(documents[:30], trainer)
+    assert ours.vocab == rust.get_vocab()
+
+
+@pytest.mark.parametrize("learner", ["glassformer", "tokenizers", "greatest_pair"])
+def test_every_learner_gives_the_same_vocabulary_also_of_texts_with_special_tokens(learner: Any) -> None:
+    texts = ["the [PAD] cat <|endoftext|> [EOS]", "the [PAD] cat [UNK][CLS]"] * 3
+    found = Tokenizer.train(texts, vocab_size=0, scheme="whole_words", learner=learner)
+    assert list(found.vocab) == [*SPECIAL_TOKENS, "cat", "the", "<|endoftext|>", "[UNK][CLS]"]
+    assert set(found.encode("the [PAD] cat")) == {found.vocab["the"], found.vocab["cat"], found.unk_id}
 
 
 def test_ids_equal_the_readable_encoder(mixed_lines: list[str], documents: list[str]) -> None:

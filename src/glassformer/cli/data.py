@@ -17,18 +17,21 @@ from glassformer.formatting import output_width, show
 from glassformer.recipes.own_data import run_for, vocab_size_for
 from glassformer.store.model_directory import CONFIG, read_config
 
-SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")
+READING = ("format", "encoding")
+SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction", *READING)
 MESSAGES = ("messages_field", "prompt_field", "completion_field")
-COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field", "label_field")
+COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field", "label_field", *READING)
 
 
 def report(
     *text_files: Files,
     tokenizer: Path | None = None,
     json_: Json = False,
-    data: Annotated[TextData, "valid_path", "valid_fraction", "text_field"],
+    data: Annotated[TextData, "valid_path", "valid_fraction", "text_field", *READING, "front_matter"],
 ) -> int:
     """Report sizes, duplicates, the split into training and validation text, and dropped text.
+
+    Files that are not text are left out, and each is named with the reason.
 
     Args:
         tokenizer: A tokenizer.json or a model directory; by default one is trained, with the size that `train` chooses.
@@ -38,6 +41,7 @@ def report(
     """
     if not text_files:
         raise UserError("give at least one text file to report on")
+    data = replace(data, on_bad="skip")
     for path in text_files:
         look_at(replace(data, path=path))
     known = None if tokenizer is None else load_tokenizer(tokenizer)
@@ -49,11 +53,11 @@ def report(
         text_files,
         valid_paths=[*filter(None, [data.valid_path])],
         valid_fraction=data.valid_fraction,
-        text_field=data.text_field,
+        data=data,
     )
     if known is None:  # byte-level, trained on all of the text, with the default size for its length
-        n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=data.text_field))
-        texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
+        n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, data))
+        texts = (piece.text for piece in read_pieces(text_files, data))
         with reporting() as reporter, reporter.phase("training a tokenizer") as progress:
             known = Tokenizer.train(texts, vocab_size=vocab_size_for(n_bytes), progress=progress)
     text_report = data_report(corpus, known)
@@ -89,7 +93,7 @@ def conversations(
     tokenizer: Path | None = None,
     context: int | None = None,
     json_: Json = False,
-    data: Annotated[ConversationData, "path", "valid_path", "valid_fraction", *MESSAGES, "scored"],
+    data: Annotated[ConversationData, "path", "valid_path", "valid_fraction", *MESSAGES, "scored", *READING],
 ) -> int:
     """Report roles, lengths in tokens, scored tokens, duplicates, and conversations that are cut or left out.
 
@@ -105,7 +109,11 @@ def conversations(
         raise UserError("no conversations are given: set --path FILE")
     if context is not None and context < 1:
         raise UserError(f"--context: expected at least 1, got {context}")
-    run, _ = run_for([data.path], "conversations", {name: getattr(data, name) for name in MESSAGES})
+    run, _ = run_for(
+        [data.path],
+        "conversations",
+        {name: getattr(data, name) for name in MESSAGES} | {"format": data.format, "encoding": " ".join(data.encoding)},
+    )
     run = replace(run, data=data)
     known = None if tokenizer is None else load_tokenizer(tokenizer)
     from glassformer.data.conversation_report import conversation_report  # imports numpy

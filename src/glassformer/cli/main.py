@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     replace_closed_streams()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")
+            stream.reconfigure(encoding="utf-8", errors=stream.errors if stream is sys.stdin else "backslashreplace")
     code = run(list(sys.argv[1:] if argv is None else argv))
     gc.freeze()  # else Python looks for cycles among all objects of torch before it ends, which takes a second
     sys.exit(code)

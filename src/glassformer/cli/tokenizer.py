@@ -48,7 +48,7 @@ def train(
         look_at(TextData(path=path, text_field=text_field))
     from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer  # imports numpy
 
-    texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
+    texts = (piece.text for piece in read_pieces(list(text_files), TextData(text_field=text_field)))
     with reporting() as reporter, reporter.phase("training the tokenizer") as progress:
         tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner, progress=progress)
     tokenizer.save(out)

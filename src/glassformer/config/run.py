@@ -1,5 +1,6 @@
 """Sections of a recipe other than `[model]` and `[train]`. `recipes/REFERENCE.toml` lists every key."""
 
+import codecs
 from typing import Annotated, ClassVar, Literal
 
 from glassformer.config.extensions import TASKS, Extensible
@@ -13,6 +14,23 @@ MAX_BEAM = 10_000  # about 1000 × the widest useful beam
 MAX_PROMPTS = 1 << 16  # far above useful numbers
 MAX_SENTINELS = 1 << 16  # 655 × the sentinels of T5
 SMOOTHING_DOC = "probability spread over the vocabulary (label smoothing); not part of reported losses"
+FORMAT_DOC = (
+    "how the file is written: auto = by its suffix and content; json = a list, or an object per line; tab = separated "
+    "by tabs, quotation marks are text; tab_quoted = by tabs, cells quoted as spreadsheets do; comma, semicolon = "
+    "cells may be quoted"
+)
+ENCODING_DOC = "encoding of the files; of several, such as utf-8 cp1252, a file has the first that decodes all of it"
+
+
+def _are_encodings(names: tuple[str, ...]) -> bool:
+    try:
+        return bool(names) and all(codecs.lookup(name)._is_text_encoding for name in names)
+    except (LookupError, ValueError):
+        return False
+
+
+ENCODINGS = Range("be names of encodings, such as utf-8, cp1252 or utf-16", _are_encodings)
+TableFormat = Literal["auto", "json", "tab", "tab_quoted", "comma", "semicolon"]
 TOP_K = Range("not be negative (0 = all tokens)", lambda k: k >= 0)
 
 
@@ -72,11 +90,26 @@ class TextData:
     """Plain text: its files, and how documents become rows of tokens."""
 
     kind: ClassVar[str] = "text"
+    section: ClassVar[str] = "data."
     is_default_kind: ClassVar[bool] = True
-    path: str | None = setting(None, "a txt, jsonl or parquet file, a folder of txt and jsonl files, or builtin:NAME")
+    path: str | None = setting(
+        None, "a text, json, jsonl or parquet file, a folder of txt, md and jsonl files, a pattern, or builtin:NAME"
+    )
     valid_path: str | None = setting(None, "validation data; none = a part of path that is not used for training")
     valid_fraction: float = setting(0.1, "fraction held out for validation if valid_path is not given")
-    text_field: str = setting("text", "field of a jsonl record that contains the text")
+    text_field: str = setting("text", "field of a record that contains the text")
+    format: Literal["auto", "text", "json"] = setting(
+        "auto",
+        "how a file is written: auto = by its suffix, and a json file by its content; text = it is one text; json = "
+        "records: a list, or an object per line",
+    )
+    encoding: tuple[str, ...] = setting(("utf-8",), ENCODING_DOC, ENCODINGS)
+    on_bad: Literal["refuse", "skip"] = setting(
+        "refuse", "files among several that are not text or cannot be read: refuse the run, or skip and count them"
+    )
+    front_matter: Literal["keep", "drop"] = setting(
+        "keep", "the block of `key: value` lines between two lines --- at the beginning of a text file"
+    )
     packing: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
     context: int = setting(0, "input tokens per row; 0 = model.max_len")
     cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
@@ -96,6 +129,8 @@ class PairData:
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
+    format: TableFormat = setting("auto", FORMAT_DOC)
+    encoding: tuple[str, ...] = setting(("utf-8",), ENCODING_DOC, ENCODINGS)
     valid_fraction: float = setting(0.1, "fraction of the pairs held out if no validation data is given", "(0, 1)")
     outputs: Literal["sentences", "pronunciations"] = setting(
         "sentences", "type of the targets; it selects the scores: BLEU and chrF, or error rates"
@@ -122,6 +157,8 @@ class LabelData:
     outputs: Literal["classes", "multi_label", "regression", "tags"] = setting(
         "classes", "type of the labels: a class, any number of labels (a list), a number, or one tag per word"
     )
+    format: TableFormat = setting("auto", FORMAT_DOC)
+    encoding: tuple[str, ...] = setting(("utf-8",), ENCODING_DOC, ENCODINGS)
     valid_fraction: float = setting(0.1, "fraction of the records held out if no validation data is given", "(0, 1)")
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
     cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
@@ -142,6 +179,8 @@ class ConversationData:
         "assistant", "tokens that are learned: the answers of the assistant with their end tokens, or all"
     )
     packing: bool = setting(True, "pack whole conversations into rows of model.max_len; attention stays within each")
+    format: TableFormat = setting("auto", FORMAT_DOC)
+    encoding: tuple[str, ...] = setting(("utf-8",), ENCODING_DOC, ENCODINGS)
     valid_fraction: float = setting(0.1, "fraction of the conversations held out without validation data", "(0, 1)")
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
 
@@ -159,6 +198,8 @@ class PreferenceData:
     )
     chosen_field: str = setting("chosen", "field of the preferred answer: a text, or messages")
     rejected_field: str = setting("rejected", "field of the rejected answer: a text, or messages")
+    format: TableFormat = setting("auto", FORMAT_DOC)
+    encoding: tuple[str, ...] = setting(("utf-8",), ENCODING_DOC, ENCODINGS)
     valid_fraction: float = setting(0.1, "fraction of the pairs held out if no validation data is given", "(0, 1)")
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row of both answers", "≥ 1")
 
@@ -172,6 +213,8 @@ class PromptData:
     path: str | None = setting(None, "jsonl, parquet, tsv, csv or hf:NAME")
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     prompt_field: str = setting("prompt", "field of the prompt: a text, or messages; rewards read the other fields")
+    format: TableFormat = setting("auto", FORMAT_DOC)
+    encoding: tuple[str, ...] = setting(("utf-8",), ENCODING_DOC, ENCODINGS)
     valid_fraction: float = setting(0.1, "fraction of the prompts held out if no validation data is given", "(0, 1)")
 
 

@@ -4,13 +4,15 @@ A source has a reader of records (`records.Read`). `SOURCES` has it by the suffi
 address, such as `hf:NAME`. To add a source, write a reader and add it here: texts, pairs, labels, the recognition of
 own data and the checks before a run then know it.
 
-A file of another suffix has only texts. A folder means its `.txt` and `.jsonl` files, or else its `.parquet` files,
-subfolders included, sorted by path; other files and hidden files are skipped. A pattern such as `src/**/*.py` means the
-files that match it, in the same order.
+A file of another suffix is a text; the other kinds of data read records from it if its content has them
+(`formats.layout_of`). A folder means its `.txt`, `.md` and `.jsonl` files, or else its `.parquet` files, subfolders
+included, sorted by path; other files and hidden files are skipped. A pattern such as `src/**/*.py` means the files that
+match it, in the same order. `{a,b}` in a pattern means one of several parts: `notes/*.{txt,md}`, or `{notes,diary}` for
+two folders.
 """
 
-import codecs
 import os
+import re
 import shlex
 import stat
 from collections import Counter
@@ -18,16 +20,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from glassformer import files
 from glassformer.data import builtin, formats, hub, in_memory
 from glassformer.data.records import Kind, Read, Record, Request
+from glassformer.data.text_files import fault, suffix_of
 from glassformer.errors import UserError
 
-FOLDER_SUFFIXES = ((".txt", ".jsonl"), (".parquet",))
+FOLDER_SUFFIXES = ((".txt", ".md", ".jsonl"), (".parquet",))
 """Suffixes of the files that a folder means: the first group of which it has files."""
-_HEAD_BYTES = 1 << 18
 _WILDCARD = frozenset("*?[")
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+MAX_PATTERNS = 4096
+"""Maximum number of patterns that the braces of one may give."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,20 @@ class Source:
     """True for files whose size is about that of their texts."""
 
 
+_TABLE = Source(formats.read, ("pairs", "labels", "conversations"), is_plain=True)
 SOURCES: dict[str, Source] = {
-    ".tsv": Source(formats.read_table, ("pairs", "labels", "conversations"), is_plain=True),
-    ".csv": Source(formats.read_table, ("pairs", "labels", "conversations"), is_plain=True),
-    ".jsonl": Source(formats.read_jsonl, is_plain=True),
+    ".tsv": _TABLE,
+    ".csv": _TABLE,
+    ".jsonl": Source(formats.read, is_plain=True),
+    ".ndjson": Source(formats.read, is_plain=True),
     ".parquet": Source(formats.read_parquet),
     ".conll": Source(formats.read_conll, ("tags",), is_plain=True),
     builtin.PREFIX: Source(builtin.read),
     hub.PREFIX: Source(hub.read),
     in_memory.PREFIX: Source(in_memory.read),
 }
+BY_CONTENT = _TABLE
+"""The source of a file of another suffix, which may be a text."""
 _HINTS: dict[Kind, str] = {
     "pairs": "; for two files, set --data.source and --data.target",
     "tags": " (lists of words and of tags, or lines of word TAB tag)",
@@ -60,6 +70,8 @@ _HINTS: dict[Kind, str] = {
 def records(address: str, request: Request) -> Iterator[Record]:
     """Return the records at an address; raise `UserError` if its source has no records of the kind."""
     source = source_of(address)
+    if source is None and is_single_file(address):
+        source = BY_CONTENT
     if source is not None and request.kind in source.kinds:
         return source.read(address, request)
     hint = _HINTS.get(request.kind, "")
@@ -73,7 +85,17 @@ def source_of(address: str) -> Source | None:
     """Return the source of records at an address; None for a file of text, a folder and a pattern."""
     if is_pattern(address):
         return None
-    return SOURCES.get(_prefix(address) or Path(address).suffix.lower())
+    return SOURCES.get(_prefix(address) or suffix_of(address))
+
+
+def reads_content(address: str) -> bool:
+    """Return True for a file of text, whose content decides the format of its records."""
+    return is_single_file(address) and (source_of(address) or BY_CONTENT).read is formats.read
+
+
+def is_single_file(address: str) -> bool:
+    """Return True for a file, or the name of one that is missing; False for a folder and a pattern."""
+    return is_file(address) and not is_pattern(address) and not os.path.isdir(address)
 
 
 def suffixes_of(kind: Kind) -> list[str]:
@@ -120,7 +142,40 @@ def absolute(address: str) -> str:
 
 def is_pattern(path: str | Path) -> bool:
     """Return True for a pattern such as `src/**/*.py`; a file whose name has these characters is a file."""
-    return not _WILDCARD.isdisjoint(str(path)) and not files.exists(Path(path))
+    text = str(path)
+    has_signs = not _WILDCARD.isdisjoint(text) or _BRACES.search(text) is not None
+    return has_signs and not files.exists(Path(path))
+
+
+def expanded(pattern: str) -> list[str]:
+    """Return the patterns that the braces of a pattern mean.
+
+    >>> expanded("notes/*.{txt,md}"), expanded("{a,b}/{c,d}")
+    (['notes/*.txt', 'notes/*.md'], ['a/c', 'a/d', 'b/c', 'b/d'])
+    """
+    found = [pattern]
+    while match := _BRACES.search(found[0]):
+        inside = match.group()
+        found = [one.replace(inside, part, 1) for one in found for part in match.group(1).split(",")]
+        if len(found) > MAX_PATTERNS:
+            raise UserError(f"the braces of {pattern:.60} mean more than {MAX_PATTERNS:,} patterns: use fewer")
+    return found
+
+
+def joined(sources: Sequence[str]) -> str:
+    """Return one pattern for several files, folders and patterns.
+
+    >>> joined(["notes/*.txt", "notes/b/*.md"]), joined(["a", "/b"])[:1]
+    ('notes/{*.txt,b/*.md}', '/')
+    """
+    sources = [part for source in sources for part in (expanded(source) if is_pattern(source) else [source])]
+    if unusable := next((source for source in sources if set("{},") & set(source)), None):
+        raise UserError(f"{unusable} has a comma or a brace in its name: give one pattern or folder for all texts")
+    if any(os.path.isabs(source) for source in sources):
+        sources = [os.path.abspath(source) for source in sources]
+    common = os.path.commonpath([os.path.dirname(source) for source in sources])
+    rest = ",".join(os.path.relpath(source, common or ".") for source in sources)
+    return os.path.join(common, f"{{{rest}}}")
 
 
 def split_pattern(pattern: str | Path) -> tuple[Path, tuple[str, ...]]:
@@ -147,40 +202,51 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-def find_files(path: Path, others: list[Path]) -> list[Path]:
-    """Return the file, or the files of a folder or pattern; raise `UserError` for a missing or empty file.
+class Found(NamedTuple):
+    """A file that a place means; `fault` is the reason why it cannot be opened, or empty."""
+
+    path: Path
+    fault: str = ""
+
+
+def find_files(path: Path, others: list[Path]) -> list[Found]:
+    """Return the file, or the files of a folder or pattern; raise `UserError` for a place without files.
 
     The other files of a folder are added to `others`.
     """
-    if is_pattern(path):
-        return _files_of_pattern(path)
+    if not is_pattern(path):
+        return _files_at(path, others)
+    parts = [Path(part) for part in expanded(str(path))]
+    found = [file for part in parts for file in (_files_of_pattern if is_pattern(part) else _files_at)(part, others)]
+    return list({file.path: file for file in found}.values())
+
+
+def _files_at(path: Path, others: list[Path]) -> list[Found]:
+    if os.path.islink(path) and not files.exists(path):
+        raise UserError(f"{path} {BROKEN_LINK}")
     with files.reading(path):
         status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         return _files_of_folder(path, others)
-    if status.st_size == 0:
-        raise UserError(f"{path} is empty; use a file with text")
-    return [path]
+    return [Found(path)]
 
 
-def _files_of_pattern(path: Path) -> list[Path]:
+def _files_of_pattern(path: Path, others: list[Path]) -> list[Found]:
     folder, pattern = split_pattern(path)
     with files.reading(folder):
         folder.stat()
     matches = [file for file in _files_in(folder) if _matches(file.relative_to(folder).parts, pattern)]
     if not matches:
         raise UserError(f"no file matches {path}: `**` means any number of folders, as in src/**/*.py")
-    _require_inside(matches, folder)
-    return matches
+    return [Found(file, _fault_of_place(file, folder)) for file in matches]
 
 
-def _files_of_folder(folder: Path, others: list[Path]) -> list[Path]:
+def _files_of_folder(folder: Path, others: list[Path]) -> list[Found]:
     everything = _files_in(folder)
     for suffixes in FOLDER_SUFFIXES:
-        if texts := [file for file in everything if file.suffix.lower() in suffixes]:
-            others += [file for file in everything if file.suffix.lower() not in suffixes]
-            _require_inside(texts, folder)
-            return texts
+        if texts := [file for file in everything if suffix_of(file) in suffixes]:
+            others += [file for file in everything if suffix_of(file) not in suffixes]
+            return [Found(file, _fault_of_place(file, folder)) for file in texts]
     raise _no_texts(folder, everything)
 
 
@@ -197,45 +263,43 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda path: path.relative_to(folder).parts)
 
 
-def _require_inside(paths: Sequence[Path], folder: Path) -> None:
-    """Refuse links out of an untrusted folder, and files such as pipes, which could block for ever."""
-    for path in paths:
-        if path.is_symlink() and folder.resolve() not in path.resolve().parents:
-            raise UserError(f"{path} is a link to a file outside {folder}; add its target to the paths, or copy it")
-        if not path.is_file():
-            raise UserError(f"{path} is not a regular file; remove it from {folder}")
+BROKEN_LINK = "is a link to a file that does not exist; remove it, or restore the file"
+
+
+def _fault_of_place(path: Path, folder: Path) -> str:
+    """Name a link out of an untrusted folder, and a file such as a pipe, which could block for ever."""
+    if path.is_symlink() and not files.exists(path):
+        return f"{path} {BROKEN_LINK}"
+    if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+        return f"{path} is a link to a file outside {folder}; add its target to the paths, or copy it"
+    if not path.is_file():
+        return f"{path} is not a regular file; remove it from {folder}"
+    return ""
 
 
 def _no_texts(folder: Path, others: Sequence[Path]) -> UserError:
     """Return the error for a folder without texts; it names the most frequent kind of the other files of text."""
     for suffix, n in Counter(path.suffix for path in others).most_common():
         example = next(path for path in others if path.suffix == suffix)
-        if suffix and _is_text(example):
+        if suffix and not fault(example, is_head=True):
             pattern = shlex.quote(str(folder / "**" / f"*{suffix}"))
-            more = f"has {n:,} {suffix} file{'s' * (n > 1)} and no .txt or .jsonl file: glassformer train {pattern}"
+            more = (
+                f"has {n:,} {suffix} file{'s' * (n > 1)} and no .txt, .md or .jsonl file: glassformer train {pattern}"
+            )
             return UserError(f"{folder} {more}")
-    return UserError(f"{folder} has no .txt or .jsonl file; name the files, or use another folder")
-
-
-def _is_text(path: Path) -> bool:
-    """Return True if a file begins with UTF-8."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD_BYTES)
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except (OSError, UnicodeDecodeError):
-        return False
-    return b"\0" not in head
+    return UserError(f"{folder} has no .txt, .md or .jsonl file; name the files, or use another folder")
 
 
 def reads(place: Path, path: Path) -> bool:
     """Return True if `path`, which need not exist, is a text file that reading a folder or a pattern includes."""
+    if is_pattern(place) and len(parts := expanded(str(place))) > 1:
+        return any(Path(part).resolve() == path.resolve() or reads(Path(part), path) for part in parts)
     folder: Path = place
     pattern: tuple[str, ...] = ("**",)
     if is_pattern(place):
         folder, pattern = split_pattern(place)
     file, root = path.resolve(), folder.resolve()
-    if root not in file.parents or (folder == place and file.suffix.lower() not in FOLDER_SUFFIXES[0]):
+    if root not in file.parents or (folder == place and suffix_of(file) not in FOLDER_SUFFIXES[0]):
         return False
-    parts = file.relative_to(root).parts
-    return _matches(parts, pattern) and not any(part.startswith(".") for part in parts)
+    names = file.relative_to(root).parts
+    return _matches(names, pattern) and not any(name.startswith(".") for name in names)

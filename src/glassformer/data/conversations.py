@@ -92,7 +92,7 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
 
     def records(self, data: ConversationData, split: str) -> Iterator[Conversation]:
         names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
-        request = Request("conversations", names, settings, split, self.dropped)
+        request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
         for record in addresses.records(data.path or "", request):
             if data.prompt_field in record.fields:
                 messages = messages_of(record, data.prompt_field, "user")

@@ -26,6 +26,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.config.run import TextData
 from glassformer.data.split import cut_of, held_out, require_fraction, share_news
 from glassformer.data.texts import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces, without_text
 from glassformer.errors import UserError
@@ -86,12 +87,12 @@ class Corpus:
         *,
         valid_paths: Paths = (),
         valid_fraction: float = 0.1,
-        text_field: str = "text",
+        data: TextData | None = None,
     ) -> None:
         if not valid_paths:
             require_fraction(valid_fraction)
         self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
-        self.valid_fraction, self.text_field = valid_fraction, text_field
+        self.valid_fraction, self.data = valid_fraction, data or TextData()
         self.name = ", ".join(map(str, paths))
 
     @cached_property
@@ -103,12 +104,14 @@ class Corpus:
             "text": self._hashes(self.paths),
             "valid_text": self._hashes(self.valid_paths),
             "valid_fraction": valid_fraction,
-            "text_field": self.text_field,
+            "text_field": self.data.text_field,
         }
+        settings = {name: getattr(self.data, name) for name in ("format", "encoding", "on_bad", "front_matter")}
+        description |= {name: value for name, value in settings.items() if value != getattr(TextData, name)}
         return hashlib.sha256(json.dumps(description).encode()).hexdigest()
 
     def _hashes(self, paths: Paths) -> list[tuple[bool, str]]:
-        return [(source.is_jsonl, source.sha256(self.text_field)) for source in find_sources(paths)]
+        return [(source.is_jsonl, source.sha256()) for source in find_sources(paths, self.data)]
 
     @cached_property
     def scans(self) -> list[Scan]:
@@ -149,13 +152,18 @@ class Corpus:
         return Plan(side, cut, end_tokens=True, valid_share=validate.sum() / scan.n_characters.sum())
 
     def news(self) -> list[str]:
-        """Read the text and return notes: excluded and held-out documents, and a held-out share that is too small."""
+        """Read the text and return notes: skipped, excluded and held-out documents, and a too small held-out share."""
+        news = self.skipped()
         n, share = self.plan.n_left_out, self.plan.valid_share
-        if share is None and not n:
-            return []
-        if share is None:
-            return [f"{n:,} document{'s' * (n != 1)} excluded from training: also in the validation text"]
-        return [*self._held_out_by_length(), *share_news(share, self.valid_fraction)]
+        if share is not None:
+            return [*news, *self._held_out_by_length(), *share_news(share, self.valid_fraction)]
+        if n:
+            news.append(f"{n:,} document{'s' * (n != 1)} excluded from training: also in the validation text")
+        return news
+
+    def skipped(self) -> list[str]:
+        """Read the text and return notes on files and documents that are skipped."""
+        return [sentence for scan in self.scans for sentence in scan.counts.sentences()]
 
     def _held_out_by_length(self) -> list[str]:
         """Return a note with the number of held-out documents per order of magnitude, if they differ in it."""
@@ -172,11 +180,11 @@ class Corpus:
     def pieces(self, side: SplitSide) -> Iterator[Piece]:
         """Yield the documents of one side, in pieces that can be encoded separately (`texts.cut`)."""
         if side == "valid" and self.valid_paths:
-            yield from read_pieces(self.valid_paths, text_field=self.text_field)
+            yield from read_pieces(self.valid_paths, self.data)
             return
         sides, wanted = self.plan.side, {"train": TRAINS, "valid": VALIDATES}[side]
         document = offset = 0
-        for piece in read_pieces(self.paths, text_field=self.text_field):
+        for piece in read_pieces(self.paths, self.data):
             if sides[document] == wanted:
                 yield piece
             elif sides[document] == CUT and (part := _part(piece, self.plan.cut - offset, side)) is not None:
@@ -195,7 +203,7 @@ class Corpus:
         begin, end = max(0, part.begin - slack), part.begin + slack
         number = offset = 0
         parts = []
-        for piece in read_pieces(self.paths, text_field=self.text_field):
+        for piece in read_pieces(self.paths, self.data):
             if number == document:
                 parts.append(piece.text[max(0, begin - offset) : max(0, end - offset)])
                 offset += len(piece.text)
@@ -208,7 +216,7 @@ class Corpus:
         counts = Counts()
         hashes, n_characters, n_bytes = array("Q"), array("q"), 0
         digest, length = hashlib.blake2b(digest_size=8), 0
-        for piece in read_pieces(paths, text_field=self.text_field, counts=counts):
+        for piece in read_pieces(paths, self.data, counts=counts):
             data = piece.text.encode()
             digest.update(data)
             length += len(piece.text)
@@ -220,7 +228,7 @@ class Corpus:
         if not hashes:
             raise without_text(", ".join(map(str, paths)))
         of_documents = np.array(hashes, dtype=np.uint64), np.array(n_characters, dtype=np.int64)
-        return Scan(*of_documents, n_bytes, len(find_sources(paths)), counts)
+        return Scan(*of_documents, n_bytes, len(find_sources(paths, self.data)), counts)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def require_readable(data: DataConfig) -> None:
 def _items(data: DataConfig) -> Iterator[Any]:
     """Iterate over the records of `data.path`: pieces, pairs, labelled texts, conversations, preferences or prompts."""
     if isinstance(data, TextData):
-        return read_pieces([str(data.path)], text_field=data.text_field)
+        return read_pieces([str(data.path)], data)
     return CORPORA[type(data)](data).records(data, "train")
 
 

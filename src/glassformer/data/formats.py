@@ -1,17 +1,21 @@
-"""Readers of the files that hold records: tsv, csv, jsonl, Parquet and CoNLL."""
+"""Readers of the files that hold records: tables, JSON, Parquet and CoNLL."""
 
-import csv
-import io
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from glassformer import files
+from glassformer.data import tables
 from glassformer.data.records import Record, Request
-from glassformer.errors import UserError, first_line, needs, shown
+from glassformer.data.text_files import UTF_8, read_text, suffix_of, text_lines
+from glassformer.errors import UserError, first_line, needs
 
-MAX_LINE_BYTES = 1 << 28  # of a jsonl file, because a line is parsed in memory
 DOCUMENT_START = "-DOCSTART-"
+JSON_LINES, TABLES = (".jsonl", ".ndjson"), (".tsv", ".csv")
+Layout = Literal["table", "lines", "list", ""]
+"""A table, an object of JSON per line, one list of objects, or no records."""
 
 
 def lines(text: str) -> list[str]:
@@ -26,30 +30,123 @@ def lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def read_jsonl(address: str, request: Request) -> Iterator[Record]:
-    """Yield the object of every line; blank lines are skipped, and the file is never in memory as a whole."""
+def layout_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Layout:
+    """Return how the records of a file are written: by `form`, else by its suffix, else by its first lines.
+
+    A file of another suffix is a list or lines of JSON if it begins like one, else a table if most of its rows have two
+    or more columns.
+    """
+    suffix = suffix_of(path)
+    if form in tables.SEPARATORS or (form == "auto" and suffix in TABLES):
+        return "table"
+    if suffix in JSON_LINES:
+        return "lines"
+    # A file whose content decides
+    first, second = _first_lines(path, encodings)
+    if first.lstrip().startswith(("{", "[")):
+        if second and isinstance(_json_or_none(first), dict):
+            return "lines"
+        value = _json_or_none(read_text(path, encodings))
+        if _listed(value) is not None:
+            return "list"
+        if isinstance(value, dict) and not second:
+            return "lines"
+    if form == "json" or suffix == ".json":
+        return ""
+    return "table" if tables.dialect_of(path, form, encodings).share > 0.5 else ""
+
+
+def are_clearly_records(path: Path, encodings: Sequence[str] = UTF_8) -> bool:
+    """Return True if the content of a file of any suffix is JSON records or a table, and cannot be prose.
+
+    Every row of such a table has as many columns, few cells are blank, and tabs separate them, or line 1 names
+    columns that glassformer reads.
+    """
+    try:
+        first, _ = _first_lines(path, encodings)
+    except UserError:  # not text: the checks of texts name the reason
+        return False
+    names = {name.strip(" \"'\r\n").casefold() for name in re.split(r"[\t,;]", first)}
+    is_named = any(names.issuperset(known) for known in KNOWN_COLUMNS)
+    if not (is_named or "\t" in first or first.lstrip("\ufeff ").startswith(("{", "[", "sep="))):
+        return False
+    layout = layout_of(path, "auto", encodings)
+    if layout != "table":
+        return layout != ""
+    dialect = tables.dialect_of(path, "auto", encodings)
+    if dialect.share < 1:
+        return False
+    head = [row for _, row in itertools.islice(tables.rows(path, "auto", encodings), 1000)]
+    cells = [cell for row in head for cell in row if any(c.strip() for c in row)]
+    is_full = sum(not cell.strip() for cell in cells) <= 0.1 * len(cells)
+    return is_named or (dialect.separator == "\t" and len(head) > 1 and is_full)
+
+
+KNOWN_COLUMNS = ({"source", "target"}, {"text", "label"}, {"prompt", "completion"}, {"chosen", "rejected"})
+"""Names of columns that make a file of any suffix a table."""
+
+
+def _first_lines(path: Path, encodings: Sequence[str]) -> tuple[str, str]:
+    """Return the first two lines that are not blank."""
+    found = (line for line in text_lines(path, encodings) if line.strip())
+    return next(found, ""), next(found, "")
+
+
+def _json_or_none(text: str) -> Any:
+    try:
+        return files.parse_json(text)
+    except ValueError:
+        return None
+
+
+def _listed(value: Any) -> list[dict[str, Any]] | None:
+    """Return a list of objects, or the only one in the values of an object; None for another value.
+
+    >>> _listed([{"text": "a"}]), _listed({"version": 1, "data": [{"text": "a"}]})
+    ([{'text': 'a'}], [{'text': 'a'}])
+    >>> _listed({"messages": [{"role": "user", "content": "one conversation"}]}), _listed([1])
+    (None, None)
+    """
+    if isinstance(value, dict):
+        lists = [found for found in map(_listed, (v for v in value.values() if isinstance(v, list))) if found]
+        is_conversation = bool(lists) and not {"role", "from"}.isdisjoint(lists[0][0])
+        return lists[0] if len(lists) == 1 and not is_conversation else None
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return value
+    return None
+
+
+def read(address: str, request: Request) -> Iterator[Record]:
+    """Yield the records of a file of text, in the layout of its content."""
     path = files.as_path(address, "path")
-    for number, line in enumerate(_jsonl_lines(path), 1):
+    layout = layout_of(path, request.format, request.encoding)
+    if layout == "lines":
+        yield from _read_lines(path, request)
+    elif layout == "list":
+        for number, fields in enumerate(_listed(_json_or_none(read_text(path, request.encoding))) or (), 1):
+            yield Record(f"record {number} of {path}", fields, request.settings)
+    elif layout == "table":
+        yield from _read_table(path, request)
+    else:
+        raise not_records(path)
+
+
+def not_records(path: Path) -> UserError:
+    """Return the error for a file whose content is not records."""
+    if suffix_of(path) == ".json":
+        return UserError(f"{path} is not records: expected a JSON list of objects, or an object per line")
+    return UserError(
+        f"{path} is not records: expected JSON, or rows of equally many columns, separated by tabs, commas or "
+        "semicolons; if it is a table, set data.format"
+    )
+
+
+def _read_lines(path: Path, request: Request) -> Iterator[Record]:
+    """Yield the object of every line; blank lines are skipped."""
+    for number, line in enumerate(text_lines(path, request.encoding), 1):
         if line.strip():
             where = f"{path}:{number}"
             yield Record(where, files.parse_json_line(line, where), request.settings)
-
-
-def _jsonl_lines(path: Path) -> Iterator[str]:
-    files.refuse_objects(path)
-    offset = 0
-    with files.reading(path), open(path, "rb") as file:
-        encoding = "utf-8-sig"  # the first line may begin with a byte order mark
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
-            if len(line) > MAX_LINE_BYTES:
-                raise UserError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?")
-            try:
-                yield line.decode(encoding)
-            except UnicodeDecodeError as error:
-                bom = len(line) - len(error.object)
-                raise files.utf8_error(path, error, offset + bom, number) from error
-            offset += len(line)
-            encoding = "utf-8"
 
 
 def read_parquet(address: str, request: Request) -> Iterator[Record]:
@@ -75,67 +172,47 @@ def _stored_features(schema: Any) -> Any:
     return datasets.Features.from_arrow_schema(schema)
 
 
-def read_table(address: str, request: Request) -> Iterator[Record]:
-    """Yield the rows of a table with a header; a tsv of two columns may lack it if two fields are wanted."""
-    path = files.as_path(address, "path")
-    rows, names = table_rows(path), request.names
-    _, header = next(rows, (0, []))
+def _read_table(path: Path, request: Request) -> Iterator[Record]:
+    """Yield the rows of a table with a header.
+
+    A table without a header is read if the columns are given by number (data.source_field = "1"), or if it has two and
+    two fields with default names are wanted, except for csv.
+    """
+    dialect = tables.dialect_of(path, request.format, request.encoding)
+    rows, names = tables.rows(path, request.format, request.encoding), request.names
+    if (dialect.separator, dialect.is_quoted) != tables.USUAL.get(suffix_of(path)):
+        request.dropped.note(f"{path} is read as a table {dialect} (data.format)")
+    first, header = next(rows, (0, []))
     if twice := [name for name in names if header.count(name) > 1]:
         raise UserError(f"{path} has {header.count(twice[0])} columns named {twice[0]!r}; name each column once")
     if any("\r" in cell for cell in header):
-        raise UserError(f"{path} has carriage returns (CR) as line ends; convert them to line feeds (LF)")
+        raise tables.carriage_returns(path)
     folded = {name.casefold() for name in names}
     is_header = any(cell.strip().casefold() in folded for cell in header)  # it names a column, in any case
-    if all(name in header for name in names):
-        indices = [header.index(name) for name in names]
-    elif is_tsv(path) and len(header) == len(names) == 2 and request.may_lack_header and not is_header:
-        indices = [0, 1]
+    has_two = suffix_of(path) != ".csv" and len(header) == len(names) == 2 and request.may_lack_header
+    columns: Sequence[str] = header
+    if not set(names).issubset(header):
+        if all(name.isdecimal() and 0 < int(name) <= len(header) for name in names):
+            columns = [str(number) for number in range(1, len(header) + 1)]
+        elif has_two and not is_header:
+            columns = names
+        else:
+            raise UserError(
+                f"{path}: expected the columns {' and '.join(names)}, got {tables.described(header)}; set "
+                f"{request.settings}"
+            )
         request.dropped.headerless.append(
-            f"{path} has no header with {names[0]} and {names[1]}; line 1 is read as data ({names[0]}, {names[1]})"
+            f"{path} has no header with {' and '.join(names)}; line 1 is read as data ({', '.join(columns)})"
         )
-        yield Record(f"{path}:1", dict(zip(names, header, strict=True)), request.settings)
-    else:
-        columns = _column_names(header)
-        raise UserError(f"{path}: expected the columns {' and '.join(names)}, got {columns}; set {request.settings}")
+        rows = itertools.chain([(first, header)], rows)
     for number, row in rows:
-        if row and any(cell.strip() for cell in row):
+        if any(cell.strip() for cell in row):
             if len(row) != len(header):
-                raise UserError(f"{path}:{number}: expected {len(header)} columns as in line 1, got {len(row)}")
-            cells = {name: row[index] for name, index in zip(names, indices, strict=True)}
-            yield Record(f"{path}:{number}", cells, request.settings)
-
-
-def _column_names(names: Sequence[str]) -> str:
-    """Format the first twelve column names for a message."""
-    columns = [shown(name, 40) for name in names[:12]]
-    if len(names) > 12:
-        columns.append("…")
-    return ", ".join(columns) or "none"
-
-
-def is_tsv(path: Path) -> bool:
-    return path.suffix.lower() == ".tsv"
-
-
-def table_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a tsv or csv file, the header included, with the number of the line on which each ends."""
-    return _tsv(path) if is_tsv(path) else _csv(path)
-
-
-def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Read line numbers and rows of tab-separated text, without quoting: a quotation mark is an ordinary character."""
-    return ((number, line.split("\t")) for number, line in enumerate(lines(files.read_text(path)), 1))
-
-
-def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows with the number of the line on which each ends; a quoted cell may contain line breaks."""
-    csv.field_size_limit(2**31 - 1)  # a cell may contain a long document
-    reader = csv.reader(io.StringIO(files.read_text(path), newline=""), strict=True)
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num} is not valid CSV: {error}; correct this line") from error
+                hint = ""
+                if not dialect.is_quoted and any(cell.startswith('"') for cell in row):
+                    hint = "; if a cell has line breaks in quotation marks, set data.format to tab_quoted"
+                raise UserError(f"{path}:{number}: expected {len(header)} columns as in line 1, got {len(row)}{hint}")
+            yield Record(f"{path}:{number}", dict(zip(columns, row, strict=True)), request.settings)
 
 
 def read_conll(address: str, request: Request) -> Iterator[Record]:
@@ -147,7 +224,7 @@ def read_conll(address: str, request: Request) -> Iterator[Record]:
     words: list[str] = []
     tags: list[str] = []
     first, n_columns = 0, 0
-    for number, line in enumerate([*lines(files.read_text(path)), ""], 1):  # a blank line ends a sentence
+    for number, line in enumerate([*lines(read_text(path, request.encoding)), ""], 1):  # a blank line ends a sentence
         if line.strip() and not line.startswith(DOCUMENT_START):
             separator = "\t" if "\t" in line else None
             columns = [cell.strip() for cell in line.split(separator)]

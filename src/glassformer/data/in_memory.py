@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from glassformer import files
 from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, PreferenceData, PromptData
 from glassformer.data.records import Record, Request
-from glassformer.errors import UserError
+from glassformer.errors import UserError, shown
 
 PREFIX = "memory:"
 PARTS = ("first", "second")
@@ -40,7 +40,12 @@ def rows_of(data: Any) -> Rows:
     [{'first': 'a dog', 'second': 'ein Hund'}]
     """
     if hasattr(data, "columns") and callable(getattr(data, "to_dict", None)):  # a DataFrame
-        return [dict(row) for row in data.to_dict("records")]
+        columns = [str(name) for name in data.columns]
+        if twice := next((name for name in columns if columns.count(name) > 1), None):
+            raise UserError(
+                f"the data has {columns.count(twice)} columns named {shown(repr(twice))}: rename or remove all but one"
+            )
+        return [_native(row) for row in data.to_dict("records")]
     if isinstance(data, Mapping):
         parts = ", ".join(map(str, islice(data, 3)))
         raise UserError(f"got a dictionary with {parts}: give one of its values, or a list of records")
@@ -64,11 +69,25 @@ def _row(item: object, number: int) -> dict[str, Any]:
         if number == 1 and len(item) < 256 and "\n" not in item and files.exists(Path(item)):
             raise UserError(f"a list has texts, and its first item {item!r} is a file: give a folder or a pattern")
         return {"text": item}
-    if isinstance(item, Mapping):
-        return dict(item)
+    item = _native(item)
+    if isinstance(item, dict):
+        return item
     if isinstance(item, (tuple, list)) and len(item) == 2:
         return dict(zip(PARTS, item, strict=True))
     raise UserError(f"record {number} of the data must be a text, a pair or a dictionary, got {item!r:.60}")
+
+
+def _native(value: Any) -> Any:
+    """Return a value with lists for arrays, also within lists and dictionaries, and texts as keys.
+
+    >>> _native({0: [{"role": "user"}], "n": (1, 2)})
+    {'0': [{'role': 'user'}], 'n': [1, 2]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _native(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return [_native(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def path_or_rows(given: Given) -> str | Path | Rows | None:

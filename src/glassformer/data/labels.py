@@ -44,7 +44,7 @@ def _request(data: LabelData, split: str, dropped: Dropped) -> Request:
     settings = [f"data.{name}" for name in ("text_field", "second_field", "label_field") if getattr(data, name)]
     may_lack_header = (data.text_field, data.label_field) == (LabelData.text_field, LabelData.label_field)
     names = (*_text_fields(data), data.label_field)
-    return Request(kind, names, ", ".join(settings), split, dropped, may_lack_header)
+    return Request(kind, names, ", ".join(settings), split, dropped, may_lack_header, data.format, data.encoding)
 
 
 def _text_fields(data: LabelData) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ are skipped; they are counted. All pairs are kept in memory as text, which is pr
 `RecordCorpus` makes the split, by a hash of the source: all targets of one source are on one side.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from glassformer.data.formats import lines
 from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Record, Request
 from glassformer.data.split import split_records
+from glassformer.data.text_files import UTF_8, read_text
 from glassformer.errors import UserError
 
 
@@ -33,14 +34,15 @@ class Pair:
 
 def _aligned_records(data: PairData) -> Iterator[Record]:
     assert data.source is not None and data.target is not None  # checked by _check_sides
-    for number, (source, target) in enumerate(aligned_lines(Path(data.source), Path(data.target)), 1):
+    pairs = aligned_lines(Path(data.source), Path(data.target), data.encoding)
+    for number, (source, target) in enumerate(pairs, 1):
         fields = {data.source_field: source, data.target_field: target}
         yield Record(f"line {number} of {data.source}", fields, "")
 
 
-def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
+def aligned_lines(source: Path, target: Path, encodings: Sequence[str] = UTF_8) -> list[tuple[str, str]]:
     """Pair line i of one file with line i of the other, empty lines included; raise `UserError` for unequal lengths."""
-    sources, targets = (lines(files.read_text(files.as_path(side, "path"))) for side in (source, target))
+    sources, targets = (lines(read_text(files.as_path(side, "path"), encodings)) for side in (source, target))
     if len(sources) != len(targets):
         raise UserError(
             f"{source} has {len(sources):,} lines and {target} has {len(targets):,} lines; line i of one file must be "
@@ -72,7 +74,7 @@ class PairCorpus(RecordCorpus[PairData, Pair]):
         if data.path is None:
             records = _aligned_records(data)
         else:
-            request = Request("pairs", names, settings, split, self.dropped, may_lack_header=True)
+            request = Request("pairs", names, settings, split, self.dropped, True, data.format, data.encoding)
             records = addresses.records(data.path, request)
         for record in records:
             source, target = (record.text(name).strip() for name in names)

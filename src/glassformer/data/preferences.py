@@ -51,7 +51,7 @@ class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
     def records(self, data: PreferenceData, split: str) -> Iterator[Preference]:
         names = (data.prompt_field, data.chosen_field, data.rejected_field)
         settings = "data.prompt_field, data.chosen_field, data.rejected_field"
-        request = Request("conversations", names, settings, split, self.dropped)
+        request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
         for record in addresses.records(data.path or "", request):
             chosen, rejected = (_conversation(data, record, name) for name in names[1:])
             n_same = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)

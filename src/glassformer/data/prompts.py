@@ -33,7 +33,10 @@ class PromptCorpus(AnsweredCorpus[PromptData, Prompt]):
     REASON = ("prompt is empty", "prompts are empty")
 
     def records(self, data: PromptData, split: str) -> Iterator[Prompt]:
-        request = Request("conversations", (data.prompt_field,), "data.prompt_field", split, self.dropped)
+        setting = "data.prompt_field"
+        request = Request(
+            "conversations", (data.prompt_field,), setting, split, self.dropped, False, data.format, data.encoding
+        )
         for record in addresses.records(data.path or "", request):
             messages = messages_of(record, data.prompt_field, "user")
             if any(message["content"].strip() for message in messages):

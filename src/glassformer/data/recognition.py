@@ -1,10 +1,11 @@
 """Recognise the kind of data from its name and its first rows: text, pairs, texts with labels, or conversations.
 
-A file that is not a table is text, except `.conll` (words with tags). The names of the columns of a table (`.tsv`,
-`.csv`, `.jsonl`, `.parquet`, `hf:NAME`) decide: `messages`, or `prompt` and `completion` (conversations), `source` and
-`target` (pairs), `text` and `label`, or `text` alone. A table
-of two columns with other names is recognised by its values: a column of few short values is the label, and two columns
-of mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
+A file that has no records is text, except `.conll` (words with tags). The names of the columns of records (`.tsv`,
+`.csv`, `.jsonl`, `.parquet`, `hf:NAME`, and JSON or tab-separated rows in any file) decide: `messages`, or `prompt` and
+`completion` (conversations), `source` and `target` (pairs), `text` and `label`, or `text` alone. A table of two columns
+with other names is recognised by its values: a column of few short values is the label, and two columns of mostly
+different values are pairs. A further column whose values begin alike, such as a licence, is not read. In every other
+case `UserError` asks for the kind or the columns, except for a file that may be a text: then it is one, with a note.
 """
 
 import itertools
@@ -14,12 +15,15 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from glassformer import files
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
-from glassformer.data import addresses, builtin, records
-from glassformer.data.formats import is_tsv, table_rows
+from glassformer.data import addresses, builtin, records, tables
+from glassformer.data.formats import KNOWN_COLUMNS, are_clearly_records, layout_of, not_records
 from glassformer.data.in_memory import PARTS, Rows, json_lines
 from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import Request
+from glassformer.data.tables import dialect_of
+from glassformer.data.text_files import UTF_8, suffix_of
 from glassformer.errors import UserError, shown
 
 Kind = Literal["text", "pairs", "labels", "conversations"]
@@ -27,7 +31,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "label_field")
 CONVERSATION_FIELDS = (("messages_field",), ("prompt_field", "completion_field"))
 FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", *CONVERSATION_FIELDS[0], *CONVERSATION_FIELDS[1])
-SETTINGS = (*FIELDS, "outputs")
+READING = ("format", "encoding", "on_bad", "front_matter")
+"""Keys of `[data]` that set how files are read."""
+SETTINGS = (*FIELDS, "outputs", *READING)
 """Keys of `[data]` that decide how a table is read."""
 
 N_ROWS = 1000
@@ -36,6 +42,8 @@ LABEL_CHARACTERS = 40
 """A column with a longer value is not taken for labels."""
 FEW_LABELS = 10
 """A column has few values if they are at most a tenth of the rows, or at most this many and a third of the rows."""
+MIN_ALIKE = 5
+"""A column after the second is not read if all of its values begin with the same characters, at least this many."""
 MANY = 0.6
 """Two columns are pairs if in both at least this fraction of the values is different."""
 
@@ -72,15 +80,56 @@ def recognise(
     """
     given = given or {}
     kind = kind or implied_kind(given)
+    form, encodings = given.get("format", "auto"), _encodings(given)
+    if sample is None and form != "text" and addresses.source_of(address) is None and addresses.is_single_file(address):
+        return _by_content(address, kind, given)
     if sample is None:
         kinds = _kinds_at(address)
         if kinds == ("tags",) and kind != "text":
-            suffix = Path(address).suffix.lower()
+            suffix = suffix_of(address)
             return Recognised(LabelData(path=address, outputs="tags"), f"words with tags, by its suffix {suffix}")
         if "pairs" not in kinds or (kind == "text" and "text" not in kinds):
             return _text(address, kind)
-        sample = read_sample(address)
+        sample = read_sample(address, form, encodings)
     return _Reading(address, kind, given, sample).recognised()
+
+
+def _encodings(given: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(given.get("encoding", "utf-8").split())
+
+
+PLAIN = " (--kind text reads it as plain text)"
+
+
+def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Recognised:
+    """Recognise a file of another suffix: records if its content can be nothing else, or if a kind is given."""
+    form, encodings = given.get("format", "auto"), _encodings(given)
+    path, is_json = files.as_path(address, "path"), suffix_of(address) == ".json"
+    if kind == "text" and form == "auto" and not (is_json or "text_field" in given):
+        return Recognised(TextData(path=address))
+    if kind in ("text", None) and form == "auto" and not are_clearly_records(path, encodings):
+        return Recognised(TextData(path=address))
+    if (layout := layout_of(path, form, encodings)) == "":
+        raise not_records(path)
+    shape = "JSON records" if layout != "table" else f"a table {dialect_of(path, form, encodings)}"
+    try:
+        found = _Reading(address, kind, given, read_sample(address, form, encodings)).recognised()
+    except UserError as error:
+        if kind == "text" and is_json:
+            return Recognised(TextData(path=address, format="text"))
+        if kind is not None or form != "auto" or given.keys() & set(FIELDS):
+            raise
+        if layout != "table":
+            raise UserError(f"{error}; --kind text reads it as plain text") from error
+        return Recognised(TextData(path=address, format="text"), f"{shape}, read as plain text: {error}")
+    data = found.data
+    if isinstance(data, TextData):
+        if layout == "table":
+            return Recognised(
+                TextData(path=address, format="text"), f"{shape} with one text column, read as plain text"
+            )
+        data = replace(data, format="auto" if is_json else "json")
+    return replace(found, data=data, evidence=f"{found.evidence}, {shape}" + PLAIN * (kind is None))
 
 
 def _kinds_at(address: str) -> tuple[records.Kind, ...]:
@@ -129,7 +178,7 @@ def implied_kind(given: Mapping[str, str]) -> Kind | None:
     return "labels" if any(name in given for name in ("label_field", "second_field", "outputs")) else None
 
 
-def aligned(source: str, target: str) -> Recognised:
+def aligned(source: str, target: str, encodings: Sequence[str] = UTF_8) -> Recognised:
     """Return two text files as the sides of pairs; the suffix of the target, such as `.de`, names its language."""
     for side in map(Path, (source, target)):
         if addresses.source_of(str(side)) or side.suffix.lower() == ".toml" or side.is_dir():
@@ -139,9 +188,9 @@ def aligned(source: str, target: str) -> Recognised:
             )
     language = Path(target).suffix.removeprefix(".").lower()
     try:
-        pairs = aligned_lines(Path(source), Path(target))[:N_ROWS]
+        pairs = aligned_lines(Path(source), Path(target), encodings)[:N_ROWS]
     except UserError as error:
-        raise UserError(f"two sources are the text files of pairs: {error}") from error
+        raise UserError(f"two files are the sides of pairs: {error}; two texts are --kind text") from error
     rows = {name: [pair[i] for pair in pairs] for i, name in enumerate(PAIR_FIELDS)}
     data = PairData(source=source, target=target)
     if len(language) == 2 and language.isalpha():
@@ -160,6 +209,12 @@ class _Reading:
 
     def recognised(self) -> Recognised:
         """Decide by the names of the columns, then by the values of two columns."""
+        if self.kind is None and self.sample.columns.keys() >= {"chosen", "rejected"}:
+            raise UserError(
+                f"{self.address} has preferences (columns chosen and rejected), which a trained model learns: give a "
+                'TOML file with path in [init], path and kind = "preferences" in [data], and kind = "preference" in '
+                "[objective]; or give --kind"
+            )
         talks = next(filter(None, map(self._named, CONVERSATION_FIELDS)), {})
         if talks and self.kind in ("conversations", None):
             return Recognised(ConversationData(path=self.address, **talks), f"conversations, {by_names(talks)}")
@@ -211,10 +266,7 @@ class _Reading:
             columns = {name: values[1:] for name, values in zip(line_1, self.sample.columns.values(), strict=True)}
             return replace(self, sample=Sample(columns)).recognised()
         if label == 0:
-            raise UserError(
-                f"{self.address} seems to have the labels in column 1, and without a header column 1 is the text: put "
-                "the line `label TAB text` before it, or exchange the columns"
-            )
+            return self._labels(fields, "by the repeated values of column 1")
         return self._labels(fields, "by the repeated values of column 2", has_names=False)
 
     def _pairs(self, fields: Mapping[str, Any], evidence: str, *, has_names: bool = True) -> Recognised:
@@ -316,33 +368,51 @@ def _has_few_values(values: Sequence[str]) -> bool:
 # The first rows
 
 
-def read_sample(address: str) -> Sample:
+def read_sample(address: str, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Sample:
     """Read the first rows of a table."""
-    path = Path(address)
-    if path.suffix.lower() in (".tsv", ".csv"):
-        sample = _sample_of_table(path)
+    path = files.as_path(address, "path")
+    if addresses.reads_content(address) and layout_of(path, form, encodings) == "table":
+        sample = _sample_of_table(path, form, encodings)
     else:
-        request = Request("pairs", (), "")
+        request = Request("pairs", (), "", format=form, encoding=encodings)
         sample = Sample(columns_of(_first(dict(record.fields) for record in addresses.records(address, request))))
     if not sample.columns:
         raise UserError(f"{address} is empty; use a file with rows")
     return sample
 
 
-def _sample_of_table(path: Path) -> Sample:
-    """Return the first rows; a tsv of two columns may have no header, so its first line is kept too."""
-    rows = (row for _, row in table_rows(path) if any(cell.strip() for cell in row))
+def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> Sample:
+    """Return the first rows; line 1 of a table of two columns may be data, so it is kept too, except for csv."""
+    rows = (row for _, row in tables.rows(path, form, encodings) if any(cell.strip() for cell in row))
     header = next(rows, [])
-    names = {"source", "target", "text", "label", "prompt", "completion"}
-    is_named = not names.isdisjoint(name.strip().casefold() for name in header)
-    if not is_tsv(path) or len(header) != 2 or is_named:
+    numbers = [str(number) for number in range(1, len(header) + 1)]
+    is_named = any(not known.isdisjoint(name.strip().casefold() for name in header) for known in KNOWN_COLUMNS)
+    if suffix_of(path) == ".csv" or is_named or len(header) < 2:
         return Sample(columns_of(_first(dict(zip(header, row, strict=False)) for row in rows)))
-    body = _first(
-        {f"column {number}": cell for number, cell in enumerate(row, 1)}
-        for row in itertools.chain([header], rows)
-        if len(row) == 2
-    )
-    return Sample(columns_of(body), header)
+    body = list(_first(dict(zip(numbers, row, strict=True)) for row in rows if len(row) == len(header)))
+    line_1 = dict(zip(numbers, header, strict=True))
+    columns = columns_of(iter([line_1, *body]))
+    if len(header) == 2:
+        return Sample(columns, header)
+    # Further columns: if the values of each begin alike, such as licences, the first two columns are read
+    alike = {name: _common_beginning(columns[name][1:]) for name in numbers[2:]}
+    read = numbers[:2] if all(len(beginning) >= MIN_ALIKE for beginning in alike.values()) else numbers
+    is_data = read != numbers and all(line_1[name].startswith(beginning) for name, beginning in alike.items())
+    if is_data or len(set(header)) < len(header):
+        return Sample({name: columns[name] for name in read})
+    return Sample({line_1[name]: columns[name][1:] for name in read})
+
+
+def _common_beginning(texts: Sequence[str]) -> str:
+    """Return the characters with which all texts begin; none for fewer than two texts.
+
+    >>> _common_beginning(["CC-BY 2.0 #1", "CC-BY 2.0 #22"]), _common_beginning(["alone"])
+    ('CC-BY 2.0 #', '')
+    """
+    if len(texts) < 2:
+        return ""
+    first, last = min(texts), max(texts)
+    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
 def _first(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 Every source (`addresses.SOURCES`) yields them, so every error message can name the place of a value.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +27,13 @@ class Dropped:
     """Training records that are also in the validation data."""
     headerless: list[str] = field(default_factory=list)
     """One sentence per table of two columns without a header."""
+    notes: list[str] = field(default_factory=list)
+    """Other sentences, such as how a table is written."""
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
     def empty(self, where: str) -> None:
         self.first_empty = self.first_empty or where
@@ -40,7 +47,7 @@ class Dropped:
         if n := self.n_repeated:
             nouns, be = self.noun + "s" * (n > 1), are[n > 1]
             sentences.append(f"{n:,} training {nouns} {be} also in the validation data and {be} skipped")
-        return [*sentences, *self.headerless]
+        return [*sentences, *self.headerless, *self.notes]
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,10 @@ class Request:
     dropped: Dropped = field(default_factory=Dropped)
     may_lack_header: bool = False
     """True if the fields have their default names: a tsv of two columns then needs no header."""
+    format: str = "auto"
+    """The format of the file (`data.format`)."""
+    encoding: Sequence[str] = ("utf-8",)
+    """Encodings of the file (`data.encoding`)."""
 
 
 @dataclass(frozen=True)

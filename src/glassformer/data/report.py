@@ -9,9 +9,10 @@ import numpy as np
 
 from glassformer import formatting
 from glassformer.data.corpus import Corpus
-from glassformer.data.texts import Counts, Piece, read_pieces
+from glassformer.data.texts import Piece, read_pieces
 from glassformer.data.tokens import Encoding, encode_pieces
 from glassformer.errors import UserError
+from glassformer.formatting import plural
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -71,16 +72,20 @@ class DataReport:
         rows: list[tuple[str, ...]] = [("", "documents", "characters", "bytes", "tokens", "bytes per token")]
         rows += [_row(side) for side in (*self.sides, total)]
         lines = [
-            f"{self.name} ({_plural(self.n_files, 'file')})",
+            f"{self.name} ({plural(self.n_files, 'file')})",
             "",
             formatting.table(rows, width),
             "",
             f"document lengths    {self.shortest_document:,} to {self.longest_document:,} characters",
             f"repeated documents  {self.n_repeated_documents:,} of {self.n_documents:,}",
-            f"repeated lines      {self.n_repeated_lines:,} of {self.n_lines:,} non-blank lines",
+            f"repeated lines      {self.n_repeated_lines:,} of {self._of_lines()}",
             *(f"note                {note}" for note in self.notes),
         ]
         return "\n".join(lines)
+
+    def _of_lines(self) -> str:
+        share = f" ({self.n_repeated_lines / self.n_lines:.0%})" if self.n_repeated_lines else ""
+        return f"{self.n_lines:,} non-blank lines{share}"
 
 
 def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
@@ -90,15 +95,15 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     split, the report covers the whole text, with the reason as a note.
     """
     # The split
-    notes = [note for scan in corpus.scans for note in _notes(scan.counts)]
+    notes = [*_changes(corpus), *(file.fault for scan in corpus.scans for file in scan.counts.bad_files)]
     several = corpus.scans[0].n_documents > 1
     streams: dict[str, Iterator[Piece]]
     try:
         notes += corpus.news()
         streams = {"training": corpus.pieces("train"), "validation": corpus.pieces("valid")}
     except UserError as error:
-        streams = {"text": read_pieces(corpus.paths, text_field=corpus.text_field)}
-        notes.append(f"cannot be split: {error}")
+        streams = {"text": read_pieces(corpus.paths, corpus.data)}
+        notes += [*corpus.skipped(), f"cannot be split: {error}"]
     # The sizes of each side
     hashes_of_lines = bytearray()
     sides = [SideReport(name) for name in streams]
@@ -129,16 +134,15 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     )
 
 
-def _notes(counts: Counts) -> Iterator[str]:
-    if counts.n_blank_documents:
-        yield f"{_plural(counts.n_blank_documents, 'document')} skipped: only white space"
-    if counts.n_crlf:
-        yield f"{_plural(counts.n_crlf, 'line end')} converted from CRLF to LF"
-    if counts.other_files:
-        kinds = sorted({path.suffix or path.name for path in counts.other_files})
-        if len(kinds) > 8:
-            kinds[8:] = ["..."]
-        yield f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl ({', '.join(kinds)})"
+def _changes(corpus: Corpus) -> Iterator[str]:
+    """Yield notes on line ends and front matter."""
+    n_crlf, n_front = (sum(getattr(s.counts, name) for s in corpus.scans) for name in ("n_crlf", "n_front_matter"))
+    if n_crlf:
+        yield f"{plural(n_crlf, 'line end')} converted from CRLF to LF"
+    if n_front and corpus.data.front_matter == "drop":
+        yield f"front matter of {plural(n_front, 'file')} dropped"
+    elif n_front:
+        yield f"{plural(n_front, 'file')} with front matter, which is learned as text; data.front_matter drops it"
 
 
 def _row(side: SideReport) -> tuple[str, ...]:
@@ -148,7 +152,3 @@ def _row(side: SideReport) -> tuple[str, ...]:
         row.append("-")
     per_token = f"{side.n_bytes / side.n_tokens:.2f}" if side.n_tokens else "-"
     return (*row, per_token)
-
-
-def _plural(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' * (n != 1)}"

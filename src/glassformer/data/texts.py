@@ -1,30 +1,39 @@
 """Documents from any source of records and from files of text, in pieces of bounded size.
 
-A `.jsonl` file has one document per line, in a named field of a JSON object, and a `.parquet` file one per row, in a
-named column; any other file is one document. Built-in texts and datasets (`hf:NAME`) have one document per record.
+A `.jsonl` or `.ndjson` file has one document per line, in a named field of a JSON object, a `.parquet` file one per
+row, in a named column, and a `.json` file one per object of a list, if the objects have the field; any other file is
+one document. Built-in texts and datasets (`hf:NAME`) have one document per record. `data.format` sets another reading.
 
-Encoding: UTF-8, with or without a byte order mark; invalid bytes raise an error with their place. Windows line
-ends (CRLF) become "\n"; a lone CR is kept. Documents of only white space are skipped and counted.
+`text_files.py` decodes the files. Windows line ends (CRLF) become "\n"; a lone CR is kept. Documents of only white
+space are skipped and counted. Of several files, those that are not text are named in one error, or skipped and counted
+(`data.on_bad`).
 """
 
-import codecs
 import hashlib
 import itertools
+import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from glassformer import files
-from glassformer.data import addresses, builtin
-from glassformer.data.records import Request
+from glassformer.config.run import TextData
+from glassformer.data import addresses, builtin, formats
+from glassformer.data.records import Read, Request
+from glassformer.data.text_files import encoding_used, fault, guessed_encoding, n_bytes, suffix_of, text_blocks
 from glassformer.errors import UserError
+from glassformer.formatting import plural
 
 Paths = Sequence[str | Path]
 
 PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place after it
 MAX_PIECE_CHARACTERS = 1 << 20
-_BLOCK_BYTES = 1 << 18
+MAX_FRONT_MATTER = 1 << 16
+NAMED_FAULTS = 200
+"""Maximum number of characters of the names of bad files, and of their folder, in an error."""
 
 
 @dataclass(frozen=True)
@@ -43,61 +52,119 @@ class Counts:
 
     n_blank_documents: int = 0
     n_crlf: int = 0
-    other_files: list[Path] = field(default_factory=list)  # in a folder, but neither txt nor jsonl
+    n_front_matter: int = 0
+    """Files that begin with a block of `key: value` lines between two lines ---."""
+    other_files: list[Path] = field(default_factory=list)
+    """Files in a folder, but neither txt, md nor jsonl."""
+    blank_files: list[Path] = field(default_factory=list)
+    bad_files: list[addresses.Found] = field(default_factory=list)
+    """Skipped files that are not text or cannot be read."""
+    encodings: Counter[str] = field(default_factory=Counter)
+    """Number of files by encoding, if several are possible."""
+
+    def sentences(self) -> Iterator[str]:
+        """Yield one sentence per kind of lost text."""
+        if self.n_blank_documents:
+            first = f" (the first: {self.blank_files[0]})" if self.blank_files else ""
+            yield f"{plural(self.n_blank_documents, 'document')} skipped: only white space{first}"
+        if self.other_files:
+            kinds = sorted({path.suffix or path.name for path in self.other_files})
+            if len(kinds) > 8:
+                kinds[8:] = ["..."]
+            yield f"{plural(len(self.other_files), 'file')} skipped: neither txt, md nor jsonl ({', '.join(kinds)})"
+        if self.bad_files:
+            yield f"{plural(len(self.bad_files), 'file')} skipped, not text: {_named(self.bad_files)}"
+        if len(self.encodings) > 1:
+            numbers = (f"{n:,} as {encoding}" for encoding, n in sorted(self.encodings.items()))
+            yield f"files by encoding: {', '.join(numbers)}"
+
+
+def _named(found: Sequence[addresses.Found]) -> str:
+    """Return the names of files relative to their common folder, as many as fit."""
+    common = os.path.commonpath([file.path.parent for file in found])
+    place = common if len(common) < NAMED_FAULTS / 2 else f"…{common[-NAMED_FAULTS // 2 :]}"
+    names: list[str] = []
+    for file in found:
+        name = os.path.relpath(file.path, common)
+        if names and sum(len(name) + 2 for name in (*names, name, place)) > NAMED_FAULTS:
+            return f"{', '.join(names)} and {len(found) - len(names):,} more in {place}"
+        names.append(name)
+    return f"{', '.join(names)} in {place}"
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """A file, or the address of texts that are not in a file (`path=None`)."""
+    """A file, or the address of texts that are not in a file (`path=None`), and how it is read."""
 
     name: str
     path: Path | None
+    data: TextData = TextData()
 
     @property
     def is_jsonl(self) -> bool:
-        return self.path is not None and self.path.suffix.lower() == ".jsonl"
+        """True for a file with records of JSON."""
+        source = addresses.source_of(self.name)
+        return self.path is not None and self.has_records and (source is None or source.read is formats.read)
 
-    @property
+    @cached_property
     def has_records(self) -> bool:
         """True for one document per record, False for a file that is one document."""
-        source = addresses.source_of(self.name)
+        source, form = addresses.source_of(self.name), self.data.format
+        if self.path is None or form != "auto":
+            return self.path is None or form == "json"
+        if (
+            source is None
+            and suffix_of(self.path) == ".json"
+            and formats.layout_of(self.path, form, self.data.encoding)
+        ):
+            first = next(formats.read(self.name, self._request()), None)
+            return first is not None and self.data.text_field in first.fields
         return source is not None and "text" in source.kinds
 
-    def sha256(self, text_field: str = "text") -> str:
+    @property
+    def _read(self) -> Read:
+        is_known = self.path is None or addresses.source_of(self.name) is not None
+        return addresses.records if is_known and self.data.format == "auto" else formats.read
+
+    def sha256(self) -> str:
         """Compute the SHA-256 of the unchanged bytes of the file, or of the documents that are not in a file."""
         if self.path is not None:
             with files.reading(self.path):
                 return files.sha256(self.path)
         digest = hashlib.sha256()
-        for document in self._documents(text_field):
+        for document in self._documents():
             data = document.encode()
             digest.update(len(data).to_bytes(8, "little") + data)
         return digest.hexdigest()
 
-    def n_bytes(self, text_field: str) -> int:
-        """Return the size of the file, or of the documents that are not in a file or are compressed in it."""
+    def n_bytes(self) -> int:
+        """Return the size of the file, unpacked, or of the documents that are not in a file or are compressed in it."""
         if self.path is not None and (self.is_jsonl or not self.has_records):
-            return self.path.stat().st_size
-        return sum(len(document.encode()) for document in self._documents(text_field))
+            return n_bytes(self.path)
+        return sum(len(document.encode()) for document in self._documents())
 
-    def _documents(self, text_field: str) -> Iterator[str]:
-        request = Request("text", (text_field,), "data.text_field")
-        return (record.text(text_field) for record in addresses.records(self.name, request))
+    def _request(self) -> Request:
+        data = self.data
+        return Request("text", (data.text_field,), "data.text_field", format=data.format, encoding=data.encoding)
 
-    def pieces(self, text_field: str, counts: Counts) -> Iterator[Piece]:
+    def _documents(self) -> Iterator[str]:
+        return (record.text(self.data.text_field) for record in self._read(self.name, self._request()))
+
+    def pieces(self, counts: Counts) -> Iterator[Piece]:
         """Yield the documents of this source, in pieces; blank documents are skipped and counted."""
-        if self.has_records or self.path is None:
-            for document in self._documents(text_field):
+        if self.path is None or self.has_records:
+            for document in self._documents():
                 yield from _not_blank(cut([_unix_lines(document, counts)]), counts)
         else:
-            yield from _not_blank(cut(_text_blocks(self.path, counts)), counts)
+            yield from _not_blank(cut(_text_blocks(self.path, self.data, counts)), counts, self.path)
 
 
-def _not_blank(pieces: Iterable[Piece], counts: Counts) -> Iterator[Piece]:
+def _not_blank(pieces: Iterable[Piece], counts: Counts, path: Path | None = None) -> Iterator[Piece]:
     """Yield the pieces of a document; a document of only white space is skipped and counted."""
     for number, piece in enumerate(pieces):
         if number == 0 and piece.ends_document and not piece.text.strip():
             counts.n_blank_documents += 1
+            counts.blank_files += [path] if path else []
         else:
             yield piece
 
@@ -115,35 +182,90 @@ def too_few_tokens(name: str, n_tokens: str, context: int) -> UserError:
     )
 
 
-def find_sources(paths: Paths, counts: Counts | None = None) -> list[TextSource]:
-    """Find the sources of `paths`, in order; raise `UserError` for a missing or empty file or folder."""
-    counts = counts or Counts()
-    sources: list[TextSource] = []
-    for path in paths:
-        address = str(path)
+def find_sources(paths: Paths, data: TextData | None = None, counts: Counts | None = None) -> list[TextSource]:
+    """Find the sources of `paths`, in order; `data` has the settings of reading.
+
+    Raises `UserError` for a missing file or folder, an empty file alone, and one that names all files that cannot be
+    opened; with `data.on_bad = skip`, these and all files that are not text are left out and counted.
+    """
+    data, counts = data or TextData(), counts or Counts()
+    places: list[list[addresses.Found] | str] = []
+    for address in map(str, paths):
         if address.startswith(builtin.PREFIX):
             builtin.find(address, "text")
-        if addresses.is_file(address):
-            paths_of_texts = addresses.find_files(files.as_path(path, "path"), counts.other_files)
-            sources += [TextSource(str(file), file) for file in paths_of_texts]
+        is_file = addresses.is_file(address)
+        places.append(addresses.find_files(files.as_path(address, "path"), counts.other_files) if is_file else address)
+    usable = set(_usable([file for place in places if not isinstance(place, str) for file in place], data, counts))
+    sources: list[TextSource] = []
+    for place in places:
+        if isinstance(place, str):
+            sources.append(TextSource(place, None, data))
         else:
-            sources.append(TextSource(address, None))
+            sources += [TextSource(str(file.path), file.path, data) for file in place if file.path in usable]
     return sources
 
 
-def read_pieces(paths: Paths, *, text_field: str = "text", counts: Counts | None = None) -> Iterator[Piece]:
+def _usable(found: Sequence[addresses.Found], data: TextData, counts: Counts) -> Iterator[Path]:
+    """Yield the files that are read."""
+    if len(found) == 1 and not found[0].fault and not found[0].path.stat().st_size:
+        raise UserError(f"{found[0].path} is empty; use a file with text")
+    skips = data.on_bad == "skip" and len(found) > 1
+    if not skips and any(file.fault for file in found):
+        raise _bad_files(found, data)
+    checked = [_checked(file, data) for file in found] if skips else found
+    if found and all(file.fault for file in checked):
+        raise _bad_files(checked, data)
+    for file in checked:
+        if file.fault:
+            counts.bad_files.append(file)
+            continue
+        if len(data.encoding) > 1 and suffix_of(file.path) != ".parquet":
+            counts.encodings[encoding_used(file.path, data.encoding)] += 1
+        yield file.path
+
+
+def _checked(file: addresses.Found, data: TextData) -> addresses.Found:
+    """Return a file with the reason why it is not text, if it is not."""
+    if file.fault or suffix_of(file.path) == ".parquet":
+        return file
+    return file._replace(fault=fault(file.path, data.encoding))
+
+
+def _bad_files(found: Sequence[addresses.Found], data: TextData) -> UserError:
+    """Return the error that names all bad files among several, and the probable encoding of those not in UTF-8."""
+    bad = [file for file in (_checked(file, data) for file in found) if file.fault]
+    if len(bad) == 1:
+        return UserError(bad[0].fault)
+    foreign = [file.path for file in bad if " is not UTF-8" in file.fault]
+    others = len(bad) - len(foreign)
+    what, cure = f"{len(bad)} of {len(found):,} files cannot be read", "correct them"
+    if foreign:
+        guess = guessed_encoding(foreign)
+        what += f", {len(foreign)} of them as UTF-8" * (others > 0)
+        cure = f'set data.encoding to "utf-8 {guess}" ({guess} is probable)' if guess else "convert them to UTF-8"
+    return UserError(f"{what}: {_named(bad)}; {cure}, or set data.on_bad to skip")
+
+
+def read_pieces(paths: Paths, data: TextData | None = None, *, counts: Counts | None = None) -> Iterator[Piece]:
     """Yield every document of `paths`, in pieces of about `PIECE_CHARACTERS`, so that memory use is bounded.
 
-    Pieces end where no token of glassformer's schemes spans the cut (see `cut`).
+    `data` has the settings of reading. Pieces end where no token of glassformer's schemes spans the cut (see `cut`).
     """
     counts = counts or Counts()
-    for source in find_sources(paths, counts):
-        yield from source.pieces(text_field, counts)
+    sources = find_sources(paths, data, counts)
+    for source in sources:
+        try:
+            yield from source.pieces(counts)
+        except UserError as error:
+            found = [addresses.Found(source.path) for source in sources if source.path is not None]
+            if len(found) > 1 and _checked(addresses.Found(source.path or Path()), source.data).fault == str(error):
+                raise _bad_files(found, source.data) from error
+            raise
 
 
-def read_documents(paths: Paths, *, text_field: str = "text") -> Iterator[str]:
+def read_documents(paths: Paths, data: TextData | None = None) -> Iterator[str]:
     """Iterate over the complete documents of `paths`."""
-    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field)))
+    return (piece.text for piece in joined(read_pieces(paths, data)))
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -198,36 +320,26 @@ def _cut_place(buffer: str, start: int) -> int | None:
     return last
 
 
-def _read_blocks(path: Path) -> Iterator[bytes]:
-    with files.reading(path), open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            yield block
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w\"'-][^\n]*:)(?:[^\n]*\n)*?(?:---|\.\.\.)[ \t]*(?:\n\s*|\Z)")
 
 
-def _text_blocks(path: Path, counts: Counts) -> Iterator[str]:
-    """Read a UTF-8 file block by block, without a byte order mark and with "\n" for CRLF."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    offset, line = 0, 1  # position of the next block
-    carried_cr = ""
-    at_start = True
-    files.refuse_objects(path)
-    for block in itertools.chain(_read_blocks(path), [b""]):  # the empty block flushes the decoder
-        waiting = len(decoder.getstate()[0])
-        try:
-            text = decoder.decode(block, final=not block)
-        except UnicodeDecodeError as error:
-            raise files.utf8_error(path, error, offset - waiting, line) from error
-        if (place := block.find(b"\0")) >= 0:
-            raise files.nul_error(path, offset + place, line + block.count(b"\n", 0, place))
-        if at_start and text:
-            text, at_start = text.removeprefix("\ufeff"), False
-        offset += len(block)
-        line += text.count("\n")
-        text = carried_cr + text
+def _text_blocks(path: Path, data: TextData, counts: Counts) -> Iterator[str]:
+    """Read a file block by block, with "\n" for CRLF; front matter is counted, and dropped with `data.front_matter`."""
+    carried_cr, head, is_head = "", "", True
+    for block in itertools.chain(text_blocks(path, data.encoding), [""]):
+        text = carried_cr + block
         carried_cr = ""
         if block and text.endswith("\r"):
             carried_cr, text = "\r", text[:-1]
-        yield _unix_lines(text, counts)
+        text = head + _unix_lines(text, counts)
+        if is_head and block and text.startswith("---"[: len(text)]) and len(text) < MAX_FRONT_MATTER:
+            head = text
+            continue
+        if is_head and (match := _FRONT_MATTER.match(text, 0, MAX_FRONT_MATTER)):
+            counts.n_front_matter += 1
+            text = text[match.end() if data.front_matter == "drop" else 0 :]
+        head, is_head = "", False
+        yield text
 
 
 def _unix_lines(text: str, counts: Counts) -> str:

@@ -74,7 +74,10 @@ def run_in_memory(
 
 def _by_short_name(changes: Mapping[str, Any] | None, names: Sequence[str]) -> dict[str, str]:
     """Return the values of the settings with these names, given by short or dotted key."""
-    short = {key.replace("-", "_").rpartition(".")[2]: str(value) for key, value in (changes or {}).items()}
+    short = {
+        key.replace("-", "_").rpartition(".")[2]: " ".join(value) if isinstance(value, (list, tuple)) else str(value)
+        for key, value in (changes or {}).items()
+    }
     return {name: short[name] for name in names if name in short}
 
 

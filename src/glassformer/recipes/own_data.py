@@ -3,12 +3,11 @@
 `docs/how-to/choose-sizes.md` shows the tables.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from glassformer import files
 from glassformer.config.presets import preset
@@ -38,14 +37,17 @@ from glassformer.config.transformer import (
 from glassformer.data import addresses
 from glassformer.data.first_look import require_readable
 from glassformer.data.in_memory import address_of, rows_of
-from glassformer.data.recognition import SETTINGS, Kind, Recognised, aligned, recognise, recognise_rows
+from glassformer.data.recognition import READING, SETTINGS, Kind, Recognised, aligned, recognise, recognise_rows
 from glassformer.data.records import Request
+from glassformer.data.text_files import n_bytes
 from glassformer.data.texts import find_sources
 from glassformer.errors import UserError
 
 __all__ = ["SETTINGS", "Kind", "run_for", "run_of_data", "vocab_size_for"]
 
 N_EVALUATIONS = 8
+MAX_JOINED = 1 << 15
+"""Maximum number of characters of the names of several sources."""
 
 
 class TextSize(NamedTuple):
@@ -73,6 +75,7 @@ class Size(NamedTuple):
 
 
 S = TypeVar("S", TextSize, Size)
+D = TypeVar("D", bound=TextData | PairData | LabelData | ConversationData)
 
 TEXT = (
     TextSize(1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
@@ -121,19 +124,37 @@ def run_for(
     that name columns (`recognition.SETTINGS`). Raises `UserError` for a missing file, and if the kind is not clear.
     """
     paths = [_path_of(source) for source in sources]
-    if len(paths) == 2:
-        if kind not in ("pairs", None):
-            raise UserError(f"two files are the sides of pairs, not {kind}: give one file, a folder or a pattern")
-        recognised = aligned(*paths)
-    elif len(paths) == 1:
-        recognised = recognise(paths[0], kind, given)
+    given = given or {}
+    if len(paths) == 2 and kind in ("pairs", None) and all(map(addresses.is_single_file, paths)):
+        recognised = aligned(paths[0], paths[1], given.get("encoding", "utf-8").split())
     else:
-        raise UserError(
-            f"expected one file, or the two files of pairs, got {len(paths)}: for several texts, give their folder or "
-            'a pattern in quotes, such as "src/**/*.py"'
-        )
+        recognised = recognise(paths[0] if len(paths) == 1 else _joined(paths, kind), kind, given)
+    recognised = replace(recognised, data=_as_given(recognised.data, given))
     run = run_of_data(_name_of(paths[0]), recognised, _n_bytes(recognised.data))
     return run, recognised.evidence and f"{' and '.join(paths)}: {recognised.evidence}"
+
+
+def _joined(paths: Sequence[str], kind: Kind | None) -> str:
+    """Return the pattern for several sources of text."""
+    if kind not in ("text", None):
+        raise UserError(f"{len(paths)} sources are texts, not {kind}: put the rows in one file")
+    for path in paths:
+        source = addresses.source_of(path)
+        if not addresses.is_file(path) or (source is not None and "text" not in source.kinds):
+            raise UserError(f"several sources are texts, and {path} is not one: give one source, or text files only")
+    if sum(map(len, paths)) > MAX_JOINED:
+        raise UserError(
+            f'{len(paths):,} sources are too many: give their folder or a pattern in quotes, as "src/**/*.py"'
+        )
+    return addresses.joined(paths)
+
+
+def _as_given(data: D, given: Mapping[str, str]) -> D:
+    """Return data with the given settings that set how files are read."""
+    changes: dict[str, Any] = {name: given[name] for name in READING if name in given and hasattr(data, name)}
+    if "encoding" in changes:
+        changes["encoding"] = tuple(changes["encoding"].split())
+    return replace(data, **changes)
 
 
 def run_in_memory(
@@ -173,20 +194,19 @@ def _name_of(address: str) -> str:
     if not addresses.is_file(address):
         return re.sub(r"\W+", "-", address.partition(":")[2]).strip("-")
     if addresses.is_pattern(address):
-        return files.name_of(addresses.split_pattern(address)[0])
+        return files.name_of(addresses.split_pattern(addresses.expanded(address)[0])[0])
     return files.name_of(Path(address))
 
 
 def _n_bytes(data: TextData | PairData | LabelData | ConversationData) -> int:
     """Return the size of the files, or of the texts that are not in files or are compressed."""
     if isinstance(data, PairData) and data.path is None:
-        return sum(os.path.getsize(str(side)) for side in (data.source, data.target))
+        return sum(n_bytes(Path(str(side))) for side in (data.source, data.target))
     address = str(data.path)
     if isinstance(data, TextData):
-        return sum(source.n_bytes(data.text_field) for source in find_sources([address]))
-    source = addresses.source_of(address)
-    if source is not None and source.is_plain:
-        return os.path.getsize(address)
+        return sum(source.n_bytes() for source in find_sources([address], data))
+    if addresses.is_single_file(address) and (addresses.source_of(address) or addresses.BY_CONTENT).is_plain:
+        return n_bytes(Path(address))
     rows = addresses.records(address, Request("pairs", (), ""))
     return sum(len(str(value)) for row in rows for value in row.fields.values())
 

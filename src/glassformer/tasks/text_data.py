@@ -74,7 +74,7 @@ class TextTask(TrainableTask):
         # The run's own validation text is read as in training, with end tokens.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
         if path is not None and not is_own:
-            documents = read_documents([path], text_field=data.text_field)
+            documents = read_documents([path], data)
             tokens = encode_text(model.tokenizer, documents, start_id=text.start_id, name=str(path))
         elif data.path is None:
             raise UserError("the model has no record of its training data: give a text with --data.path FILE")
@@ -249,7 +249,7 @@ def corpus_of(run: Run) -> Corpus:
         [data.path],
         valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
-        text_field=data.text_field,
+        data=data,
     )
 
 

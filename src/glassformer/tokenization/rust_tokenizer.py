@@ -57,16 +57,11 @@ def train_in_rust(
 
     common: dict[str, Any] = {"min_frequency": min_frequency, "show_progress": False}
     common["special_tokens"] = list(special_tokens)
-    if scheme == "whole_words":
-        trainer: Any = trainers.WordLevelTrainer(vocab_size=vocab_size or 2**31, **common)
-    else:
-        trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=list(initial_alphabet), **common)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=list(initial_alphabet), **common)
     rust.train_from_iterator(checked(), trainer)
     model = json.loads(rust.to_str())["model"]
     if n_characters == 0 or len(model["vocab"]) == len(special_tokens):
         raise UserError(NO_TEXT)
-    if scheme == "whole_words":
-        return model["vocab"], []
     if not model["merges"]:
         check_room(vocab_size, len(model["vocab"]) - len(special_tokens), len(special_tokens))
     return model["vocab"], without_forged(model["merges"], special_tokens)

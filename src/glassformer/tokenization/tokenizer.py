@@ -217,15 +217,15 @@ class Tokenizer:
 
         The learners `glassformer` and `tokenizers` find the same merges: of equally frequent pairs, the one with the
         lowest ids is merged. `greatest_pair` merges the one with the lexicographically greatest bytes. `tokenizers`
-        runs in Rust, returns no frequencies and does not call `progress`. Memory holds the distinct chunks; for `char`
-        with merges these are the distinct lines.
+        runs in Rust, returns no frequencies and does not call `progress`. `whole_words` has no merges, and is equal for
+        all learners. Memory holds the distinct chunks; for `char` with merges these are the distinct lines.
         """
         rust_tokenizer.check_special_tokens(special_tokens)
         if isinstance(texts, (str, Path)):
             texts = [files.read_text(files.as_path(texts, "texts"))]
         asked: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special_tokens}
         asked["min_frequency"] = min_frequency
-        if scheme == "whole_words" and learner != "tokenizers":
+        if scheme == "whole_words":
             frequencies = learn_words(count_chunks(texts, scheme), **asked)
             words = {token: i for i, token in enumerate(frequencies)}
             return cls(rust_tokenizer.assemble(scheme, special_tokens, words, []), list(frequencies.values()))

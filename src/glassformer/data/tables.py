@@ -1,0 +1,216 @@
+r"""Rows of tables in text files: how they are separated and quoted is decided from the rows.
+
+A table is written in one of four formats (`data.format`): `tab` (separated by tabs, a quotation mark is an ordinary
+character), `tab_quoted` (by tabs, and cells may be quoted, as spreadsheets and `csv` write them), `comma` and
+`semicolon` (cells may be quoted). In a quoted cell, separators and line breaks are text, and `""` is one quotation
+mark.
+
+`dialect_of` reads the first `HEAD_CHARACTERS` under each format. The separator is the one with which most rows have as
+many columns as line 1; a first line `sep=;` names it. Cells between tabs count as quoted if quoting gives more such
+rows, or equally many and it explains all quotation marks (`_is_quoted`). A row that contradicts the format, at any
+place, is an error with its line.
+"""
+
+import csv
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from glassformer.data.text_files import UTF_8, suffix_of, text_lines
+from glassformer.errors import UserError, shown
+
+HEAD_CHARACTERS = 1 << 24
+SEPARATORS = {"tab": "\t", "tab_quoted": "\t", "comma": ",", "semicolon": ";"}
+"""The separator of each format."""
+NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
+USUAL = {".tsv": ("\t", False), ".csv": (",", True)}
+"""Separator and quoting by suffix: the first choice, and the one that no note mentions."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The separator and the quoting of a table."""
+
+    separator: str
+    is_quoted: bool
+    has_sep_line: bool = False
+    """True if line 1 is `sep=` and a separator."""
+    is_certain: bool = True
+    """False if no cell of the head begins with a quotation mark, and the head is not the whole table."""
+    n_columns: int = 0
+    share: float = 0.0
+    """Share of the rows with as many columns as line 1; 0 for a single column."""
+
+    def __str__(self) -> str:
+        named = NAMES.get(self.separator, repr(self.separator))
+        if not self.is_quoted:
+            return f"separated by {named}, quotation marks are text"
+        return f"separated by {named}, cells quoted as spreadsheets do"
+
+
+Row = tuple[int, list[str]]
+"""A row with the number of the line on which it ends."""
+
+
+def rows(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Iterator[Row]:
+    """Yield the rows of a table, the header included."""
+    dialect = dialect_of(path, form, encodings)
+    yield from _rows(path, text_lines(path, encodings), dialect)
+
+
+def dialect_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Dialect:
+    """Return how a table is written: by `form`, else by its first rows."""
+    head, is_whole = _head(path, encodings)
+    has_sep_line = bool(head) and _names_separator(head[0])
+    body = head[has_sep_line:]
+    if form in SEPARATORS:
+        separators, quotings = [SEPARATORS[form]], {form != "tab"}
+    elif has_sep_line:
+        separators, quotings = [head[0].rstrip("\r\n")[4:]], {True}
+    else:
+        usual, _ = USUAL.get(suffix_of(path), ("\t", False))
+        separators = sorted(NAMES, key=lambda separator: separator != usual)
+        quotings = set()
+    found = [_measured(body, separator, quotings, is_whole) for separator in separators]
+    best = max(found, key=lambda dialect: dialect.share)
+    return Dialect(best.separator, best.is_quoted, has_sep_line, best.is_certain, best.n_columns, best.share)
+
+
+def _head(path: Path, encodings: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the first lines, and whether these are all."""
+    lines: list[str] = []
+    n = 0
+    for line in text_lines(path, encodings):
+        if n > HEAD_CHARACTERS:
+            return lines, False
+        lines.append(line)
+        n += len(line)
+    return lines, True
+
+
+def _names_separator(line: str) -> bool:
+    line = line.rstrip("\r\n")
+    return len(line) == 5 and line[:4].lower() == "sep="
+
+
+def _measured(lines: Sequence[str], separator: str, quotings: set[bool], is_whole: bool) -> Dialect:
+    """Return the dialect with a separator; `quotings` has the possible one; if it is empty, the rows decide."""
+    raw = [row for _, row in _raw_rows(lines, separator)]
+    n_columns, share = _regularity(raw)
+    if quotings == {False}:
+        return Dialect(separator, False, n_columns=n_columns, share=share)
+    has_quotes = any(cell.startswith('"') for row in raw for cell in row)
+    if not has_quotes:
+        is_quoted = True in quotings or separator != "\t"
+        return Dialect(separator, is_quoted, is_certain=is_whole or is_quoted, n_columns=n_columns, share=share)
+    parsed, is_valid = _parsed(lines, separator, is_whole)
+    quoted_columns, quoted_share = _regularity(parsed)
+    explains = quoted_share > share or (quoted_share == share and _is_quoted(raw, separator))
+    if quotings or separator != "\t" or (is_valid and explains):
+        return Dialect(separator, True, n_columns=quoted_columns, share=quoted_share)
+    return Dialect(separator, False, n_columns=n_columns, share=share)
+
+
+def _parsed(lines: Iterable[str], separator: str, is_whole: bool) -> tuple[list[list[str]], bool]:
+    """Return rows of quoted cells up to the first error, and whether all are valid; the end of a head is no error."""
+    found: list[list[str]] = []
+    reader = _reader(lines, separator)
+    try:
+        found.extend(reader)
+    except csv.Error as error:
+        return found, not is_whole and "unexpected end of data" in str(error)
+    return found, True
+
+
+def _regularity(found: Iterable[Sequence[str]]) -> tuple[int, float]:
+    """Return the number of columns of line 1 and the share of the rows that have as many; 0 for a single column.
+
+    >>> _regularity([["a", "b"], ["c", "d"], [""], ["e"]])
+    (2, 0.6666666666666666)
+    """
+    lengths = [len(row) for row in found if any(cell.strip() for cell in row)]
+    if not lengths or lengths[0] < 2:
+        return len(lengths) and lengths[0], 0.0
+    return lengths[0], lengths.count(lengths[0]) / len(lengths)
+
+
+def _is_quoted(found: Sequence[Sequence[str]], separator: str) -> bool:
+    r"""Return True if quoting explains the quotation marks in rows without line breaks in cells.
+
+    A program that quotes cells quotes every cell with a quotation mark, and either the whole of a column or only cells
+    with a special character: the separator, a quotation mark, or a comma or semicolon if all cells with it are quoted.
+
+    >>> _is_quoted([["source", "target"], ['"one, two"', "three"]], "\t")
+    True
+    >>> _is_quoted([['say "Go!"', "x"], ['"a, b"', "y"]], "\t")
+    False
+    >>> _is_quoted([["a", "b"], ['"Go!"', "x"], ["a", "y"]], "\t")
+    False
+    """
+    special = {separator, '"', ",", ";"}
+    plain_columns: set[int] = set()
+    for number, row in enumerate(found):
+        for column, cell in enumerate(row):
+            if not cell.startswith('"'):
+                if '"' in cell:
+                    return False
+                special -= {c for c in ",;" if c in cell}
+                if cell.strip() and number:  # the names of the columns may be without quotation marks
+                    plain_columns.add(column)
+    quoted = ((column, cell[1:-1]) for row in found for column, cell in enumerate(row) if cell.startswith('"'))
+    return all(
+        column not in plain_columns or not special.isdisjoint(cell) or cell != cell.strip() for column, cell in quoted
+    )
+
+
+def _reader(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+    csv.field_size_limit(2**31 - 1)  # a cell may contain a long document
+    return csv.reader(lines, delimiter=separator, strict=True)
+
+
+def _raw_rows(lines: Iterable[str], separator: str) -> Iterator[Row]:
+    for number, line in enumerate(lines, 1):
+        line = line.removesuffix("\n").removesuffix("\r")
+        yield number, line.split(separator)
+
+
+def _rows(path: Path, lines: Iterator[str], dialect: Dialect) -> Iterator[Row]:
+    """Yield rows; raise `UserError` for a line that contradicts the dialect."""
+    n_before = int(dialect.has_sep_line)
+    lines = itertools.islice(lines, n_before, None)
+    if not dialect.is_quoted:
+        for number, row in _raw_rows(lines, dialect.separator):
+            if not dialect.is_certain and any(len(c) > 1 and c[0] == c[-1] == '"' for c in row):
+                raise UserError(
+                    f"{path}:{number + n_before} is the first row with a quoted cell: set data.format to tab_quoted to "
+                    "read its quotation marks as quoting, or to tab to keep them"
+                )
+            yield number + n_before, row
+        return
+    first = next(lines, "")
+    if "\r" in first.removesuffix("\n").removesuffix("\r"):
+        raise carriage_returns(path)
+    reader = csv.reader(itertools.chain([first], lines), delimiter=dialect.separator, strict=True)
+    try:
+        for row in reader:
+            yield reader.line_num + n_before, row
+    except csv.Error as error:
+        cure = ", or set data.format to tab if quotation marks are text" if dialect.separator == "\t" else ""
+        named = "valid CSV" if dialect.separator == "," else f"a valid table ({dialect})"
+        raise UserError(
+            f"{path}:{reader.line_num + n_before} is not {named}: {error}; correct this line{cure}"
+        ) from error
+
+
+def carriage_returns(path: Path) -> UserError:
+    """Return the error for the line ends of old Mac programs."""
+    return UserError(f"{path} has carriage returns (CR) as line ends; convert them to line feeds (LF)")
+
+
+def described(header: Sequence[str]) -> str:
+    """Return the names of columns for messages, at most twelve."""
+    columns = [shown(name, 40) for name in header[:12]]
+    if len(header) > 12:
+        columns.append("…")
+    return ", ".join(columns) or "none"
