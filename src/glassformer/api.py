@@ -19,7 +19,7 @@ from glassformer.cost.hardware import MFU, find_gpu, require_rates
 from glassformer.data.addresses import is_pattern
 from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.errors import UserError, nearest_name, no_attribute, suggestion
+from glassformer.errors import Log, UserError, nearest_name, no_attribute, once, suggestion, warn
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store.model_directory import RUN, read_run
@@ -319,16 +319,17 @@ def _compared(
     seconds = tokens = None
     if model.folder is not None and (stored := stored_progress(model.folder)) is not None:
         seconds, tokens = stored.seconds, stored.n_targets
+    log = once(warn)
     with reporter.phase(f"{name}: loss") as progress:
-        report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
+        report = model.evaluate(progress=progress, log=log, loss_only=True, **places)
     rate: float | None = None
     found: dict[str, Any] = report.to_dict()
     if (pair_scores := model.pair_scores) is not None:
         with reporter.phase(f"{name}: decoding") as progress:
-            scores, rate = _decoded(model, pair_scores, places, search, progress)
+            scores, rate = _decoded(model, pair_scores, places, search, progress, log)
         found |= scores
     elif score not in found:
-        found |= model.scores(log=Silent().log, **places)
+        found |= model.scores(log=log, **places)
     value = found[score]
     return ComparedModel(
         name=name,
@@ -349,11 +350,12 @@ def _decoded(
     places: dict[str, Any],
     search: dict[str, Any],
     progress: Callable[[int, int], None],
+    log: Log,
 ) -> tuple[dict[str, Any], float]:
     """Return the scores of the model's targets for the sources of the data, and the sources decoded per second."""
     from glassformer.evaluation.pairs import distinct_sources
 
-    pairs = model.pairs(log=Silent().log, **places)
+    pairs = model.pairs(log=log, **places)
     sources = distinct_sources(pairs)
     model.translations(sources[:1], **search)  # warm-up: the first call includes one-time setup
     began = time.perf_counter()

@@ -132,7 +132,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
         raise UserError(f"{path} is not valid JSON: {error}") from error
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, decoder: json.JSONDecoder | None = None) -> Any:
     """Parse unambiguous JSON; raise `ValueError` with the reason otherwise.
 
     Also refused: duplicate keys, NaN and Inf, numbers beyond a float or of more than `MAX_DIGITS` digits, and lists
@@ -145,7 +145,7 @@ def parse_json(text: str) -> Any:
     ValueError: the key 'a' occurs twice in one object
     """
     try:
-        value = _DECODER.decode(text)
+        value = (decoder or _DECODER).decode(text)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels") from None
     require_shallow(value)
@@ -153,9 +153,9 @@ def parse_json(text: str) -> Any:
 
 
 def parse_json_line(line: str, where: str) -> dict[str, Any]:
-    """Parse the object on a line of a jsonl file; raise `UserError` with the place `where` for other content."""
+    """Parse the object on a line of a jsonl file, NaN as null; raise `UserError` with the place for other content."""
     try:
-        record = parse_json(line)
+        record = parse_json(line, _ROW_DECODER)
     except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object per line") from error
     if not isinstance(record, dict):
@@ -186,6 +186,11 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not valid JSON")
 
 
+def _null_if_nan(word: str) -> None:
+    if word != "NaN":
+        _no_constant(word)
+
+
 def _float(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text:.20} is too large for a float")
@@ -199,6 +204,9 @@ def _int(text: str) -> int:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_float, parse_int=_int)
+_ROW_DECODER = json.JSONDecoder(
+    object_pairs_hook=_once, parse_constant=_null_if_nan, parse_float=_float, parse_int=_int
+)
 
 
 # Files that contain Python objects

@@ -17,7 +17,17 @@ from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
-from glassformer.errors import Log, Progress, UserError, needs, no_attribute, require_integer, warn
+from glassformer.errors import (
+    Log,
+    Progress,
+    UserError,
+    needs,
+    no_attribute,
+    once,
+    one_note_per_call,
+    require_integer,
+    warn,
+)
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
@@ -40,7 +50,6 @@ from glassformer.one_or_list import (
     one_or_streams,
     texts_of,
 )
-from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt, wrong_verb
@@ -81,6 +90,7 @@ OTHER_NAMES = {
 """Names that users of other libraries try, and what to use instead."""
 
 
+@one_note_per_call
 @dataclass(frozen=True)
 class Model(TrainedModel):
     """A trained network with its tokenizers and default settings; returned by `load`.
@@ -429,14 +439,14 @@ class Model(TrainedModel):
         run's data, a DataFrame or a `datasets.Dataset`. `log` receives notes: the number of pairs left out (see
         `pairs`), and a warning if the run's own data has changed.
         """
-        task = self.trainable_task
+        task, log = self.trainable_task, once(log)
         train = self.run.train if self.dtype is None else None
         if train is not None and (note := emulation_note(train.precision, self.device)):
             log(note)
         with place_of(path, self.run.data) as place:
             data = task.evaluation(self, Places(place, source, target), log)
             loss = data.loss(self.vote, self.device, train, progress)
-            scores = {} if loss_only else self.scores(place, progress, source=source, target=target, log=Silent().log)
+            scores = {} if loss_only else self.scores(place, progress, source=source, target=target, log=log)
         return replace(loss, scores=scores)
 
     def scores(

@@ -38,8 +38,8 @@ def main(*models: Texted, second: str | None = None, n: int | None = None, texts
         raise no_effect("n", f": {model.name} predicts a number, not classes; remove it")
     # Predictions
     rows = list(given.each(lambda text: _row(text, second, model)))
-    with bar("classifying") as log:
-        predicted = model.classify(rows, log=log)
+    with bar("classifying"):
+        predicted = model.classify(rows)
     # Output
     empty: dict[str, Any] = {"number": None} if model.is_regression else {}
     for result in given.results(zip(rows, predicted, strict=True)):

@@ -17,7 +17,7 @@ from glassformer.data.addresses import is_file, is_pattern, local_path, reads
 from glassformer.data.first_look import look_at
 from glassformer.data.formats import lines
 from glassformer.data.texts import find_sources
-from glassformer.errors import UserError, quoted
+from glassformer.errors import UserError, quoted, say_unknown
 from glassformer.figures import figure_paths
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
@@ -301,6 +301,7 @@ def reported_errors() -> Iterator[None]:
     """Print a `UserError` of the block, and continue: a mistake does not end a conversation."""
     try:
         yield
+        say_unknown()
     except UserError as error:
         err(f"glassformer: {error}")
 

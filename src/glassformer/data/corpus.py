@@ -149,13 +149,29 @@ class Corpus:
         return Plan(side, cut, end_tokens=True, valid_share=validate.sum() / scan.n_characters.sum())
 
     def news(self) -> list[str]:
-        """Read the text and return notes: excluded and held-out documents, and a held-out share that is too small."""
+        """Read the text and return notes: skipped, excluded and held-out documents, and a held-out share too small."""
         n, share = self.plan.n_left_out, self.plan.valid_share
-        if share is None and not n:
-            return []
-        if share is None:
-            return [f"{n:,} document{'s' * (n != 1)} excluded from training: also in the validation text"]
-        return [*self._held_out_by_length(), *share_news(share, self.valid_fraction)]
+        if share is not None:
+            return [*self.skipped(), *self._held_out_by_length(), *share_news(share, self.valid_fraction)]
+        return [
+            *self.skipped(),
+            *([f"{plural(n, 'document')} excluded from training: also in the validation text"] * (n > 0)),
+        ]
+
+    def skipped(self) -> list[str]:
+        """Read the text and return notes about skipped documents and files, and converted line ends."""
+        notes = []
+        for counts in (scan.counts for scan in self.scans):
+            if n := counts.n_blank_documents:
+                notes.append(f"{plural(n, 'document')} skipped: only white space")
+            if n := counts.n_crlf:
+                notes.append(f"{plural(n, 'line end')} converted from CRLF to LF")
+            if n := len(counts.other_files):
+                kinds = sorted({path.suffix or path.name for path in counts.other_files})
+                if len(kinds) > 8:
+                    kinds[8:] = ["..."]
+                notes.append(f"{plural(n, 'file')} skipped: neither txt nor jsonl ({', '.join(kinds)})")
+        return notes
 
     def _held_out_by_length(self) -> list[str]:
         """Return a note with the number of held-out documents per order of magnitude, if they differ in it."""
@@ -278,3 +294,12 @@ def _part(piece: Piece, cut: int, side: SplitSide) -> Piece | None:
     else:
         part = Piece(piece.text[max(0, cut) :], piece.ends_document, is_cut_before=cut >= 0)
     return part if part.text else None
+
+
+def plural(n: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> plural(1, "file"), plural(2, "file")
+    ('1 file', '2 files')
+    """
+    return f"{n:,} {noun}{'s' * (n != 1)}"

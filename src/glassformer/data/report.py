@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from glassformer import formatting
-from glassformer.data.corpus import Corpus
-from glassformer.data.texts import Counts, Piece, read_pieces
+from glassformer.data.corpus import Corpus, plural
+from glassformer.data.texts import Piece, read_pieces
 from glassformer.data.tokens import Encoding, encode_pieces
-from glassformer.errors import UserError
+from glassformer.errors import UserError, unknown_sentence
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -71,7 +71,7 @@ class DataReport:
         rows: list[tuple[str, ...]] = [("", "documents", "characters", "bytes", "tokens", "bytes per token")]
         rows += [_row(side) for side in (*self.sides, total)]
         lines = [
-            f"{self.name} ({_plural(self.n_files, 'file')})",
+            f"{self.name} ({plural(self.n_files, 'file')})",
             "",
             formatting.table(rows, width),
             "",
@@ -90,7 +90,7 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     split, the report covers the whole text, with the reason as a note.
     """
     # The split
-    notes = [note for scan in corpus.scans for note in _notes(scan.counts)]
+    notes: list[str] = []
     several = corpus.scans[0].n_documents > 1
     streams: dict[str, Iterator[Piece]]
     try:
@@ -98,7 +98,7 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         streams = {"training": corpus.pieces("train"), "validation": corpus.pieces("valid")}
     except UserError as error:
         streams = {"text": read_pieces(corpus.paths, text_field=corpus.text_field)}
-        notes.append(f"cannot be split: {error}")
+        notes += [*corpus.skipped(), f"cannot be split: {error}"]
     # The sizes of each side
     hashes_of_lines = bytearray()
     sides = [SideReport(name) for name in streams]
@@ -110,7 +110,12 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
             encoding = Encoding(tokenizer)
             if several:
                 encoding = Encoding(tokenizer, tokenizer.start_id, tokenizer.eos_id)
-            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, encoding))
+            side.n_tokens = n_unknown = 0
+            for part in encode_pieces(measured, encoding):
+                side.n_tokens += len(part.ids)
+                n_unknown += int((part.ids == tokenizer.unknown_id).sum())
+            if n_unknown:
+                notes.append(unknown_sentence(n_unknown, f"the {side.name} text", []))
     # The lines and documents
     lines = np.frombuffer(hashes_of_lines, dtype=np.uint64)
     hashes = np.concatenate([scan.hashes for scan in corpus.scans])
@@ -129,18 +134,6 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     )
 
 
-def _notes(counts: Counts) -> Iterator[str]:
-    if counts.n_blank_documents:
-        yield f"{_plural(counts.n_blank_documents, 'document')} skipped: only white space"
-    if counts.n_crlf:
-        yield f"{_plural(counts.n_crlf, 'line end')} converted from CRLF to LF"
-    if counts.other_files:
-        kinds = sorted({path.suffix or path.name for path in counts.other_files})
-        if len(kinds) > 8:
-            kinds[8:] = ["..."]
-        yield f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl ({', '.join(kinds)})"
-
-
 def _row(side: SideReport) -> tuple[str, ...]:
     numbers = (side.n_documents, side.n_characters, side.n_bytes, side.n_tokens)
     row = [side.name, *(f"{number:,}" for number in numbers if number is not None)]
@@ -148,7 +141,3 @@ def _row(side: SideReport) -> tuple[str, ...]:
         row.append("-")
     per_token = f"{side.n_bytes / side.n_tokens:.2f}" if side.n_tokens else "-"
     return (*row, per_token)
-
-
-def _plural(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' * (n != 1)}"

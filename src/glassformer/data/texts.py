@@ -17,7 +17,7 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.data import addresses, builtin
-from glassformer.data.records import Request
+from glassformer.data.records import Request, with_fields
 from glassformer.errors import UserError
 
 Paths = Sequence[str | Path]
@@ -82,7 +82,8 @@ class TextSource:
 
     def _documents(self, text_field: str) -> Iterator[str]:
         request = Request("text", (text_field,), "data.text_field")
-        return (record.text(text_field) for record in addresses.records(self.name, request))
+        records = with_fields(addresses.records(self.name, request), request.names)
+        return (record.text(text_field) for record in records)
 
     def pieces(self, text_field: str, counts: Counts) -> Iterator[Piece]:
         """Yield the documents of this source, in pieces; blank documents are skipped and counted."""

@@ -21,7 +21,7 @@ from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, Labelled, class_names, require_known
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
-from glassformer.errors import Log, Progress, UserError
+from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import is_bio
@@ -170,7 +170,7 @@ class PreparedLabels:
     def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
         self.task, self.names, self.run = data.task, data.labels, run
         self.records, valid = data.corpus.split
-        rows = LabelRows(tokenizer, run.model.max_len, self.names, data.data.outputs, reporter.log)
+        rows = LabelRows(tokenizer, run.model.max_len, self.names, data.data.outputs, warn)
         with reporter.phase("preparing tokens"):
             self.train = self._train(rows, preparation.first_dropout_seed(run))
             self.valid = rows.encode(valid, "validation texts")
