@@ -19,7 +19,7 @@ from glassformer.cost.hardware import MFU, find_gpu, require_rates
 from glassformer.data.addresses import is_pattern
 from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.errors import Log, UserError, nearest_name, no_attribute, once, suggestion, warn
+from glassformer.errors import Log, UserError, nearest_name, no_attribute, once, require_type, suggestion, warn
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store.model_directory import RUN, read_run
@@ -285,7 +285,11 @@ def compare(
     texts. `path` (or data in memory), `source` and `target` are those of `Model.evaluate`; `search` has settings of the
     beam search.
     """
+    from glassformer.model import Model
+
     loaded = [load(model) if isinstance(model, (str, Path)) else model for model in models]
+    for model in loaded:
+        require_type(model, Model, "models", "Models or their folders")
     names = [model.run.name if model.folder is None else model.folder.resolve().name for model in loaded]
     if len(set(names)) < len(names):
         names = [model.name for model in loaded]

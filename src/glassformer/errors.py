@@ -19,12 +19,25 @@ from typing import Any, Self, TypeVar
 
 from glassformer.formatting import size
 
+LONGEST_MESSAGE, BEGIN_OF_MESSAGE = 400, 240
+"""The longest message of a `UserError`, and how much of its beginning is kept if it is longer, in characters."""
+
 
 class UserError(Exception):
     """A user's mistake: one sentence with the problem, its place and what to do.
 
-    The command line prints the sentence and exits with code 2; no file is left half-written.
+    The command line prints the sentence and exits with code 2; no file is left half-written. Of a sentence of more than
+    `LONGEST_MESSAGE` characters, which repeats a long value, the middle is left out.
+
+    >>> len(str(UserError("no such file: " + "long/" * 1000 + "name")))
+    400
     """
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        if len(text) > LONGEST_MESSAGE:
+            text = f"{text[:BEGIN_OF_MESSAGE]} … {text[BEGIN_OF_MESSAGE + 3 - LONGEST_MESSAGE :]}"
+        super().__init__(text)
 
 
 class Note(UserWarning):
@@ -270,6 +283,12 @@ def require_integer(name: str, value: object, least: int, what: str) -> None:
     if int(value) < least:
         must = f"be at least {least}" if least else "not be negative"
         raise UserError(f"{name} is {value} and must {must}: it is {what}")
+
+
+def require_type(value: object, kind: type | tuple[type, ...], argument: str, what: str) -> None:
+    """Raise `UserError` unless a value has a type; `what` describes the expected values."""
+    if not isinstance(value, kind):
+        raise UserError(f"{argument}: expected {what}, got {value!r:.60}")
 
 
 @contextmanager

@@ -36,6 +36,10 @@ _REPLACED = "-replaced"
 """End of the name of a folder that `new_folder` is replacing."""
 
 
+MAX_NAME, MAX_PATH = 255, 4095
+"""The longest name of a file, and the longest path, in bytes, on Linux and macOS."""
+
+
 def reason(error: OSError) -> str:
     """Return the operating system's message for an error without its number, such as `Permission denied`."""
     return error.strerror or str(error)
@@ -272,14 +276,29 @@ def fsync_folder(path: Path) -> None:
         fsync_file(path)
 
 
+def is_no_path(text: str) -> bool:
+    """Return True for a text that no file can have as its path: it is too long, or has a character without bytes.
+
+    >>> is_no_path("runs/demo"), is_no_path("It was the best of times. " * 20), is_no_path("a\\0b")
+    (False, True, True)
+    """
+    try:
+        parts = os.fsencode(text).split(b"/")
+    except UnicodeEncodeError:
+        return True
+    return "\0" in text or len(text) > MAX_PATH or max(map(len, parts)) > MAX_NAME
+
+
 def as_path(value: object, argument: str) -> Path:
     """Return a path given as text or as a path, with `~` expanded; raise `UserError` with the argument's name if none.
 
     >>> as_path("runs/demo", "folder").name, as_path("~/demo", "folder") == Path.home() / "demo"
     ('demo', True)
     """
-    if not isinstance(value, (str, os.PathLike)):
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
         raise UserError(f"{argument} must be a path (a str or a Path), not {type(value).__name__}")
+    if is_no_path(text := str(value)):
+        raise UserError(f"{argument}: expected a path, got a text of {len(text):,} characters: {text!r:.60}")
     path = Path(value)
     if not path.parts or not path.parts[0].startswith("~") or exists(path):
         return path

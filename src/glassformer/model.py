@@ -26,6 +26,7 @@ from glassformer.errors import (
     once,
     one_note_per_call,
     require_integer,
+    require_type,
     warn,
 )
 from glassformer.evaluation.compare import describe_model
@@ -224,7 +225,7 @@ class Model(TrainedModel):
 
     def stream_encoded(self, prompts: Sequence[EncodedPrompt], **settings: Any) -> Iterator[list[str]]:
         """Stream the continuations of encoded prompts (`encode_prompts`); `settings` are those of `stream`."""
-        yield from self.writer.stream(prompts, *self._continuation(**settings))
+        yield from self.writer.stream(_require_encoded(prompts), *self._continuation(**settings))
 
     def generate_encoded(
         self, prompts: Sequence[EncodedPrompt], *, batch_size: int = GENERATION_BATCH, **settings: Any
@@ -234,7 +235,7 @@ class Model(TrainedModel):
         Row `j · n + i` is sample `sample + i` of prompt j; `settings` are those of `generate`.
         """
         how, drafter = self._continuation(**settings)
-        yield from self.writer.finished(prompts, replace(how, batch_size=batch_size), drafter)
+        yield from self.writer.finished(_require_encoded(prompts), replace(how, batch_size=batch_size), drafter)
 
     def _continuation(
         self,
@@ -677,6 +678,13 @@ class Model(TrainedModel):
     def vectors_are(self) -> str:
         """Description of the vectors that `embed` returns."""
         return self.embedder.description
+
+
+def _require_encoded(prompts: Sequence[EncodedPrompt]) -> Sequence[EncodedPrompt]:
+    """Return encoded prompts; raise `UserError` for other values."""
+    for prompt in prompts:
+        require_type(prompt, EncodedPrompt, "prompts", "what encode_prompts returns")
+    return prompts
 
 
 def _require_drafts(draft: Any, counts: Any) -> None:

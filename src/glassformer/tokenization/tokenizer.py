@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -416,8 +417,7 @@ class Tokenizer:
         skipping a merge (BPE-dropout), reproducible by `seed`. Raises `UserError` for a character that the
         tokenizer cannot encode, and for a lone surrogate.
         """
-        if not isinstance(text, str):
-            raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
+        self._check_text(text)
         (ids,) = self.encode_batch([text], allow_special=allow_special, dropout=dropout, seed=seed)
         return ids
 
@@ -475,6 +475,7 @@ class Tokenizer:
         >>> tokenizer.encode_with_offsets("a[END]", allow_special=["[END]"])
         ([65, 0], [(0, 1), (1, 6)])
         """
+        self._check_text(text)
         self._check_allowed(allow_special)
         ids, offsets = self._codec.encode_with_offsets(text, allow_special)
         self._count_unknown([text], [ids], allow_special)
@@ -482,10 +483,15 @@ class Tokenizer:
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
         """Encode by longest match: split at the longest token anywhere in the text, then split both remaining parts."""
+        self._check_text(text)
         self._check_allowed(allow_special)
         ids = require_scheme(self._codec, "the longest match").encode_longest_match(text, allow_special)
         self._count_unknown([text], [ids], allow_special)
         return ids
+
+    def _check_text(self, text: object) -> None:
+        if not isinstance(text, str):
+            raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
 
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
@@ -511,6 +517,7 @@ class Tokenizer:
 
     def explain(self, text: str) -> Explanation:
         """Return the merges of a text, step by step; `print` shows them."""
+        self._check_text(text)
         codec = require_scheme(self._codec, "an explanation by merges")
         codec.check_piece(text)
         return Explanation(tuple(codec.reference.explain(text)), codec.show)
@@ -605,6 +612,11 @@ class Tokenizer:
         2
         """
         special = {self.vocab[token] for token in self.special_tokens}
+        ids = list(ids)
+        if wrong := [i for i in ids if not (isinstance(i, Integral) and 0 <= i < self.vocab_size)]:
+            raise UserError(
+                f"{wrong[0]!r:.60} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}"
+            )
         return sum(len(self.pieces[i]) for i in ids if i not in special)
 
     def n_unknown(self, ids: Sequence[int]) -> int:
