@@ -64,7 +64,7 @@ class Stored:
 
     def run(self, directory: str | Path) -> Run:
         """Return the run of a stored model; raise `UserError` for a directory that is missing or damaged."""
-        return read_run(checkpoint.find(Path(directory), self.checkpoint))
+        return read_run(checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint))
 
     def require(self, directories: Sequence[str | Path], verb: str) -> list[Run]:
         """Return the runs of stored models; raise `UserError` if one is missing, damaged, or has not learned the verb.
@@ -80,7 +80,7 @@ class Stored:
 
     def beam(self, directory: str | Path, search: Mapping[str, Any]) -> BeamConfig:
         """Return the settings of a search with a stored model, with `search` in place of some of them."""
-        defaults = read_generation(checkpoint.find(Path(directory), self.checkpoint))
+        defaults = read_generation(checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint))
         if not isinstance(defaults, BeamConfig):
             defaults = BeamConfig()
         return replace(defaults, **search)
@@ -114,7 +114,7 @@ class Loading(Stored):
 
         dtype: str | None = self.dtype
         if self.matmul_precision is not None:
-            checkpoint.find(Path(directory), self.checkpoint)
+            checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint)
             import torch
 
             torch.set_float32_matmul_precision(self.matmul_precision)

@@ -12,7 +12,17 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from glassformer.errors import Interrupted, Note, UnknownText, UserError, did_you_mean, enough_memory, notes_to, once
+from glassformer.errors import (
+    Interrupted,
+    Note,
+    UnknownText,
+    UserError,
+    did_you_mean,
+    enough_memory,
+    notes_to,
+    once,
+    shown,
+)
 from glassformer.files import reason
 
 if TYPE_CHECKING:
@@ -132,7 +142,7 @@ def run(argv: list[str]) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         _discard_output()
-        what = "cannot write standard output" if error.filename is None else f"cannot use {error.filename}"
+        what = "cannot write standard output" if error.filename is None else f"cannot use {shown(str(error.filename))}"
         print(f"glassformer: {what}: {reason(error)}; use another path", file=sys.stderr)
         return 2
 
