@@ -49,6 +49,7 @@ from glassformer.one_or_list import (
     is_sentence,
     one_or_list,
     one_or_streams,
+    require_text,
     texts_of,
 )
 from glassformer.store.model_directory import save_model
@@ -161,7 +162,7 @@ class Model(TrainedModel):
     def generate(self, prompt: Sequence[Prompt], *, n: Literal[1] = 1, **settings: Any) -> list[str]: ...
     @overload
     def generate(self, prompt: Sequence[Prompt], *, n: int, **settings: Any) -> list[list[str]]: ...
-    @one_or_list("prompt", PROMPT, is_prompt)
+    @one_or_list("prompt", PROMPT, is_prompt, may_be_blank=True)
     def generate(
         self,
         prompt: Any,
@@ -402,9 +403,12 @@ class Model(TrainedModel):
         """Return log p of a text, or of each of several; with `source`, given the source or beginning of the text.
 
         `score(text, source=source)` and `score(source, text)` are equivalent. A causal model also scores a text alone;
-        an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`).
+        an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`). Raises
+        `UserError` for a blank source, and for a blank text without a source, which has no token to score.
         """
         texts, targets, is_one = texts_of(text, target, source)
+        if is_one:  # of several texts, a blank one keeps its place
+            require_text(texts, "text" if targets is None else "source")
         found = self._able(self.task.scorer(self), "score").score(texts, targets, log)
         return found[0] if is_one else found
 
@@ -414,7 +418,8 @@ class Model(TrainedModel):
         return self.writer.no_start
 
     def encode_source(self, text: str) -> list[int]:
-        """Return the ids that the encoder reads, including the end token."""
+        """Return the ids that the encoder reads, including the end token; raise `UserError` for a blank text."""
+        require_text([text], "source")
         return self.translator.source_ids(text)
 
     def encode_target(self, text: str) -> list[int]:
@@ -539,17 +544,22 @@ class Model(TrainedModel):
         answerer = self._able(self.task.answerer(self), "answer")
         if not isinstance(context, str):
             raise UserError(f"context: expected a text, got {context!r:.60}")
+        require_text([context], "context")
         require_integer("max_tokens", max_tokens, 1, "the number of tokens of the longest answer")
         return answerer.answer(question, context, max_tokens)
 
-    @one_or_list("texts", "a text")
+    @one_or_list("texts", "a text", may_be_blank=True)
     def embed(self, texts: str | Sequence[str], log: Log = warn) -> Vectors:
         """Return one vector per text, (N, D); special tokens are added to each text as in training.
 
         An embedding model returns the output of its `forward`, pooled by its head. Any other model returns the mean of
         the last hidden states: an encoder over all tokens, including special tokens; a causal model over the text's own
-        tokens, because the special tokens before the text cannot attend to it. `log` receives the number of cut texts.
+        tokens, because the special tokens before the text cannot attend to it. `log` receives the numbers of cut and of
+        blank texts; the vector of a blank text is that of the special tokens alone.
         """
+        if n := sum(not text.strip() for text in texts if isinstance(text, str)):
+            are = "is" if n == 1 else "are"
+            log(f"{n:,} of {len(texts):,} texts {are} blank: a blank text has the vector of its special tokens alone")
         return self.embedder.embed(texts, log)
 
     def trace(

@@ -16,7 +16,7 @@ from cli.conftest import glassformer as command  # noqa: F401, a fixture
 from glassformer import api
 from glassformer.cli.main import VERBS
 from glassformer.config.run import MaskedConfig, Run, TokenizerConfig
-from glassformer.errors import Note
+from glassformer.errors import Note, UserError
 from glassformer.model import Model
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import conversation_run, label_run, pair_run, text_run_of, tiny_run, write_text
@@ -230,3 +230,48 @@ def test_every_verb_that_reads_a_text_gives_one_note(
     if "--json" in words:
         [notes] = [json.loads(line).get("notes", []) for line in result.out.splitlines()]
         assert any("unknown to the tokenizer" in note for note in notes)
+
+
+BLANK = " \t"
+REFUSED: dict[str, tuple[str, Callable[[Model, Any], Any]]] = {
+    "translate": ("pairs", lambda model, text: model.translate(text)),
+    "translations": ("pairs", lambda model, text: model.translations(text)),
+    "encode_source": ("pairs", lambda model, text: model.encode_source(text)),
+    "score": ("causal", lambda model, text: model.score(text)),
+    "score with a source": ("causal", lambda model, text: model.score("the", source=text)),
+    "score of a translator": ("pairs", lambda model, text: model.score("hund", source=text)),
+    "classify": ("classes", lambda model, text: model.classify(text)),
+    "tag": ("tags", lambda model, text: model.tag(text)),
+    "fill": ("masked", lambda model, text: model.fill(text)),
+    "chat": ("conversations", lambda model, text: model.chat(text)),
+    "trace": ("causal", lambda model, text: model.trace(text)),
+    "evaluate": ("causal", lambda model, text: model.evaluate([text])),
+    "pseudo_perplexity": ("masked", lambda model, text: model.pseudo_perplexity([text])),
+    "strongest_texts": ("causal", lambda model, text: model.strongest_texts([text], "decoder.0.head")),
+}
+"""Methods that refuse a blank text. `generate` continues white space, and `embed` notes it."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("text", ["", BLANK])
+def test_a_blank_text_gets_a_sentence_and_no_result(name: str, text: str, models: Models) -> None:
+    kind, call = REFUSED[name]
+    if (name, text) == ("trace", BLANK):
+        pytest.skip("white space has tokens")
+    with pytest.raises(UserError):
+        call(models[kind], text)
+
+
+def test_one_blank_text_of_several_is_named(models: Models) -> None:
+    with pytest.raises(UserError, match=r"^source: text 2 of 3 is blank"):
+        models["pairs"].translate(["a dog", " ", "a cat"])
+    with pytest.warns(Note, match="1 of 2 texts is blank"):
+        assert np.isfinite(models["masked"].embed(["the", " "])).all()
+
+
+def test_an_unfinished_target_is_marked(models: Models, command: Any) -> None:  # noqa: F811
+    found = models["pairs"].translations("two dog", beam=3, n_best=3, max_new_tokens=1)
+    assert {one.is_finished for one in found} == {one.hypothesis.ended for one in found} and not found[0].is_finished
+    words = ["--n-best", "3", "--beam", "3", "--max-new-tokens", "1"]
+    lines = command("translate", folder_of(models, "pairs"), "two dog", *words).out.splitlines()
+    assert [line.endswith("\tunfinished") for line in lines] == [not one.is_finished for one in found]

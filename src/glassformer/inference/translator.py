@@ -25,6 +25,11 @@ class Translation:
     text: str
     hypothesis: Hypothesis
 
+    @property
+    def is_finished(self) -> bool:
+        """True if the model ended the target; False if the limit of tokens cut it, so that its score is not final."""
+        return self.hypothesis.ended
+
 
 class Translator:
     """Translator: an encoder-decoder or an ensemble of them, with its source and target tokenizers."""
