@@ -480,9 +480,9 @@ def test_data_in_memory_is_evaluated_like_a_file(models: dict[str, Model], kind:
 def test_fields_that_evaluation_data_lacks_are_named(models: dict[str, Model]) -> None:
     with pytest.raises(
         UserError,
-        match=r"^record 2 of the data has no 'target': this model reads 'source' and 'target', got 'source', 'de'$",
+        match=r"^record 1 of the data has no 'target': this model reads 'source' and 'target', got 'source', 'de'$",
     ):
-        models["pairs"].evaluate([{"source": "a", "target": "b"}, {"source": "a", "de": "b"}])
+        models["pairs"].evaluate([{"source": "a", "de": "b"}] * 2)
     with pytest.raises(
         UserError, match=r"^record 1 of the data has no 'label': this model reads 'text' and 'label', got 'text'$"
     ):

@@ -200,8 +200,8 @@ def test_without_a_terminal_a_call_from_python_is_silent() -> None:
         assert shown is mine
 
 
-def test_json_of_train_has_four_keys(glassformer_json: dict[str, object]) -> None:
-    assert list(glassformer_json) == ["folder", "name", "seconds", "reports"]
+def test_json_of_train_has_five_keys(glassformer_json: dict[str, object]) -> None:
+    assert list(glassformer_json) == ["folder", "name", "seconds", "reports", "notes"]
 
 
 @pytest.fixture

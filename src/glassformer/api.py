@@ -19,7 +19,7 @@ from glassformer.cost.hardware import MFU, find_gpu, require_rates
 from glassformer.data.addresses import is_pattern
 from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.errors import UserError, nearest_name, no_attribute, suggestion
+from glassformer.errors import Log, UserError, nearest_name, no_attribute, once, require_type, suggestion, warn
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.evaluation.metrics import METRICS
 from glassformer.reporting import LaunchReporter, Outcome, Silent
@@ -286,7 +286,11 @@ def compare(
     texts. `path` (or data in memory), `source` and `target` are those of `Model.evaluate`; `search` has settings of the
     beam search.
     """
+    from glassformer.model import Model
+
     loaded = [load(model) if isinstance(model, (str, Path)) else model for model in models]
+    for model in loaded:
+        require_type(model, Model, "models", "Models or their folders")
     names = [model.run.name if model.folder is None else model.folder.resolve().name for model in loaded]
     if len(set(names)) < len(names):
         names = [model.name for model in loaded]
@@ -320,18 +324,19 @@ def _compared(
     seconds = tokens = None
     if model.folder is not None and (stored := stored_progress(model.folder)) is not None:
         seconds, tokens = stored.seconds, stored.n_targets
+    log = once(warn)
     with reporter.phase(f"{name}: loss") as progress:
-        report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
+        report = model.evaluate(progress=progress, log=log, loss_only=True, **places)
     rate: float | None = None
     found: dict[str, Any] = report.to_dict()
     n = report.n_tokens if score in found or isinstance(model.run.data, LabelData) else None
     if (pair_scores := model.pair_scores) is not None:
         with reporter.phase(f"{name}: decoding") as progress:
-            scores, rate, n_pairs = _decoded(model, pair_scores, places, search, progress)
+            scores, rate, n_pairs = _decoded(model, pair_scores, places, search, progress, log)
         n = n if score in found else n_pairs
         found |= scores
     elif score not in found:
-        found |= model.scores(log=Silent().log, **places)
+        found |= model.scores(log=log, **places)
     value = found[score]
     if value is None and score in METRICS and (why := METRICS[score].undefined):
         reporter.log(f"{name}: {score} is undefined, because {why}")
@@ -355,11 +360,12 @@ def _decoded(
     places: dict[str, Any],
     search: dict[str, Any],
     progress: Callable[[int, int], None],
+    log: Log,
 ) -> tuple[dict[str, Any], float, int]:
     """Return the scores of the model's targets for the sources of the data, sources per second, number of pairs."""
     from glassformer.evaluation.pairs import distinct_sources
 
-    pairs = model.pairs(log=Silent().log, **places)
+    pairs = model.pairs(log=log, **places)
     sources = distinct_sources(pairs)
     model.translations(sources[:1], **search)  # warm-up: the first call includes one-time setup
     began = time.perf_counter()

@@ -38,7 +38,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {name!r} is not available ({first_line(error)}); use auto or cpu") from error
+        raise UserError(f"device {name!r:.60} is not available ({first_line(error)}); use auto or cpu") from error
     return device
 
 

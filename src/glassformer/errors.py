@@ -2,6 +2,8 @@
 
 import difflib
 import errno
+import functools
+import inspect
 import os
 import re
 import signal
@@ -9,35 +11,191 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from glassformer.formatting import size
+
+LONGEST_MESSAGE, BEGIN_OF_MESSAGE = 400, 240
+"""The longest message of a `UserError`, and how much of its beginning is kept if it is longer, in characters."""
 
 
 class UserError(Exception):
     """A user's mistake: one sentence with the problem, its place and what to do.
 
-    The command line prints the sentence and exits with code 2; no file is left half-written.
+    The command line prints the sentence and exits with code 2; no file is left half-written. Of a sentence of more than
+    `LONGEST_MESSAGE` characters, which repeats a long value, the middle is left out.
+
+    >>> len(str(UserError("no such file: " + "long/" * 1000 + "name")))
+    400
     """
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        if len(text) > LONGEST_MESSAGE:
+            text = f"{text[:BEGIN_OF_MESSAGE]} … {text[BEGIN_OF_MESSAGE + 3 - LONGEST_MESSAGE :]}"
+        super().__init__(text)
 
 
 class Note(UserWarning):
     """A notice that needs no action; the command line prints it as one line."""
 
 
+C = TypeVar("C")
 Log = Callable[[str], None]
 """Function that receives a message."""
 Progress = Callable[[int, int], None]
 """Function that receives how much of a work is done, and the total."""
 
 
+_LISTENER: ContextVar[Log | None] = ContextVar("_LISTENER", default=None)
+
+
 def warn(text: str) -> None:
-    """Warn at the line that called into this package."""
+    """Give a note: to the listener of the innermost `notes_to`, otherwise as a warning at the line of the caller.
+
+    The line is the one that called into this package. Every note about data that is skipped, cut or left out is given
+    here; a run collects them (`reporting.noted`), and the command line prints them and adds them to JSON.
+    """
+    if (listener := _LISTENER.get()) is not None:
+        listener(text)
+        return
     level, frame, inside = 1, sys._getframe(), str(Path(__file__).parent)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, Note, stacklevel=level)
+
+
+@contextmanager
+def notes_to(listener: Log) -> Iterator[None]:
+    """Pass the notes of the block to a function.
+
+    >>> with notes_to(print):
+    ...     warn("2 records are empty and are skipped")
+    2 records are empty and are skipped
+    """
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def once(log: Log) -> Log:
+    """Return a function that passes each message on once.
+
+    >>> log = once(print)
+    >>> log("a note"), log("a note")
+    a note
+    (None, None)
+    """
+    said: set[str] = set()
+
+    def log_new(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            log(text)
+
+    return log_new
+
+
+# Unknown text
+
+UNKNOWN_SHOWN = 3
+"""Number of places that a note names."""
+_READING: ContextVar["UnknownText | None"] = ContextVar("_READING", default=None)
+
+
+@dataclass
+class UnknownText:
+    """A block in which parts of texts that a tokenizer does not know are counted; its end gives one note.
+
+    A tokenizer counts the unknown parts, which it reads as `[UNK]`, of all texts that it encodes (`count_unknown`). Not
+    in a block, each encoding gives a note. So every method and verb that reads a text gives it, without own code.
+    """
+
+    joins: bool = True
+    """True if a block around this one gives the note for both."""
+    is_silent: bool = False
+    """True for a block that gives no note."""
+    n: int = field(default=0, init=False)
+    places: list[str] = field(default_factory=list, init=False)
+
+    def __enter__(self) -> Self:
+        self._outer: UnknownText | None = _READING.get() if self.joins and not self.is_silent else None
+        self._token: Token[UnknownText | None] | None = None if self._outer else _READING.set(self)
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if self._token is not None:
+            _READING.reset(self._token)
+            if kind is None:
+                self.say()
+
+    def say(self) -> None:
+        """Give the note for the texts so far, if a part of them was unknown."""
+        n, places = self.n, self.places
+        self.n, self.places = 0, []
+        if n and not self.is_silent:
+            warn(unknown_sentence(n, "the text", places))
+
+
+def unknown_sentence(n: int, name: str, places: list[str]) -> str:
+    """Return the note about `n` unknown parts of a text that is called `name`.
+
+    >>> print(unknown_sentence(2, "the text", ["'é' at character 4 of 'café'"]))
+    2 parts of the text are unknown to the tokenizer and are read as [UNK] (the first: 'é' at character 4 of 'café')
+    """
+    parts, are = (f"{n:,} parts", "are") if n > 1 else ("1 part", "is")
+    first = f" (the first: {', '.join(places)})" if places else ""
+    return f"{parts} of {name} {are} unknown to the tokenizer and {are} read as [UNK]{first}"
+
+
+def count_unknown(n: int, places: Callable[[], list[str]]) -> None:
+    """Count unknown parts; `places` returns where the first of them are, and is called only if they will be named."""
+    block = _READING.get() or UnknownText()
+    if block.is_silent:
+        return
+    block.n += n
+    if len(block.places) < UNKNOWN_SHOWN:
+        block.places += places()[: UNKNOWN_SHOWN - len(block.places)]
+    if _READING.get() is None:
+        block.say()
+
+
+def say_unknown() -> None:
+    """Give the note for the texts so far of the current block, such as before its result is printed as JSON."""
+    if (block := _READING.get()) is not None:
+        block.say()
+
+
+def unknown_place(text: str, first: int, end: int) -> str:
+    """Describe a place in a text.
+
+    >>> unknown_place("Das Café", 7, 8)
+    "'é' at character 8 of 'Das Café'"
+    """
+    return f"{quoted(text[first:end])} at character {first + 1:,} of {quoted(text)}"
+
+
+def one_note_per_call(cls: type[C]) -> type[C]:
+    """Put every public method of a class in an `UnknownText`, except generators, which encode after the call."""
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and not inspect.isgeneratorfunction(method):
+            setattr(cls, name, _as_call(method))
+    return cls
+
+
+def _as_call(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def called(*args: Any, **named: Any) -> Any:
+        with UnknownText():
+            return method(*args, **named)
+
+    return called
 
 
 TIME_IS_UP = 75
@@ -125,6 +283,12 @@ def require_integer(name: str, value: object, least: int, what: str) -> None:
     if int(value) < least:
         must = f"be at least {least}" if least else "not be negative"
         raise UserError(f"{name} is {value} and must {must}: it is {what}")
+
+
+def require_type(value: object, kind: type | tuple[type, ...], argument: str, what: str) -> None:
+    """Raise `UserError` unless a value has a type; `what` describes the expected values."""
+    if not isinstance(value, kind):
+        raise UserError(f"{argument}: expected {what}, got {value!r:.60}")
 
 
 @contextmanager

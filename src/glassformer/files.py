@@ -36,6 +36,10 @@ _REPLACED = "-replaced"
 """End of the name of a folder that `new_folder` is replacing."""
 
 
+MAX_NAME, MAX_PATH = 255, 4095
+"""The longest name of a file, and the longest path, in bytes, on Linux and macOS."""
+
+
 def reason(error: OSError) -> str:
     """Return the operating system's message for an error without its number, such as `Permission denied`."""
     return error.strerror or str(error)
@@ -132,7 +136,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
         raise UserError(f"{path} is not valid JSON: {error}") from error
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, decoder: json.JSONDecoder | None = None) -> Any:
     """Parse unambiguous JSON; raise `ValueError` with the reason otherwise.
 
     Also refused: duplicate keys, NaN and Inf, numbers beyond a float or of more than `MAX_DIGITS` digits, and lists
@@ -145,7 +149,7 @@ def parse_json(text: str) -> Any:
     ValueError: the key 'a' occurs twice in one object
     """
     try:
-        value = _DECODER.decode(text)
+        value = (decoder or _DECODER).decode(text)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels") from None
     require_shallow(value)
@@ -153,9 +157,9 @@ def parse_json(text: str) -> Any:
 
 
 def parse_json_line(line: str, where: str) -> dict[str, Any]:
-    """Parse the object on a line of a jsonl file; raise `UserError` with the place `where` for other content."""
+    """Parse the object on a line of a jsonl file, NaN as null; raise `UserError` with the place for other content."""
     try:
-        record = parse_json(line)
+        record = parse_json(line, _ROW_DECODER)
     except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object per line") from error
     if not isinstance(record, dict):
@@ -186,6 +190,11 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not valid JSON")
 
 
+def _null_if_nan(word: str) -> None:
+    if word != "NaN":
+        _no_constant(word)
+
+
 def _float(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text:.20} is too large for a float")
@@ -199,6 +208,9 @@ def _int(text: str) -> int:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_float, parse_int=_int)
+_ROW_DECODER = json.JSONDecoder(
+    object_pairs_hook=_once, parse_constant=_null_if_nan, parse_float=_float, parse_int=_int
+)
 
 
 # Files that contain Python objects
@@ -264,14 +276,29 @@ def fsync_folder(path: Path) -> None:
         fsync_file(path)
 
 
+def is_no_path(text: str) -> bool:
+    """Return True for a text that no file can have as its path: it is too long, or has a character without bytes.
+
+    >>> is_no_path("runs/demo"), is_no_path("It was the best of times. " * 20), is_no_path("a\\0b")
+    (False, True, True)
+    """
+    try:
+        parts = os.fsencode(text).split(b"/")
+    except UnicodeEncodeError:
+        return True
+    return "\0" in text or len(text) > MAX_PATH or max(map(len, parts)) > MAX_NAME
+
+
 def as_path(value: object, argument: str) -> Path:
     """Return a path given as text or as a path, with `~` expanded; raise `UserError` with the argument's name if none.
 
     >>> as_path("runs/demo", "folder").name, as_path("~/demo", "folder") == Path.home() / "demo"
     ('demo', True)
     """
-    if not isinstance(value, (str, os.PathLike)):
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
         raise UserError(f"{argument} must be a path (a str or a Path), not {type(value).__name__}")
+    if is_no_path(text := str(value)):
+        raise UserError(f"{argument}: expected a path, got a text of {len(text):,} characters: {text!r:.60}")
     path = Path(value)
     if not path.parts or not path.parts[0].startswith("~") or exists(path):
         return path

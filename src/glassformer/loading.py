@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glassformer import files
-from glassformer.errors import UserError, warn
+from glassformer.errors import UserError, require_type, warn
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tasks.requirements import no_ensemble
@@ -66,10 +66,14 @@ def voting_model(models: "Sequence[TrainedModel | str | Path]") -> "TrainedModel
     """Combine several models into one; see `api.ensemble`."""
     if not models or isinstance(models, (str, Path)):
         raise UserError("give at least one model directory; in Python, pass a list")
-    members = [Path(member) if isinstance(member, str) else member for member in models]
+    members = [files.as_path(member, "models") if isinstance(member, (str, Path)) else member for member in models]
     for member in members:
         if isinstance(member, Path):
             checkpoint.find(member)
+    from glassformer.tasks.trained_model import TrainedModel  # imports torch
+
+    for member in members:
+        require_type(member, (Path, TrainedModel), "models", "Models or their folders")
     first, *others = (load_model(member) if isinstance(member, Path) else member for member in members)
     for number, other in enumerate(others, 2):
         if first.task.ensemble(first.run, first.members) is None:

@@ -17,7 +17,18 @@ from glassformer.config.run import GENERATION_BATCH, GenerationConfig
 from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device, emulation_note
-from glassformer.errors import Log, Progress, UserError, needs, no_attribute, require_integer, warn
+from glassformer.errors import (
+    Log,
+    Progress,
+    UserError,
+    needs,
+    no_attribute,
+    once,
+    one_note_per_call,
+    require_integer,
+    require_type,
+    warn,
+)
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.answer import Answer
@@ -38,9 +49,9 @@ from glassformer.one_or_list import (
     is_sentence,
     one_or_list,
     one_or_streams,
+    require_text,
     texts_of,
 )
-from glassformer.reporting import Silent
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt, wrong_verb
@@ -81,6 +92,7 @@ OTHER_NAMES = {
 """Names that users of other libraries try, and what to use instead."""
 
 
+@one_note_per_call
 @dataclass(frozen=True)
 class Model(TrainedModel):
     """A trained network with its tokenizers and default settings; returned by `load`.
@@ -150,7 +162,7 @@ class Model(TrainedModel):
     def generate(self, prompt: Sequence[Prompt], *, n: Literal[1] = 1, **settings: Any) -> list[str]: ...
     @overload
     def generate(self, prompt: Sequence[Prompt], *, n: int, **settings: Any) -> list[list[str]]: ...
-    @one_or_list("prompt", PROMPT, is_prompt)
+    @one_or_list("prompt", PROMPT, is_prompt, may_be_blank=True)
     def generate(
         self,
         prompt: Any,
@@ -256,7 +268,7 @@ class Model(TrainedModel):
 
     def stream_encoded(self, prompts: Sequence[EncodedPrompt], **settings: Any) -> Iterator[list[str]]:
         """Stream the continuations of encoded prompts (`encode_prompts`); `settings` are those of `stream`."""
-        yield from self.writer.stream(prompts, *self._continuation(**settings))
+        yield from self.writer.stream(_require_encoded(prompts), *self._continuation(**settings))
 
     def generate_encoded(
         self, prompts: Sequence[EncodedPrompt], *, batch_size: int = GENERATION_BATCH, **settings: Any
@@ -266,7 +278,7 @@ class Model(TrainedModel):
         Row `j · n + i` is sample `sample + i` of prompt j; `settings` are those of `generate`.
         """
         how, drafter = self._continuation(**settings)
-        yield from self.writer.finished(prompts, replace(how, batch_size=batch_size), drafter)
+        yield from self.writer.finished(_require_encoded(prompts), replace(how, batch_size=batch_size), drafter)
 
     def _continuation(
         self,
@@ -438,9 +450,12 @@ class Model(TrainedModel):
         """Return log p of a text, or of each of several; with `source`, given the source or beginning of the text.
 
         `score(text, source=source)` and `score(source, text)` are equivalent. A causal model also scores a text alone;
-        an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`).
+        an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`). Raises
+        `UserError` for a blank source, and for a blank text without a source, which has no token to score.
         """
         texts, targets, is_one = texts_of(text, target, source)
+        if is_one:  # of several texts, a blank one keeps its place
+            require_text(texts, "text" if targets is None else "source")
         found = self._able(self.task.scorer(self), "score").score(texts, targets, log)
         return found[0] if is_one else found
 
@@ -450,7 +465,8 @@ class Model(TrainedModel):
         return self.writer.no_start
 
     def encode_source(self, text: str) -> list[int]:
-        """Return the ids that the encoder reads, including the end token."""
+        """Return the ids that the encoder reads, including the end token; raise `UserError` for a blank text."""
+        require_text([text], "source")
         return self.translator.source_ids(text)
 
     def encode_target(self, text: str) -> list[int]:
@@ -476,14 +492,14 @@ class Model(TrainedModel):
         run's data, a DataFrame or a `datasets.Dataset`. `log` receives notes: the number of pairs left out (see
         `pairs`), and a warning if the run's own data has changed.
         """
-        task = self.trainable_task
+        task, log = self.trainable_task, once(log)
         train = self.run.train if self.dtype is None else None
         if train is not None and (note := emulation_note(train.precision, self.device)):
             log(note)
         with place_of(path, self.run.data) as place:
             data = task.evaluation(self, Places(place, source, target), log)
             loss = data.loss(self.vote, self.device, train, progress)
-            scores = {} if loss_only else self.scores(place, progress, source=source, target=target, log=Silent().log)
+            scores = {} if loss_only else self.scores(place, progress, source=source, target=target, log=log)
         return replace(loss, scores=scores)
 
     def scores(
@@ -595,17 +611,22 @@ class Model(TrainedModel):
         answerer = self._able(self.task.answerer(self), "answer")
         if not isinstance(context, str):
             raise UserError(f"context: expected a text, got {context!r:.60}")
+        require_text([context], "context")
         require_integer("max_tokens", max_tokens, 1, "the number of tokens of the longest answer")
         return answerer.answer(question, context, max_tokens)
 
-    @one_or_list("texts", "a text")
+    @one_or_list("texts", "a text", may_be_blank=True)
     def embed(self, texts: str | Sequence[str], log: Log = warn) -> Vectors:
         """Return one vector per text, (N, D); special tokens are added to each text as in training.
 
         An embedding model returns the output of its `forward`, pooled by its head. Any other model returns the mean of
         the last hidden states: an encoder over all tokens, including special tokens; a causal model over the text's own
-        tokens, because the special tokens before the text cannot attend to it. `log` receives the number of cut texts.
+        tokens, because the special tokens before the text cannot attend to it. `log` receives the numbers of cut and of
+        blank texts; the vector of a blank text is that of the special tokens alone.
         """
+        if n := sum(not text.strip() for text in texts if isinstance(text, str)):
+            are = "is" if n == 1 else "are"
+            log(f"{n:,} of {len(texts):,} texts {are} blank: a blank text has the vector of its special tokens alone")
         return self.embedder.embed(texts, log)
 
     def trace(
@@ -734,6 +755,13 @@ class Model(TrainedModel):
     def vectors_are(self) -> str:
         """Description of the vectors that `embed` returns."""
         return self.embedder.description
+
+
+def _require_encoded(prompts: Sequence[EncodedPrompt]) -> Sequence[EncodedPrompt]:
+    """Return encoded prompts; raise `UserError` for other values."""
+    for prompt in prompts:
+        require_type(prompt, EncodedPrompt, "prompts", "what encode_prompts returns")
+    return prompts
 
 
 def _require_drafts(draft: Any, counts: Any) -> None:

@@ -60,10 +60,27 @@ def _listed(model: Any, given: Any, argument: str, what: str, is_one: IsOne) -> 
     return items, False
 
 
-def one_or_list(argument: str, what: str, is_one: IsOne = is_text) -> Callable[[Method], Method]:
+def require_text(items: Sequence[Any], argument: str) -> None:
+    """Raise `UserError` for a blank text, a pair with a blank text, or no words: nothing follows from them.
+
+    >>> require_text(["a dog", " "], "source")
+    Traceback (most recent call last):
+    glassformer.errors.UserError: source: text 2 of 2 is blank: give a text, or leave it out
+    """
+    for number, item in enumerate(items, 1):
+        parts = [item] if isinstance(item, str) else list(item)
+        if not parts or any(isinstance(part, str) and not part.strip() for part in parts):
+            which = f"text {number:,} of {len(items):,}" if len(items) > 1 else "the text"
+            raise UserError(f"{argument}: {which} is blank: give a text, or leave it out")
+
+
+def one_or_list(
+    argument: str, what: str, is_one: IsOne = is_text, *, may_be_blank: bool = False
+) -> Callable[[Method], Method]:
     """Let a method that takes a list also take one item: one item gives one result, a list gives a list.
 
-    `argument` is the name of the first parameter, and `what` describes its values in the `UserError`.
+    `argument` is the name of the first parameter, and `what` describes its values in the `UserError`. Blank texts are
+    refused (`require_text`), unless `may_be_blank`.
     """
 
     def decorate(verb: Method) -> Method:
@@ -79,6 +96,8 @@ def one_or_list(argument: str, what: str, is_one: IsOne = is_text) -> Callable[[
                 by_name = f"{verb.__name__} takes {argument} by position and its settings by name"
                 raise TypeError(f"{by_name}: {verb.__name__}({argument}, name=value)")
             items, is_alone = _listed(self, given, argument, what, is_one)
+            if not may_be_blank:
+                require_text(items, argument)
             found = verb(self, items, *rest, **settings)
             return found[0] if is_alone else found
 
@@ -107,6 +126,7 @@ def conversations_of(messages: Any) -> tuple[list[list[dict[str, Any]]], bool]:
     """
     is_one = isinstance(messages, str) or not is_list(messages) or any(isinstance(one, Mapping) for one in messages)
     listed = [messages] if is_one else messages
+    require_text([one for one in listed if isinstance(one, str)], "messages")
     texts = [[{"role": "user", "content": one}] if isinstance(one, str) else one for one in listed]
     return [require_messages(one) for one in texts], is_one
 

@@ -3,14 +3,16 @@
 A figure is shown in a notebook; `save` writes it to a file. These functions need the extra `plot`.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from glassformer import files
 from glassformer.config.run import Run
-from glassformer.errors import UserError
+from glassformer.errors import UserError, require_type
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.evaluation.metrics import METRICS, axis
 from glassformer.figures import (
@@ -35,6 +37,7 @@ from glassformer.model import Model
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.batches import Place
 from glassformer.tasks.requirements import no_classes
+from glassformer.tasks.trained_model import TrainedModel
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.schedules import schedule_factor
 
@@ -63,6 +66,23 @@ QUERY_KEY = ("query", "key")
 # A model
 
 
+Drawing = TypeVar("Drawing", bound=Callable[..., Any])
+
+
+def _of_model(draw: Drawing) -> Drawing:
+    """Let a function of a model raise `UserError` for another first argument."""
+
+    @functools.wraps(draw)
+    def checked(*args: Any, **named: Any) -> Any:
+        require_type(
+            args[0] if args else named.get("model"), TrainedModel, "model", "a Model, such as glassformer.load(DIR)"
+        )
+        return draw(*args, **named)
+
+    return cast(Drawing, checked)
+
+
+@_of_model
 def attention(
     model: Model,
     text: str | None = None,
@@ -98,6 +118,7 @@ def _default_kind(model: Model) -> Kind:
     return "decoder" if model.is_causal_lm else "encoder"
 
 
+@_of_model
 def alignment(
     model: Model, source: str, target: str | None = None, *, layer: int | None = None, head: int | None = None
 ) -> "Figure":
@@ -116,6 +137,7 @@ def alignment(
     return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", QUERY_KEY)
 
 
+@_of_model
 def lens(
     model: Model,
     text: str | None = None,
@@ -129,6 +151,7 @@ def lens(
     return value_plots.plot_lens(cells, cells.tokens, cells.vocabulary, f"{model.name}: logit lens")
 
 
+@_of_model
 def ablation(
     model: Model, text: str | None = None, *, source: str | None = None, target: str | None = None
 ) -> "Figure":
@@ -140,6 +163,7 @@ def ablation(
     return value_plots.plot_effects(measured, f"{model.name}: ablation")
 
 
+@_of_model
 def patching(
     model: Model,
     clean: str,
@@ -161,11 +185,13 @@ def patching(
     return value_plots.plot_patching(restored, restored.columns, name)
 
 
+@_of_model
 def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) -> "Figure":
     """Plot the position encoding of a model: a table, angles, or a bias added to the attention scores."""
     return plots.plot_positions(model.network, stack)
 
 
+@_of_model
 def confusion(model: Model, path: Place = None) -> "Figure":
     """Plot the confusion matrix of classes or tags on labelled texts, by default the run's validation data."""
     if not model.classes:
@@ -179,6 +205,7 @@ def confusion(model: Model, path: Place = None) -> "Figure":
 
 def schedule(run: Run) -> "Figure":
     """Plot the learning rate over the steps of a run, for each optimizer that it uses."""
+    require_type(run, Run, "run", "a Run, such as model.run")
     train = run.train
     rates = train.optimizer.traits.rates(train.optimizer)
     steps = sorted({round(i * (train.max_steps - 1) / MAX_POINTS) for i in range(MAX_POINTS + 1)})
@@ -202,7 +229,7 @@ def schedule(run: Run) -> "Figure":
 
 def curves(*folders: str | Path) -> "Figure":
     """Plot the losses of one or several runs over their steps, and each of their scores in a panel."""
-    logs = {folder: read_lines(folder / NAME) for folder in map(Path, folders)}
+    logs = {folder: read_lines(folder / NAME) for folder in (files.as_path(folder, "folder") for folder in folders)}
     for folder, lines in logs.items():
         if not lines:
             raise UserError(f"{folder} has no {NAME} with data: give a run folder")
@@ -244,6 +271,8 @@ def comparison(rows: Sequence[ComparedModel]) -> "Figure":
     Models with an unknown training time or an undefined score are left out. Raises `UserError` if no model is left, or
     if scores differ.
     """
+    for row in rows:
+        require_type(row, ComparedModel, "rows", "what glassformer.compare returns")
     known = [row for row in rows if row.train_seconds and row.score is not None]
     if not known:
         raise UserError("these models have no known training time or no defined score: leave out the plot")

@@ -1,13 +1,15 @@
 """Reports of a run: the protocol that receives its progress, its outcome, and notes as warnings."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
 
 from glassformer import notebook
 from glassformer.config.run import Run
+from glassformer.errors import notes_to, once, warn
 
 if TYPE_CHECKING:
     from glassformer.evaluation.loss import LossReport
@@ -51,7 +53,7 @@ class OwnsProcess(Protocol):
 
 
 class Silent:
-    """A reporter that shows nothing."""
+    """A reporter that shows nothing; notes become warnings (`noted`)."""
 
     def log(self, text: str) -> None: ...
 
@@ -65,13 +67,36 @@ class Silent:
         return nullcontext(lambda done, total: None)
 
 
+@contextmanager
+def noted(reporter: LaunchReporter, *, is_first: bool = True) -> Iterator[list[str]]:
+    """Yield a list that collects the notes of the block (`errors.warn`), each once.
+
+    The reporter shows them; without one (`Silent`) they are warnings too. Of several processes, only the first shows
+    them.
+    """
+    notes: list[str] = []
+    outside = copy_context()
+
+    def hear(text: str) -> None:
+        notes.append(text)
+        if is_first and type(reporter) is Silent:
+            outside.run(warn, text)
+        elif is_first:
+            reporter.log(text)
+
+    with notes_to(once(hear)):
+        yield notes
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its folder, its configuration, and the reports of its last evaluation."""
+    """A finished run: its folder, its configuration, the reports of its last evaluation, and notes."""
 
     folder: Path
     reports: "dict[str, LossReport]"
     run: Run
+    notes: tuple[str, ...] = ()
+    """One sentence for each kind of data that was skipped, cut or left out, and what the scores do not show."""
 
     def __repr__(self) -> str:
         """Three lines: the run, the loss of its last evaluation, and where the model is."""

@@ -40,9 +40,10 @@ Keys = dict[str, set[type]]
 
 
 def documented(verb: str) -> Keys:
-    """Return the types of each key in the tables of a verb's section."""
+    """Return the types of each key in the tables of a verb's section, and in that of all verbs."""
     found: Keys = {}
-    for key, words in re.findall(r"^\| `(.+?)` \| (.+?) \| .+ \|$", SECTIONS[verb], re.MULTILINE):
+    text = SECTIONS["Common rules"] + SECTIONS[verb]
+    for key, words in re.findall(r"^\| `(.+?)` \| (.+?) \| .+ \|$", text, re.MULTILINE):
         names = re.sub("true or false|true, false", "boolean", words).split(" or ")
         found.setdefault(key, set()).update(*(TYPES[name] for name in names))
     return found

@@ -370,7 +370,6 @@ def test_a_sentence_without_words_is_dropped(write: Write) -> None:
         ("t.jsonl", '{"text": ["a", "b"], "label": ["X"]}\n', r"t.jsonl:1 has 2 words and 1 tags"),
         ("t.jsonl", '{"text": "a b", "label": ["X"]}\n', r"t.jsonl:1: the field 'text' must be a list, got 'a b'"),
         ("t.jsonl", '{"text": ["a", 1], "label": ["X", "Y"]}\n', r"t.jsonl:1: an item of 'text' must be a text, got 1"),
-        ("t.jsonl", '{"text": ["a", " "], "label": ["X", "Y"]}\n', r"t.jsonl:1: word 2 or its tag is empty"),
     ],
 )
 def test_tags_that_cannot_be_read_are_named(write: Write, name: str, content: str, words: str) -> None:

@@ -140,8 +140,7 @@ def test_mistakes_name_the_file_the_row_and_the_extra(tmp_path: Path, monkeypatc
     path = written(tmp_path / "t.parquet", [{"text": "a", "label": "x"}, {"text": None, "label": "x"}])
     with pytest.raises(UserError, match=r"^row 1 of .*t\.parquet has no field 'body'; it has 'text', 'label' \(set "):
         LabelCorpus(LabelData(text_field="body", path=path)).whole()
-    with pytest.raises(UserError, match=r"^row 2 of .*t\.parquet: the field 'text' must be a text, got None$"):
-        list(read_documents([path]))
+    assert list(read_documents([path])) == ["a"], "a missing text is skipped"
     with pytest.raises(UserError, match=r"t\.parquet is empty; use a file with rows$"):
         recognise(written(tmp_path / "t.parquet", []))
     (tmp_path / "no.parquet").write_text("text")

@@ -134,9 +134,7 @@ def test_invalid_utf8_in_jsonl_names_offset_and_line(write: Write) -> None:
         ("{text: 1}", "a.jsonl:2 is not JSON"),
         ("[" * 100_000, "a.jsonl:2 is not JSON"),
         ('["x"]', "a.jsonl:2 is not a JSON object"),
-        ('{"txt": "x"}', "a.jsonl:2 has no field 'text': did you mean 'txt'?"),
-        ('{"id": 3, "body": "x"}', "a.jsonl:2 has no field 'text'; it has 'id', 'body'"),
-        ('{"text": null}', "a.jsonl:2: the field 'text' must be a text, got None"),
+        ('{"text": 5}', "a.jsonl:2: the field 'text' must be a text, got 5"),
         ('{"text": "a\\ud83d"}', "a.jsonl:2: the field 'text' has a lone surrogate, '\\ud83d'"),
     ],
 )

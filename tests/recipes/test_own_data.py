@@ -66,7 +66,8 @@ def test_words_are_read_by_character_and_sentences_are_not(
     path = tmp_path / "p.tsv"
     path.write_text("source\ttarget\n" + f"{source}\t{target}\n" * 20)
     run, evidence = recipes.run_of(path)
-    assert evidence == f"{path}: pairs, by the columns source and target"
+    recognised, _, said = evidence.partition(", which are short and are read by character")
+    assert recognised == f"{path}: pairs, by the columns source and target" and bool(said) == of_characters
     assert (run.tokenizer.scheme == "char") == of_characters
 
 

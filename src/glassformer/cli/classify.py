@@ -54,8 +54,8 @@ def main(
     rule = model.classifier.threshold(threshold, label)
     # Predictions
     rows = list(given.each(lambda text: _row(text, second, model)))
-    with bar("classifying") as log:
-        predicted = model.classify(rows, log=log)
+    with bar("classifying"):
+        predicted = model.classify(rows)
     # Output
     empty: dict[str, Any] = {"number": None} if model.is_regression else {}
     for result in given.results(zip(rows, predicted, strict=True)):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from glassformer import files
 from glassformer.cli.arguments import Dir
 from glassformer.cli.inputs_outputs import Loading, Texts, require_output
-from glassformer.cli.progress import bar
+from glassformer.cli.progress import bar, err
 from glassformer.config.schema import setting
 from glassformer.errors import UserError, require_integer
 from glassformer.tasks.requirements import require_vectors
@@ -61,8 +61,8 @@ def main(directory: Dir, text: str | None = None, /, *, wanted: Wanted, texts: T
 
     # Vectors
     places = given.places
-    with bar("embedding") as log:
-        vectors = model.embed([given.texts[place] for place in places], log=log)
+    with bar("embedding"):
+        vectors = model.embed([given.texts[place] for place in places])
     # Output
     if wanted.output is not None:
         rows = np.full((len(given.texts), vectors.shape[1]), np.nan, vectors.dtype)
@@ -71,10 +71,10 @@ def main(directory: Dir, text: str | None = None, /, *, wanted: Wanted, texts: T
         np.save(data, rows)
         files.write_bytes(wanted.output, data.getvalue())
         n_texts, size = rows.shape
-        log(f"{wanted.output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
+        err(f"{wanted.output}: {n_texts:,} vectors of size {size:,}; each is {model.vectors_are}")
         if n_blank := n_texts - len(places):
-            log(f"blank lines of the input: {n_blank:,}; their rows are NaN")
+            err(f"blank lines of the input: {n_blank:,}; their rows are NaN")
     if wanted.query is not None:
-        for place, cosine in nearest(vectors, model.embed([wanted.query], log=log)[0], wanted.n or 5):
+        for place, cosine in nearest(vectors, model.embed([wanted.query])[0], wanted.n or 5):
             print(f"{cosine:.4f}\t{given.texts[places[place]]}")
     return 0

@@ -9,7 +9,6 @@ from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.metrics import METRICS
 from glassformer.formatting import show
-from glassformer.reporting import Silent
 
 
 def main(
@@ -56,14 +55,14 @@ def main(
             device = f"{model.device}, {model.dtype or model.run.train.precision.replace('auto', 'fp32')}"
             reporter.facts({"model": size, "data": data.name, "device": device})
         with reporter.phase("evaluating") as progress:
-            report = model.evaluate(progress=progress, log=reporter.log, loss_only=True, **places)
+            report = model.evaluate(progress=progress, loss_only=True, **places)
         values: dict[str, Any] = dict(report.to_dict())
         if not loss_only:
             with reporter.phase("scoring") as progress:
-                values |= model.scores(progress=progress, log=Silent().log, **places, **search)
+                values |= model.scores(progress=progress, **places, **search)
         if pseudo_perplexity:
             with reporter.phase("pseudo-perplexity") as progress:
-                values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, Silent().log)
+                values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress)
     # Output
     report = values.pop("report", None)
     if output.json_:

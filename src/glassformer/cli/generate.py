@@ -1,6 +1,5 @@
 """glassformer generate DIR"""
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from glassformer.cli.inputs_outputs import (
     same_text,
     typed_lines,
 )
-from glassformer.cli.progress import err, reporting
+from glassformer.cli.progress import err, json_of, reporting
 from glassformer.config.run import SHAPES_LOGITS, BeamConfig
 from glassformer.config.schema import setting
 from glassformer.data.formats import lines
@@ -237,7 +236,7 @@ def _write_file(
         for number, prompt in enumerate(prompts, 1):
             for fields in blank if prompt is None else next(found):
                 record = {"prompt": prompt or "", **fields}
-                written.append(json.dumps(record, ensure_ascii=False) + "\n")
+                written.append(json_of(record) + "\n")
                 if output is None:
                     print(written[-1], end="", flush=True)
             if "beam" in settings:

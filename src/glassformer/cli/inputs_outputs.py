@@ -17,7 +17,7 @@ from glassformer.data.addresses import is_file, is_pattern, local_path, reads
 from glassformer.data.first_look import look_at
 from glassformer.data.formats import lines
 from glassformer.data.texts import find_sources
-from glassformer.errors import UserError, quoted
+from glassformer.errors import UserError, quoted, say_unknown
 from glassformer.figures import figure_paths
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
@@ -69,7 +69,7 @@ class Stored:
 
     def run(self, directory: str | Path) -> Run:
         """Return the run of a stored model; raise `UserError` for a directory that is missing or damaged."""
-        return read_run(checkpoint.find(Path(directory), self.checkpoint))
+        return read_run(checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint))
 
     def find(self, directories: Sequence[str | Path]) -> None:
         """Raise `UserError` for a model directory that is missing: before any text is read or typed."""
@@ -90,7 +90,7 @@ class Stored:
 
     def beam(self, directory: str | Path, search: Mapping[str, Any]) -> BeamConfig:
         """Return the settings of a search with a stored model, with `search` in place of some of them."""
-        defaults = read_generation(checkpoint.find(Path(directory), self.checkpoint))
+        defaults = read_generation(checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint))
         if not isinstance(defaults, BeamConfig):
             defaults = BeamConfig()
         return replace(defaults, **search)
@@ -124,7 +124,7 @@ class Loading(Stored):
 
         dtype: str | None = self.dtype
         if self.matmul_precision is not None:
-            checkpoint.find(Path(directory), self.checkpoint)
+            checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint)
             import torch
 
             torch.set_float32_matmul_precision(self.matmul_precision)
@@ -311,6 +311,7 @@ def reported_errors() -> Iterator[None]:
     """Print a `UserError` of the block, and continue: a mistake does not end a conversation."""
     try:
         yield
+        say_unknown()
     except UserError as error:
         err(f"glassformer: {error}")
 

@@ -12,7 +12,17 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from glassformer.errors import Interrupted, Note, UserError, did_you_mean, enough_memory
+from glassformer.errors import (
+    Interrupted,
+    Note,
+    UnknownText,
+    UserError,
+    did_you_mean,
+    enough_memory,
+    notes_to,
+    once,
+    shown,
+)
 from glassformer.files import reason
 
 if TYPE_CHECKING:
@@ -55,6 +65,9 @@ VERBS = {
     "course": "write the exercises of the course, and check what you wrote",
 }
 """The built-in verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
+
+notes: list[str] = []
+"""The notes since the last JSON object (`progress.print_json`)."""
 
 USAGE = """usage: glassformer VERB …
 
@@ -105,10 +118,13 @@ def run(argv: list[str]) -> int:
 
     0: success; 1: a check failed; 2: user error; 75: time limit reached; 128 + n: stopped by signal n.
     """
+    notes.clear()
+    advice = "use shorter inputs, fewer inputs or a smaller model"
     try:
-        with warnings.catch_warnings(), enough_memory("use shorter inputs, fewer inputs or a smaller model"):
+        with warnings.catch_warnings(), notes_to(once(_say)), enough_memory(advice):
             warnings.showwarning = _print_note
-            code = _dispatch(argv)
+            with UnknownText():
+                code = _dispatch(argv)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -126,7 +142,7 @@ def run(argv: list[str]) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         _discard_output()
-        what = "cannot write standard output" if error.filename is None else f"cannot use {error.filename}"
+        what = "cannot write standard output" if error.filename is None else f"cannot use {shown(str(error.filename))}"
         print(f"glassformer: {what}: {reason(error)}; use another path", file=sys.stderr)
         return 2
 
@@ -202,9 +218,16 @@ def _others() -> "dict[str, EntryPoint]":
 def _print_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     """Print a `Note` as one line, and other warnings in the format of Python."""
     if issubclass(category, Note):
-        print(f"note: {message}", file=sys.stderr)
+        _say(str(message))
     else:
         _PYTHONS_OWN(message, category, *place, **more)
+
+
+def _say(note: str) -> None:
+    """Print a note, in the first of several processes only."""
+    notes.append(note)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"note: {note}", file=sys.stderr)
 
 
 _PYTHONS_OWN = warnings.showwarning

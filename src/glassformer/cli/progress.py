@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from glassformer.config.run import Run
 from glassformer.config.schema import setting
+from glassformer.errors import say_unknown
 from glassformer.files import as_path
 from glassformer.formatting import duration, show
 
@@ -34,17 +35,28 @@ def reporting(*, is_quiet: bool = False) -> "Iterator[TerminalReporter]":
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal, which leaves no line; yield the function that prints messages."""
+def bar(title: str) -> Iterator[None]:
+    """Show a bar on a terminal, which leaves no line."""
     with reporting() as reporter:
         reporter.is_quiet = True
         with reporter.phase(title):
-            yield reporter.log
+            yield
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON in one line."""
-    print(json.dumps(value, ensure_ascii=False))
+    """Print a value as JSON in one line (`json_of`)."""
+    print(json_of(value))
+
+
+def json_of(value: Any) -> str:
+    """Return a value as JSON in one line; an object gets the notes that were said since the last one."""
+    from glassformer.cli.main import notes
+
+    say_unknown()
+    if isinstance(value, dict) and notes:
+        value = value | {"notes": [*value.get("notes", ()), *notes]}
+        notes.clear()
+    return json.dumps(value, ensure_ascii=False)
 
 
 def print_report(report: Any, *, as_json: bool) -> None:
@@ -77,7 +89,7 @@ class Shown:
             if self.json_:
                 reports = {split: report.to_dict() for split, report in outcome.reports.items()}
                 result = {"folder": str(outcome.folder), "name": outcome.run.name, "seconds": round(seconds, 3)}
-                print_json(result | {"reports": reports})
+                print_json(result | {"reports": reports, "notes": list(outcome.notes)})
             else:
                 reporter.facts(summary(outcome, seconds, reporter.best))
         return outcome

@@ -44,8 +44,8 @@ def main(
     model = loading.ensemble(directories, "score")
     if sources is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE and --target FILE")
-    with bar("scoring") as log:
-        scores = model.score(targets, source=sources, log=log)
+    with bar("scoring"):
+        scores = model.score(targets, source=sources)
     for i, (score, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
             given = {} if sources is None else {"source": sources[i]}

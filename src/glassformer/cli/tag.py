@@ -16,8 +16,8 @@ def main(*models: Texted, texts: TextsToJson, loading: Loading) -> int:
     loading.find(directories)
     given = texts.read(text)
     model = loading.ensemble(directories, "tag")
-    with bar("tagging") as log:
-        predicted = model.tag(list(given.each(str.split)), log=log)
+    with bar("tagging"):
+        predicted = model.tag(list(given.each(str.split)))
     for text, tags in zip(given.texts, given.results(predicted), strict=True):
         words = text.split()
         tags = tags or []

@@ -22,6 +22,7 @@ from glassformer.cli.progress import err, reporting
 from glassformer.config.schema import setting
 
 if TYPE_CHECKING:
+    from glassformer.inference.translator import Translation
     from glassformer.model import Model
 
 
@@ -108,7 +109,7 @@ def _translate(model: "Model", given: GivenTexts, output: Path | None, settings:
         targets = [one_line(best[0].text) if best else "" for best in translations]
     else:
         numbered = ((number, target) for number, best in enumerate(translations, 1) for target in best or ())
-        targets = [f"{number}\t{target.hypothesis.score:.4f}\t{cell(target.text)}" for number, target in numbered]
+        targets = [f"{number}\t{_scored(target)}" for number, target in numbered]
     written = "".join(target + "\n" for target in targets)
     if output is None:
         sys.stdout.write(written)
@@ -123,10 +124,12 @@ def _converse(model: "Model", settings: dict[str, Any]) -> None:
             return
         with reported_errors():
             for translation in model.translations([source], **settings)[0]:
-                line = one_line(translation.text)
-                if settings["n_best"] > 1:
-                    line = f"{translation.hypothesis.score:.4f}\t{line}"
-                print(line)
+                print(one_line(translation.text) if settings["n_best"] == 1 else _scored(translation))
+
+
+def _scored(target: "Translation") -> str:
+    """Return the score and the text of a target, and a mark if the limit of tokens cut it."""
+    return f"{target.hypothesis.score:.4f}\t{cell(target.text)}" + "\tunfinished" * (not target.is_finished)
 
 
 def one_line(text: str) -> str:

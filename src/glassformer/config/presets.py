@@ -260,5 +260,5 @@ def preset(name: str) -> TransformerConfig:
     768
     """
     if name not in PRESETS:
-        raise UserError(f"unknown preset {name!r}: {did_you_mean(name, PRESETS, 'known presets are', cutoff=0.4)}")
+        raise UserError(f"unknown preset {name!r:.60}: {did_you_mean(name, PRESETS, 'known presets are', cutoff=0.4)}")
     return PRESETS[name]

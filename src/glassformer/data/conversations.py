@@ -10,7 +10,7 @@ beginning are on one side.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from glassformer.chat_messages import require_messages
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
 from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Record, Request
+from glassformer.data.records import Record, Request, with_fields
 from glassformer.data.split import split_records
 from glassformer.errors import UserError
 
@@ -45,8 +45,10 @@ class Conversation:
 
 
 def messages_of(record: Record, name: str, role: str | None = None) -> list[dict[str, Any]]:
-    """Return the messages in a field of a record; with a `role`, a text is one message of it."""
+    """Return the messages in a field of a record, none if it is missing; with a `role`, a text is one message of it."""
     value = record.value(name)
+    if value is None or value == []:
+        return []
     if role is not None and isinstance(value, str):
         value = [{"role": role, "content": value}]
     messages = require_messages(value, f"{record.where}: {name}")
@@ -93,12 +95,13 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
     def records(self, data: ConversationData, split: str) -> Iterator[Conversation]:
         names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
         request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
-        for record in addresses.records(data.path or "", request):
-            if data.prompt_field in record.fields:
+        records = addresses.records(data.path or "", request)
+        for record in with_fields(records, names, (data.messages_field,)):
+            if record.value(data.prompt_field) is not None:
                 messages = messages_of(record, data.prompt_field, "user")
                 messages += messages_of(record, data.completion_field, ASSISTANT)
             else:
-                messages = messages_of(replace(record, settings="data.messages_field"), data.messages_field)
+                messages = messages_of(record, data.messages_field)
             if any(message["role"] == ASSISTANT and message["content"].strip() for message in messages):
                 yield Conversation(tuple(messages), record.where)
             else:

@@ -30,6 +30,7 @@ from glassformer.config.run import TextData
 from glassformer.data.split import cut_of, held_out, require_fraction, share_news
 from glassformer.data.texts import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces, without_text
 from glassformer.errors import UserError
+from glassformer.formatting import plural
 
 SplitSide = Literal["train", "valid"]
 Hashes = npt.NDArray[np.uint64]
@@ -162,8 +163,16 @@ class Corpus:
         return news
 
     def skipped(self) -> list[str]:
-        """Read the text and return notes on files and documents that are skipped."""
-        return [sentence for scan in self.scans for sentence in scan.counts.sentences()]
+        """Read the text and return notes on skipped files and documents, front matter and converted line ends."""
+        notes = [sentence for scan in self.scans for sentence in scan.counts.sentences()]
+        n_crlf, n_front = (sum(getattr(s.counts, name) for s in self.scans) for name in ("n_crlf", "n_front_matter"))
+        if n_crlf:
+            notes.append(f"{plural(n_crlf, 'line end')} converted from CRLF to LF")
+        if n_front and self.data.front_matter == "drop":
+            notes.append(f"front matter of {plural(n_front, 'file')} dropped")
+        elif n_front:
+            notes.append(f"{plural(n_front, 'file')} with front matter, which is learned; data.front_matter drops it")
+        return notes
 
     def _held_out_by_length(self) -> list[str]:
         """Return a note with the number of held-out documents per order of magnitude, if they differ in it."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from glassformer import files
 from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, PreferenceData, PromptData
-from glassformer.data.records import Record, Request
+from glassformer.data.records import Record, Request, present
 from glassformer.errors import UserError, shown
 
 PREFIX = "memory:"
@@ -65,6 +65,8 @@ def rows_of(data: Any) -> Rows:
 
 
 def _row(item: object, number: int) -> dict[str, Any]:
+    if present(item) is None:
+        return {"text": None}
     if isinstance(item, str):
         if number == 1 and len(item) < 256 and "\n" not in item and files.exists(Path(item)):
             raise UserError(f"a list has texts, and its first item {item!r} is a file: give a folder or a pattern")
@@ -130,7 +132,7 @@ def name_of(address: str) -> str:
 def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
     """Yield a path unchanged, and data in memory as the address of records with the fields that `data` names.
 
-    Tuples are (source, target) or (text, label). Raises `UserError` for a record without one of the fields.
+    Tuples are (source, target) or (text, label). Raises `UserError` if every record lacks one of the fields.
     """
     source, names = path_or_rows(given), _fields_of(data)
     if not isinstance(source, list):
@@ -139,10 +141,10 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
     rows = [_named(row, names) for row in source]
     if isinstance(data, ConversationData | PreferenceData):
         names = [*dict.fromkeys(name for row in rows for name in row if name in names)] or names[:1]
-    for number, row in enumerate(rows, 1):
-        if missing := [name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})]:
-            has, reads = ", ".join(map(repr, islice(row, 8))), " and ".join(map(repr, names))
-            raise UserError(f"record {number} of the data has no {missing[0]!r}: this model reads {reads}, got {has}")
+    absent = [[name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})] for row in rows]
+    if all(absent):  # a field that only some records lack is missing in them
+        has, reads = ", ".join(shown(repr(name)) for name in islice(rows[0], 8)), " and ".join(map(repr, names))
+        raise UserError(f"record 1 of the data has no {absent[0][0]!r}: this model reads {reads}, got {has}")
     kept = {*names, *(name.partition(".")[0] for name in names)}
     if isinstance(data, PromptData):  # rewards may read every field
         kept = {name for row in rows for name in row}
@@ -175,9 +177,8 @@ def json_lines(rows: Rows, kept: Collection[str], new_names: Mapping[str, str]) 
 
 
 def _kept(row: Mapping[str, Any], kept: Collection[str], new_names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields that are read; NaN, which a DataFrame has for missing values, becomes null."""
-    fields = {new_names.get(name, name): row[name] for name in kept if name in row}
-    return {name: value if value == value else None for name, value in fields.items()}
+    """Return the fields that are read, with null for missing values."""
+    return {new_names.get(name, name): present(row[name]) for name in kept if name in row}
 
 
 def _plain(value: Any) -> Any:

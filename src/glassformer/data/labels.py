@@ -3,7 +3,7 @@
 Sources: a `.tsv`, `.csv`, `.jsonl` or `.parquet` file with named columns; a `.conll` file of words and tags;
 `builtin:NAME` (`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset, or
 one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data).
-Only records without text or label are skipped; they are counted.
+Only records whose text or label is missing (`records.present`) are skipped; they are counted.
 
 `RecordCorpus` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
@@ -19,7 +19,7 @@ from glassformer.config.run import LabelData
 from glassformer.config.train import UNBALANCED
 from glassformer.data import addresses, builtin
 from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Dropped, Kind, Record, Request
+from glassformer.data.records import Dropped, Kind, Record, Request, present, with_fields
 from glassformer.data.split import split_records
 from glassformer.errors import UserError, nearest_name
 
@@ -52,13 +52,17 @@ def _text_fields(data: LabelData) -> tuple[str, ...]:
 
 
 def _labelled(data: LabelData, record: Record) -> Labelled | None:
-    """Return a text or a pair of texts with its label; None without text or without label."""
-    inputs = tuple(record.text(name).strip() for name in _text_fields(data))
+    """Return a text or a pair of texts with its label; None if one of them is missing."""
+    inputs, value = tuple(record.text(name).strip() for name in _text_fields(data)), record.value(data.label_field)
+    if not all(inputs) or value is None:
+        return None
     if data.outputs == "multi_label":
-        labels = _labels(record, data.label_field)
+        labels = _labels(record, value, data.label_field)
+    elif data.outputs == "classes" and isinstance(value, float) and value.is_integer():
+        labels = (str(int(value)),)  # pandas converts whole numbers to floats if one is missing
     else:
-        labels = (_label(record, record.value(data.label_field), data.label_field),)
-    if not all(inputs) or "" in labels:
+        labels = (_label(record, value, data.label_field),)
+    if "" in labels:
         return None
     if data.outputs == "regression" and not math.isfinite(_number(labels[0])):
         where = record.where
@@ -73,6 +77,7 @@ def _label(record: Record, value: Any, name: str) -> str:
         if not 0 <= value < len(names):
             raise UserError(f"{record.where}: the label {value} is not a class; use a split that has labels")
         return names[value]
+    value = present(value)
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:
@@ -82,18 +87,14 @@ def _label(record: Record, value: Any, name: str) -> str:
     return record.as_text(value, f"the field {name!r}").strip()
 
 
-def _labels(record: Record, name: str) -> tuple[str, ...]:
-    """Return the labels of a text, which a field holds as a list; the list may be empty."""
-    values = record.value(name)
+def _labels(record: Record, values: Any, name: str) -> tuple[str, ...]:
+    """Return the labels of a text, which a field holds as a list; the list may be empty, and a missing label is ''."""
     if not isinstance(values, list):
         raise UserError(
             f"{record.where}: data.outputs = multi_label needs a list of labels in the field {name!r}, got "
             f"{values!r:.40}; use a .jsonl file"
         )
-    labels = tuple(_label(record, value, name) for value in values)
-    if not all(labels):
-        raise UserError(f"{record.where} has an empty label; remove it")
-    return labels
+    return tuple(_label(record, value, name) for value in values)
 
 
 def _class_names(features: Any, name: str) -> Sequence[str] | None:
@@ -104,21 +105,21 @@ def _class_names(features: Any, name: str) -> Sequence[str] | None:
 
 
 def _tagged(data: LabelData, record: Record) -> Labelled | None:
-    """Return words with their tags, which two fields hold as lists; None without words."""
+    """Return words with their tags, which two fields hold as lists; None if one of them is missing."""
     words, tags = (record.value(name) for name in (data.text_field, data.label_field))
+    if words is None or tags is None:
+        return None
     for name, values in ((data.text_field, words), (data.label_field, tags)):
         if not isinstance(values, (list, tuple)):
             raise UserError(f"{record.where}: the field {name!r} must be a list, got {values!r:.40}")
     if len(words) != len(tags):
         raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags; each word needs one tag")
-    texts = tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words)
-    if not words:
+    names = tuple(_label(record, tag, data.label_field) for tag in tags)
+    if not words or None in map(present, words) or "" in names:
         return None
-    sentence = Labelled(texts, tuple(_label(record, tag, data.label_field) for tag in tags), record.where)
-    for number, (word, tag) in enumerate(zip(sentence.inputs, sentence.labels, strict=True), 1):
-        if not (word.strip() and tag):
-            raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")
-    return sentence
+    return Labelled(
+        tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words), names, record.where
+    )
 
 
 class LabelCorpus(RecordCorpus[LabelData, Labelled]):
@@ -144,7 +145,8 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
         if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
             raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
         read: Callable[[LabelData, Record], Labelled | None] = _tagged if data.outputs == "tags" else _labelled
-        for record in addresses.records(path, _request(data, split, self.dropped)):
+        request = _request(data, split, self.dropped)
+        for record in with_fields(addresses.records(path, request), request.names):
             labelled = read(data, record)
             if labelled is None:
                 self.dropped.empty(record.where)

@@ -18,7 +18,7 @@ from glassformer.config.run import PairData
 from glassformer.data import addresses
 from glassformer.data.formats import lines
 from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Record, Request
+from glassformer.data.records import Record, Request, with_fields
 from glassformer.data.split import split_records
 from glassformer.data.text_files import UTF_8, read_text
 from glassformer.errors import UserError
@@ -76,7 +76,7 @@ class PairCorpus(RecordCorpus[PairData, Pair]):
         else:
             request = Request("pairs", names, settings, split, self.dropped, True, data.format, data.encoding)
             records = addresses.records(data.path, request)
-        for record in records:
+        for record in with_fields(records, names):
             source, target = (record.text(name).strip() for name in names)
             if source and target:
                 yield Pair(source, target)

@@ -13,7 +13,7 @@ from typing import Any
 from glassformer.config.run import PreferenceData
 from glassformer.data import addresses
 from glassformer.data.conversations import ASSISTANT, AnsweredCorpus, messages_of
-from glassformer.data.records import Record, Request
+from glassformer.data.records import Record, Request, with_fields
 from glassformer.errors import UserError
 
 Messages = tuple[dict[str, Any], ...]
@@ -35,11 +35,12 @@ class Preference:
 
 
 def _conversation(data: PreferenceData, record: Record, name: str) -> list[dict[str, Any]]:
-    """Return the prompt of a record and one of its answers."""
+    """Return the prompt of a record and one of its answers; nothing if one of them is missing."""
     messages = messages_of(record, name, ASSISTANT)
-    if messages[0]["role"] != ASSISTANT:
+    if not messages or messages[0]["role"] != ASSISTANT:
         return messages
-    return messages_of(record, data.prompt_field, "user") + messages
+    prompt = messages_of(record, data.prompt_field, "user")
+    return prompt and prompt + messages
 
 
 class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
@@ -52,15 +53,20 @@ class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
         names = (data.prompt_field, data.chosen_field, data.rejected_field)
         settings = "data.prompt_field, data.chosen_field, data.rejected_field"
         request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
-        for record in addresses.records(data.path or "", request):
+        n_found, without_prompt = 0, None
+        for record in with_fields(addresses.records(data.path or "", request), names[1:]):
             chosen, rejected = (_conversation(data, record, name) for name in names[1:])
             n_same = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
             if n_same is None:
                 self.dropped.empty(record.where)
+                without_prompt = without_prompt or record.absent(names)
                 continue
             if any(messages[n_same]["role"] != ASSISTANT for messages in (chosen, rejected)):
                 raise UserError(
                     f"{record.where}: {data.chosen_field} and {data.rejected_field} must answer the same messages, and "
                     f"message {n_same + 1} is not of the assistant in both: give both answers to one prompt"
                 )
+            n_found += 1
             yield Preference(tuple(chosen[:n_same]), tuple(chosen[n_same:]), tuple(rejected[n_same:]), record.where)
+        if not n_found and without_prompt is not None:
+            raise without_prompt  # single answers in all records, which need a prompt

@@ -9,7 +9,7 @@ from typing import Any
 from glassformer.config.run import PromptData
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, messages_of
-from glassformer.data.records import Request
+from glassformer.data.records import Request, with_fields
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PromptCorpus(AnsweredCorpus[PromptData, Prompt]):
         request = Request(
             "conversations", (data.prompt_field,), setting, split, self.dropped, False, data.format, data.encoding
         )
-        for record in addresses.records(data.path or "", request):
+        for record in with_fields(addresses.records(data.path or "", request), request.names):
             messages = messages_of(record, data.prompt_field, "user")
             if any(message["content"].strip() for message in messages):
                 yield Prompt(tuple(messages), record.fields, record.where)

@@ -21,7 +21,7 @@ from glassformer.data import addresses, builtin, records, tables
 from glassformer.data.formats import KNOWN_COLUMNS, are_clearly_records, layout_of, not_records
 from glassformer.data.in_memory import PARTS, Rows, json_lines
 from glassformer.data.pairs import aligned_lines
-from glassformer.data.records import Request
+from glassformer.data.records import Request, present
 from glassformer.data.tables import dialect_of
 from glassformer.data.text_files import UTF_8, suffix_of
 from glassformer.errors import UserError, shown
@@ -159,8 +159,8 @@ def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> t
     fields = {name: column for name in FIELDS if (column := getattr(recognised.data, name, None)) is not None}
     new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
-    outer = {name for name in fields.values() if name in rows[0]}
-    outer |= {name.partition(".")[0] for name in fields.values() if name not in rows[0]}
+    names = {name for row in rows for name in row}
+    outer = {name if name in names else name.partition(".")[0] for name in fields.values()}
     lines = json_lines(rows, outer, new_names)
     return replace(recognised, data=replace(recognised.data, **default)), lines  # type: ignore[arg-type]
 
@@ -337,7 +337,7 @@ def outputs_of(labels: Sequence[Any]) -> str:
     if any(isinstance(label, bool) for label in labels):
         return "classes"
     try:
-        numbers = [float(label) for label in labels if label not in ("", None)]
+        numbers = [float(label) for label in labels]
     except (TypeError, ValueError):
         return "classes"
     are_many = len(set(numbers)) > max(2, len(numbers) / 2)
@@ -350,6 +350,8 @@ def _label_column(first: Sequence[Any], second: Sequence[Any]) -> int | None:
     Labels are numbers that are not texts, or few short values; of two columns of lists, tags are the fewer ones.
     """
     columns = (first, second)
+    if not (first and second):
+        return None
     if all(isinstance(value, list) for value in (*first, *second)):
         n_items = [len({str(item) for value in column for item in value}) for column in columns]
         return int(n_items[1] <= n_items[0])
@@ -426,13 +428,15 @@ def _first(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def columns_of(rows: Iterator[Mapping[str, Any]]) -> Columns:
-    """Return the values of records by field.
+    """Return the values of records by field, without missing ones (`records.present`).
 
-    >>> columns_of(iter([{"a": 1, "b": 2}, {"a": 3}]))
+    >>> columns_of(iter([{"a": 1, "b": 2}, {"a": 3, "b": ""}]))
     {'a': [1, 3], 'b': [2]}
     """
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for name, value in row.items():
-            columns.setdefault(name, []).append(value)
+            column = columns.setdefault(name, [])
+            if present(value) is not None:
+                column.append(value)
     return columns

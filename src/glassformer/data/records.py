@@ -3,14 +3,31 @@
 Every source (`addresses.SOURCES`) yields them, so every error message can name the place of a value.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any, Literal, TypeAlias
 
-from glassformer.errors import UserError, nearest_name, suggestion
+from glassformer.errors import UserError, nearest_name, shown, suggestion
 
 Kind = Literal["text", "pairs", "labels", "tags", "conversations"]
 """Kinds of data that records are made into; tags are lists of words with a list of labels."""
+
+
+def present(value: Any) -> Any:
+    """Return a value; None if it is missing: None, NaN, NA and NaT of pandas, and a text of only white space.
+
+    This is the one rule for all kinds of data, in files and in memory. An absent field is missing too
+    (`Record.value`). Records in which a needed value is missing are skipped and counted.
+
+    >>> [present(value) for value in (float("nan"), " \\t", "a ", 0, [])]
+    [None, None, 'a ', 0, []]
+    """
+    if isinstance(value, str):
+        return value if value.strip() else None
+    if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, Number) and value != value):
+        return None
+    return value
 
 
 @dataclass
@@ -80,26 +97,39 @@ class Record:
     features: Any = None
 
     def value(self, name: str) -> Any:
-        """Return the value of a field; `translation.de` is the field `de` of the field `translation`.
+        """Return the value of a field, or None if it is missing (`present`).
+
+        `translation.de` is the field `de` of the field `translation`.
 
         >>> Record("", {"translation": {"de": "Hund"}}, "").value("translation.de")
         'Hund'
         """
         if name in self.fields:
-            return self.fields[name]
+            return present(self.fields[name])
         value: Any = self.fields
         for key in name.split("."):
-            if not isinstance(value, Mapping) or key not in value:
-                names = list(value) if isinstance(value, Mapping) else []
-                near, has = nearest_name(key, names), ", ".join(map(repr, names[:8])) or "no fields"
-                hint = suggestion(near and repr(near), f"; it has {has}")
-                raise UserError(f"{self.where} has no field {name!r}{hint} (set {self.settings})")
-            value = value[key]
-        return value
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return present(value)
+
+    def absent(self, names: Iterable[str]) -> UserError | None:
+        """Return the error for the first of some fields that the record does not have; None if it has all."""
+        for name in names:
+            value: Any = self.fields
+            for key in (name,) if name in self.fields else name.split("."):
+                if not isinstance(value, Mapping) or key not in value:
+                    if value is None:
+                        break  # the outer field is missing, so the inner one is
+                    fields = list(value) if isinstance(value, Mapping) else []
+                    near, has = nearest_name(key, fields), ", ".join(shown(repr(one)) for one in fields[:8])
+                    hint = suggestion(near and shown(repr(near)), f"; it has {has or 'no fields'}")
+                    return UserError(f"{self.where} has no field {name!r}{hint} (set {self.settings})")
+                value = value[key]
+        return None
 
     def text(self, name: str) -> str:
-        """Return the text of a field; raise `UserError` if its value is not a valid text."""
-        return self.as_text(self.value(name), f"the field {name!r}")
+        """Return the text of a field, '' if it is missing; raise `UserError` if its value is not a valid text."""
+        value = self.value(name)
+        return "" if value is None else self.as_text(value, f"the field {name!r}")
 
     def as_text(self, value: Any, name: str) -> str:
         """Return the value; raise `UserError` if it is not a text that can be encoded as UTF-8."""
@@ -111,6 +141,23 @@ class Record:
             half = value[error.start]
             raise UserError(f"{self.where}: {name} has a lone surrogate, {half!a}; remove it") from error
         return value
+
+
+def with_fields(records: Iterable[Record], *groups: Sequence[str]) -> Iterator[Record]:
+    """Yield the records; at their end, raise `UserError` if no record has all fields of one of the groups.
+
+    A field that some records lack is missing in them; a field that all records lack is a wrong name.
+    """
+    first: UserError | None = None
+    is_found = False
+    for record in records:
+        if not is_found:
+            errors = [record.absent(group) for group in groups]
+            is_found = None in errors
+            first = first or errors[-1]
+        yield record
+    if first is not None and not is_found:
+        raise first
 
 
 Read: TypeAlias = Callable[[str, Request], Iterator[Record]]

@@ -11,7 +11,7 @@ from glassformer import formatting
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import Piece, read_pieces
 from glassformer.data.tokens import Encoding, encode_pieces
-from glassformer.errors import UserError
+from glassformer.errors import UserError, unknown_sentence
 from glassformer.formatting import plural
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -95,7 +95,7 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     split, the report covers the whole text, with the reason as a note.
     """
     # The split
-    notes = [*_changes(corpus), *(file.fault for scan in corpus.scans for file in scan.counts.bad_files)]
+    notes = [file.fault for scan in corpus.scans for file in scan.counts.bad_files]
     several = corpus.scans[0].n_documents > 1
     streams: dict[str, Iterator[Piece]]
     try:
@@ -115,7 +115,12 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
             encoding = Encoding(tokenizer)
             if several:
                 encoding = Encoding(tokenizer, tokenizer.start_id, tokenizer.eos_id)
-            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, encoding))
+            side.n_tokens = n_unknown = 0
+            for part in encode_pieces(measured, encoding):
+                side.n_tokens += len(part.ids)
+                n_unknown += int((part.ids == tokenizer.unknown_id).sum())
+            if n_unknown:
+                notes.append(unknown_sentence(n_unknown, f"the {side.name} text", []))
     # The lines and documents
     lines = np.frombuffer(hashes_of_lines, dtype=np.uint64)
     hashes = np.concatenate([scan.hashes for scan in corpus.scans])
@@ -132,17 +137,6 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         sides=sides,
         notes=notes,
     )
-
-
-def _changes(corpus: Corpus) -> Iterator[str]:
-    """Yield notes on line ends and front matter."""
-    n_crlf, n_front = (sum(getattr(s.counts, name) for s in corpus.scans) for name in ("n_crlf", "n_front_matter"))
-    if n_crlf:
-        yield f"{plural(n_crlf, 'line end')} converted from CRLF to LF"
-    if n_front and corpus.data.front_matter == "drop":
-        yield f"front matter of {plural(n_front, 'file')} dropped"
-    elif n_front:
-        yield f"{plural(n_front, 'file')} with front matter, which is learned as text; data.front_matter drops it"
 
 
 def _row(side: SideReport) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from glassformer import files
 from glassformer.config.run import TextData
 from glassformer.data import addresses, builtin, formats
-from glassformer.data.records import Read, Request
+from glassformer.data.records import Read, Request, with_fields
 from glassformer.data.text_files import encoding_used, fault, guessed_encoding, n_bytes, suffix_of, text_blocks
 from glassformer.errors import UserError
 from glassformer.formatting import plural
@@ -148,7 +148,9 @@ class TextSource:
         return Request("text", (data.text_field,), "data.text_field", format=data.format, encoding=data.encoding)
 
     def _documents(self) -> Iterator[str]:
-        return (record.text(self.data.text_field) for record in self._read(self.name, self._request()))
+        request = self._request()
+        records = with_fields(self._read(self.name, request), request.names)
+        return (record.text(self.data.text_field) for record in records)
 
     def pieces(self, counts: Counts) -> Iterator[Piece]:
         """Yield the documents of this source, in pieces; blank documents are skipped and counted."""

@@ -33,7 +33,15 @@ from glassformer import files
 from glassformer.data.corpus import Corpus, SplitSide
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.texts import Piece, cut, joined
-from glassformer.errors import Progress, UserError, is_out_of_memory
+from glassformer.errors import (
+    UNKNOWN_SHOWN,
+    Progress,
+    UnknownText,
+    UserError,
+    is_out_of_memory,
+    quoted,
+    unknown_sentence,
+)
 from glassformer.seeds import Stream, seed_of
 from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
@@ -45,6 +53,7 @@ SIDECAR = "tokens.json"
 DTYPES = ("<u2", "<u4")
 KEY = "[0-9a-f]{32}"  # pattern of the folder names in the cache
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough work for every core, at low memory use
+BATCH_TOKENS = 1 << 24  # searched for unknown text at once
 PAYS_FROM = 8 << 20  # characters after which worker processes encode: they start in the time of about this text
 _SIDES: tuple[SplitSide, ...] = ("train", "valid")
 _NAMES = {"train": "the training text", "valid": "the validation text"}
@@ -65,6 +74,17 @@ class TokenFile:
     @property
     def n_tokens(self) -> int:
         return len(self.ids)
+
+    def unknown(self, tokenizer: Tokenizer, part: str = "") -> list[str]:
+        """Return a note about the parts of the text that are unknown to the tokenizer, if there are any."""
+        n, places, token = 0, list[str](), tokenizer.unknown_id
+        for begin in range(0, 0 if token is None else self.n_tokens, BATCH_TOKENS):
+            found = np.flatnonzero(self.ids[begin : begin + BATCH_TOKENS] == token) + begin
+            n += len(found)
+            for at in found[: UNKNOWN_SHOWN - len(places)].tolist():
+                before = tokenizer.decode(self.ids[max(0, at - 12) : at].tolist())
+                places.append(f"token {at + 1:,}, after {quoted(before[-30:])}")
+        return [unknown_sentence(n, part + self.name, places)] if n else []
 
     @property
     def n_documents(self) -> int:
@@ -284,7 +304,8 @@ class Encoding:
         ids: list[int] = []
         starts: list[int] = []
         begins = batch.begins
-        encoded = self.tokenizer.encode_batch(texts, dropout=self.dropout.share, seed=seed)
+        with UnknownText(is_silent=True):  # counted in the ids, which may come from the cache
+            encoded = self.tokenizer.encode_batch(texts, dropout=self.dropout.share, seed=seed)
         for piece, piece_ids in zip(batch.pieces, encoded, strict=True):
             # The start token, or the end token of the document before
             if begins and is_shared and (batch.number > 0 or ids):
@@ -405,6 +426,11 @@ class PairFile:
     @property
     def n_pairs(self) -> int:
         return len(self.rows)
+
+    def unknown(self, tokenizers: Tokenizers) -> list[str]:
+        """Return notes about the parts of sources and targets that are unknown to their tokenizers."""
+        of_source = self.source.unknown(tokenizers.source, "the sources of the ")
+        return of_source + self.target.unknown(tokenizers.target, "the targets of the ")
 
     @property
     def source_lengths(self) -> npt.NDArray[np.int64]:

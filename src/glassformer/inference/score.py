@@ -51,6 +51,8 @@ class Score:
     """Number of predicted tokens, including the end token of a target."""
     n_bytes: int
     """Number of UTF-8 bytes of the text of these tokens."""
+    n_unknown: int = 0
+    """Number of these tokens that stand for text that is unknown to the tokenizer."""
 
     @property
     def nats_per_token(self) -> float:
@@ -63,8 +65,11 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per byte, comparable across tokenizers; NaN for an empty text."""
-        return -self.log_prob / math.log(2) / self.n_bytes if self.n_bytes else math.nan
+        """Bits per byte, comparable across tokenizers; NaN for an empty text, and if a part of the text is unknown.
+
+        One `[UNK]` stands for any number of characters, to which the model gives no probability.
+        """
+        return -self.log_prob / math.log(2) / self.n_bytes if self.n_bytes and not self.n_unknown else math.nan
 
     @property
     def perplexity(self) -> float:
@@ -196,7 +201,8 @@ def text_scores(
         if not start and not context_ids:  # the first token is not scored
             n_before -= tokenizer.n_bytes_of(ids[:1])
         n_bytes = min(n_bytes, n_before + n_bytes)  # space may come from the context
-        results.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes))
+        n_unknown = sum(tokenizer.n_unknown(target) for _, target in row)
+        results.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes, n_unknown))
     return results
 
 

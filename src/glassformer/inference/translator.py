@@ -25,6 +25,11 @@ class Translation:
     text: str
     hypothesis: Hypothesis
 
+    @property
+    def is_finished(self) -> bool:
+        """True if the model ended the target; False if the limit of tokens cut it, so that its score is not final."""
+        return self.hypothesis.ended
+
 
 class Translator:
     """Translator: an encoder-decoder or an ensemble of them, with its source and target tokenizers."""
@@ -158,6 +163,6 @@ class Translator:
         sources_ids = [self.source_ids(source) for source in sources]
         scores = forced_scores(self.model, sources_ids, targets_ids, start_id=self.start_id, device=self.device)
         return [
-            Score(float(score.log_prob), len(ids), len(target.encode("utf-8")))
+            Score(float(score.log_prob), len(ids), len(target.encode("utf-8")), self.tokenizer.n_unknown(ids))
             for score, ids, target in zip(scores, targets_ids, targets, strict=True)
         ]

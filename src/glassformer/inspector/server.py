@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from glassformer.chat_messages import Message, require_messages
-from glassformer.errors import UserError
+from glassformer.errors import UserError, require_type
 from glassformer.inspector.app import application
 from glassformer.inspector.inspector import FOLDER, Example, Inspector
 from glassformer.inspector.listener import listen, url
@@ -35,6 +35,7 @@ def inspect(
     this computer only; port 0 chooses a free port. In a notebook, the page is served in the background, and the
     function returns at once.
     """
+    require_type(model, TrainedModel, "model", "a Model, such as glassformer.load(DIR)")
     if model.is_seq2seq and text is not None:
         raise UserError(f"{model.name} reads a source, and no text: inspect it with that argument")
     if not model.is_seq2seq and (source or target) is not None:

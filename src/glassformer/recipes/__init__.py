@@ -15,12 +15,10 @@ from glassformer import files
 from glassformer.config.presets import preset
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_changes, from_dict, parse_toml, to_dict, whole_keys
-from glassformer.errors import UserError, did_you_mean, warn
+from glassformer.errors import UserError, did_you_mean, quoted, warn
 from glassformer.recipes import own_data
 from glassformer.recipes.own_data import Kind as Kind
 
-MAX_NAME = 255
-"""Longest name of a file on most systems, in bytes."""
 PRESET = "model.preset"
 """Key of `[model]` that names the preset to start from; it is not a field and is removed when a recipe is read."""
 
@@ -89,14 +87,14 @@ def note(evidence: str) -> None:
 
 def _require_place(source: str | Path) -> None:
     """Raise `UserError` for a source that is neither the name of a recipe nor a file or an address."""
-    path, name = files.as_path(source, "source"), str(source)
-    if files.exists(path):
-        return
-    if "\n" in name or max(len(part.encode()) for part in name.split("/")) > MAX_NAME:
+    name = str(source)
+    if "\n" in name or files.is_no_path(name):
         raise UserError(
             f"expected a recipe or a file, got a text of {len(name):,} characters: to train on a text in memory, give "
             "a list, as in glassformer.train([text])"
         )
+    if files.exists(files.as_path(source, "source")):
+        return
     if isinstance(source, str) and not re.search(r"[/\\.:*?~]", source):
         raise unknown(name)
 
@@ -149,7 +147,7 @@ def text(name: str) -> str:
 def unknown(name: str) -> UserError:
     """Return the error for a name that no recipe has."""
     hint = did_you_mean(name, names(), "known recipes are", cutoff=0.4)
-    return UserError(f"no recipe or file is called {name!r}: {hint}")
+    return UserError(f"no recipe or file is called {quoted(name)}: {hint}")
 
 
 def parse(text: str, where: str) -> Run:

@@ -131,7 +131,7 @@ def run_for(
         recognised = recognise(paths[0] if len(paths) == 1 else _joined(paths, kind), kind, given)
     recognised = replace(recognised, data=_as_given(recognised.data, given))
     run = run_of_data(_name_of(paths[0]), recognised, _n_bytes(recognised.data))
-    return run, recognised.evidence and f"{' and '.join(paths)}: {recognised.evidence}"
+    return run, recognised.evidence and f"{' and '.join(paths)}: {recognised.evidence}{_by_character(run)}"
 
 
 def _joined(paths: Sequence[str], kind: Kind | None) -> str:
@@ -170,7 +170,18 @@ def run_in_memory(
         require_readable(replace(recognised.data, path=address))
     text = "".join(f"{line}\n" for line in lines)
     run = run_of_data(recognised.data.kind, recognised, len(text.encode()))
-    return replace(run, data=replace(run.data, path=None)), text, f"{len(rows):,} records are {recognised.evidence}"
+    return (
+        replace(run, data=replace(run.data, path=None)),
+        text,
+        f"{len(rows):,} records are {recognised.evidence}{_by_character(run)}",
+    )
+
+
+def _by_character(run: Run) -> str:
+    """Return the end of the note about a run whose texts are read by character, because they are short."""
+    if run.tokenizer.scheme != "char":
+        return ""
+    return ", which are short and are read by character (set tokenizer.scheme and tokenizer.vocab_size for tokens)"
 
 
 def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> Run:

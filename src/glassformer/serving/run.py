@@ -9,6 +9,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from glassformer.errors import UnknownText
 from glassformer.inspector.listener import listen, url
 from glassformer.model import Model
 from glassformer.serving.access import Access
@@ -64,7 +65,8 @@ def serve(
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, stop) if is_main else None  # uvicorn sends SIGTERM again after a clean end
     try:
-        running.run([listener])
+        with UnknownText(is_silent=True):  # a note would write texts of the clients into the log
+            running.run([listener])
     except KeyboardInterrupt:  # uvicorn raises it again after a clean end
         pass
     finally:

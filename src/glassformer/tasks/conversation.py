@@ -19,7 +19,7 @@ from glassformer.data.conversations import (
     Conversation,
     ConversationCorpus,
 )
-from glassformer.errors import Log, Progress, UserError
+from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure
@@ -184,6 +184,9 @@ class PreparedConversations:
         with reporter.phase("preparing tokens"):
             self.train, self.valid = encoded.encode(corpus.split[0]), of_valid.encode(self.valid_conversations)
         self.summary = f"{encoded}; for validation {of_valid}"
+        for name, rows in (("training", encoded), ("validation", of_valid)):
+            if rows.n_cut or rows.n_left_out:
+                warn(f"{name} data: {rows}")
         for side, examples in (("training", self.train), ("validation", self.valid)):
             if not examples:
                 raise UserError(f"no {side} conversation fits model.max_len {run.model.max_len:,}: raise it")

@@ -12,7 +12,7 @@ from glassformer.config.run import GenerationConfig, GroupPolicyConfig, PromptDa
 from glassformer.data.batching import NOT_SCORED, EpochOrder, Example
 from glassformer.data.prompts import Prompt, PromptCorpus
 from glassformer.devices import autocast_dtype, evaluation_mode
-from glassformer.errors import Log, Progress, UserError
+from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers
@@ -235,6 +235,9 @@ class PreparedPrompts:
         with reporter.phase("preparing tokens"):
             self.train, self.valid = (of_side.encode(side) for of_side, side in zip(rows, sides, strict=True))
         self.summary = f"{rows[0]}; for validation {rows[1]}"
+        for name, of_side in zip(("training", "validation"), rows, strict=True):
+            if of_side.n_left_out:
+                warn(f"{name} data: {of_side}")
         for name, prompts in (("training", self.train), ("validation", self.valid)):
             if not prompts:
                 raise UserError(

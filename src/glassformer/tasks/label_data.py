@@ -22,7 +22,7 @@ from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, Labelled, class_names, imbalance_of, require_known
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
-from glassformer.errors import Log, Progress, UserError
+from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import is_bio
@@ -189,7 +189,7 @@ class PreparedLabels:
         is_weighted = getattr(run.objective, "class_weights", "none") == "balanced"
         self.class_weights = data.class_weights if is_weighted else ()
         self.records, valid = data.corpus.split
-        rows = LabelRows(tokenizer, run.model.max_len, self.names, data.data.outputs, reporter.log)
+        rows = LabelRows(tokenizer, run.model.max_len, self.names, data.data.outputs, warn)
         with reporter.phase("preparing tokens"):
             self.train = self._train(rows, preparation.first_dropout_seed(run))
             self.valid = rows.encode(valid, "validation texts")

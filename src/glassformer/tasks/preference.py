@@ -14,7 +14,7 @@ from glassformer.data.batching import Example, TokenBudget, evaluation_batches, 
 from glassformer.data.preference_rows import PreferenceRows
 from glassformer.data.preferences import PreferenceCorpus
 from glassformer.devices import autocast_dtype, evaluation_mode, numerics
-from glassformer.errors import Log, Progress, UserError
+from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers
@@ -162,6 +162,9 @@ class PreparedPreferences:
         with reporter.phase("preparing tokens"):
             self.train, self.valid = (of_side.encode(side) for of_side, side in zip(rows, sides, strict=True))
         self.summary = f"{rows[0]}; for validation {rows[1]}"
+        for name, of_side in zip(("training", "validation"), rows, strict=True):
+            if of_side.n_left_out:
+                warn(f"{name} data: {of_side}")
         for name, examples in (("training", self.train), ("validation", self.valid)):
             if not examples:
                 raise UserError(f"no {name} preference fits model.max_len {run.model.max_len:,}: raise it")

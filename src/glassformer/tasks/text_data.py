@@ -15,7 +15,7 @@ from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, TokenFile, TokenSplits, encode_text, prepare
-from glassformer.errors import Log, Progress, UserError
+from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
@@ -82,6 +82,8 @@ class TextTask(TrainableTask):
             corpus = corpus_of(run)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
             tokens = text.tokens(corpus, text.cache()).valid
+        for note in tokens.unknown(model.tokenizer):
+            log(note)
         text_objective = self.text_objective(run, model.tokenizer, context_of(run))
         return EvaluationData(
             partial(_evaluation_rows, run, text_objective, tokens),
@@ -108,11 +110,11 @@ class TextRunData(RunData):
         learned = preparation.learn_tokenizer(run.tokenizer, self.corpus.training_texts(), reporter)
         tokenizer = self.task.adapted(run, learned)
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
-            reporter.log("the tokenizer has no end token: the end of a document is not marked")
+            warn("the tokenizer has no end token: the end of a document is not marked")
         if self.trains_starts and tokenizer.start_id is None:
-            reporter.log("the tokenizer has no start token: the first token of each document is not predicted")
+            warn("the tokenizer has no start token: the first token of each document is not predicted")
         elif not self.trains_starts and tokenizer.frames.prompt.before:
-            reporter.log(
+            warn(
                 f"the tokenizer puts {tokenizer.tokens(tokenizer.frames.prompt.before)[0]} before every prompt, but "
                 "a single text does not train it: give several documents to train the beginning of a text"
             )
@@ -129,7 +131,9 @@ class TextRunData(RunData):
         text = RunText(self.task, run, tokenizers.target)
         with reporter.phase("preparing tokens") as progress:
             splits = text.tokens(self.corpus, text.cache(progress, checks_hashes))
-        return PreparedText(text, self.corpus, splits, reporter)
+        for note in (*splits.train.unknown(tokenizers.target), *splits.valid.unknown(tokenizers.target)):
+            warn(note)
+        return PreparedText(text, self.corpus, splits)
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,6 @@ class PreparedText:
     text: "RunText"
     corpus: Corpus
     splits: TokenSplits
-    reporter: LaunchReporter
 
     @property
     def summary(self) -> str:
@@ -171,13 +174,12 @@ class PreparedText:
                 f"different rows of at most {context:,} tokens: set it to at most {sampler.n_rows:,}"
             )
 
-        # Log which documents are truncated or left out
-        log = self.reporter.log
+        # Note which documents are truncated or left out
         if isinstance(sampler, Epochs) and sampler.n_truncated:
             row = f"a row of {context_of(run):,} tokens"
-            log(f"{sampler.n_truncated:,} documents are longer than {row} and are truncated")
+            warn(f"{sampler.n_truncated:,} documents are longer than {row} and are truncated")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
-            log(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
+            warn(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
 
         # The batches of both evaluations
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
@@ -230,10 +232,12 @@ class RunText:
     def predicted_bytes(self, tokens: TokenFile) -> int | None:
         """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some are targets.
 
+        `None` too if a part of the text is unknown to the tokenizer: one `[UNK]` stands for any number of characters,
+        and the model gives no probability to them.
         The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the
         first token of the text or document, whose bytes are left out.
         """
-        if not self.task.predicts_next:
+        if not self.task.predicts_next or tokens.unknown(self.tokenizer):
             return None
         first = tokens.ids[:1]
         if not isinstance(data_of(self.run, TextData).packing, WindowRows):

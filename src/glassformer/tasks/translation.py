@@ -15,7 +15,7 @@ from glassformer.data import builtin
 from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
-from glassformer.errors import Log, Progress, UserError
+from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.pairs import PairScores
@@ -67,6 +67,8 @@ class TranslationTask(TrainableTask):
             preparation.say_dropped(corpus.dropped, log)
         config = self.vote(model).config
         encoded = encode_pairs(pairs, tokenizers, "pairs")
+        for note in encoded.unknown(tokenizers):
+            log(note)
         encoded = within(encoded, config, tokenizers, too_long)
         return EvaluationData(
             lambda: evaluation_batches(pair_rows(encoded), data.batch_tokens),
@@ -154,8 +156,10 @@ class PreparedPairs:
         self.run, self.corpus, self.tokenizers, self.cache = run, corpus, tokenizers, cache
         with reporter.phase("preparing tokens") as progress:
             splits = self._splits(replace(cache, progress=progress), preparation.first_dropout_seed(run))
-        self.train = within(splits.train, run.model, tokenizers, reporter.log)
-        self.valid = within(splits.valid, run.model, tokenizers, reporter.log)
+        for note in (*splits.train.unknown(tokenizers), *splits.valid.unknown(tokenizers)):
+            warn(note)
+        self.train = within(splits.train, run.model, tokenizers, warn)
+        self.valid = within(splits.valid, run.model, tokenizers, warn)
         if not self.valid.n_pairs:
             raise UserError("no validation pair fits model.max_len: raise it, or use shorter pairs")
         self.valid_pairs = [corpus.split[1][row] for row in self.valid.rows]

@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -35,7 +36,15 @@ import tokenizers
 from numpy.typing import NDArray
 
 from glassformer import files
-from glassformer.errors import Progress, UserError, no_attribute
+from glassformer.errors import (
+    UNKNOWN_SHOWN,
+    Progress,
+    UnknownText,
+    UserError,
+    count_unknown,
+    no_attribute,
+    unknown_place,
+)
 from glassformer.tokenization import rust_tokenizer
 from glassformer.tokenization.bpe import learn_bpe, learn_words
 from glassformer.tokenization.chunks import count_chunks
@@ -182,8 +191,13 @@ class Tokenizer:
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
         # Codec and frames
-        unknown: str | None = description["model"].get("unk_token")
-        vocabulary = Vocabulary(self.vocab, self.merges, self.special_tokens, unknown, self.frequencies)
+        model = description["model"]
+        unknown_token: str | None = model.get("unk_token")
+        self.unknown_id: int | None = self.vocab.get(unknown_token or "", model.get("unk_id"))
+        """Id of the token that unknown text is read as; None if there is no unknown text."""
+        if self.scheme == "byte":
+            self.unknown_id = None
+        vocabulary = Vocabulary(self.vocab, self.merges, self.special_tokens, unknown_token, self.frequencies)
         rust_tokenizer.check(vocabulary, self.scheme)
         self._codec: SchemeCodec | ImportedCodec
         if self.scheme is None:
@@ -403,8 +417,7 @@ class Tokenizer:
         skipping a merge (BPE-dropout), reproducible by `seed`. Raises `UserError` for a character that the
         tokenizer cannot encode, and for a lone surrogate.
         """
-        if not isinstance(text, str):
-            raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
+        self._check_text(text)
         (ids,) = self.encode_batch([text], allow_special=allow_special, dropout=dropout, seed=seed)
         return ids
 
@@ -424,10 +437,34 @@ class Tokenizer:
             raise UserError(f"texts: expected a list of str, got an item of type {type(wrong[0]).__name__}")
         self._check_allowed(allow_special)
         if dropout == 0.0:
-            return self._codec.encode(texts, allow_special)
-        if not 0.0 < dropout <= 1.0 or seed is None:
+            rows = self._codec.encode(texts, allow_special)
+        elif not 0.0 < dropout <= 1.0 or seed is None:
             raise ValueError(f"BPE-dropout: expected a probability and a seed, got {dropout} and {seed}")
-        return require_scheme(self._codec, "BPE-dropout").encode_with_dropout(texts, allow_special, dropout, seed)
+        else:
+            codec = require_scheme(self._codec, "BPE-dropout")
+            rows = codec.encode_with_dropout(texts, allow_special, dropout, seed)
+        self._count_unknown(texts, rows, allow_special)
+        return rows
+
+    def _count_unknown(self, texts: Sequence[str], rows: Sequence[list[int]], allow_special: Collection[str]) -> None:
+        """Count the unknown parts of encoded texts; an `[UNK]` in a text, if it is allowed, is not unknown."""
+        token = self.unknown_id
+        if token is None or not any(token in row for row in rows):
+            return
+        written = self._tokens[token] if self._tokens[token] in allow_special else None
+        n_of = [
+            row.count(token) - (text.count(written) if written else 0) for text, row in zip(texts, rows, strict=True)
+        ]
+
+        def places() -> list[str]:
+            """Describe the first unknown parts of the first text that has any."""
+            text = texts[next(i for i, n in enumerate(n_of) if n)]
+            ids, offsets = self._codec.encode_with_offsets(text, allow_special)
+            spans = [span for i, span in zip(ids, offsets, strict=True) if i == token and text[slice(*span)] != written]
+            return [unknown_place(text, *span) for span in spans[:UNKNOWN_SHOWN]]
+
+        if any(n_of):
+            count_unknown(sum(n_of), places)
 
     def encode_with_offsets(
         self, text: str, *, allow_special: Collection[str] = ()
@@ -438,13 +475,23 @@ class Tokenizer:
         >>> tokenizer.encode_with_offsets("a[END]", allow_special=["[END]"])
         ([65, 0], [(0, 1), (1, 6)])
         """
+        self._check_text(text)
         self._check_allowed(allow_special)
-        return self._codec.encode_with_offsets(text, allow_special)
+        ids, offsets = self._codec.encode_with_offsets(text, allow_special)
+        self._count_unknown([text], [ids], allow_special)
+        return ids, offsets
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
         """Encode by longest match: split at the longest token anywhere in the text, then split both remaining parts."""
+        self._check_text(text)
         self._check_allowed(allow_special)
-        return require_scheme(self._codec, "the longest match").encode_longest_match(text, allow_special)
+        ids = require_scheme(self._codec, "the longest match").encode_longest_match(text, allow_special)
+        self._count_unknown([text], [ids], allow_special)
+        return ids
+
+    def _check_text(self, text: object) -> None:
+        if not isinstance(text, str):
+            raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
 
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
@@ -470,6 +517,7 @@ class Tokenizer:
 
     def explain(self, text: str) -> Explanation:
         """Return the merges of a text, step by step; `print` shows them."""
+        self._check_text(text)
         codec = require_scheme(self._codec, "an explanation by merges")
         codec.check_piece(text)
         return Explanation(tuple(codec.reference.explain(text)), codec.show)
@@ -479,7 +527,8 @@ class Tokenizer:
         frequencies: Counter[int] = Counter()
         n_texts = n_words = n_bytes = 0
         for text in texts:
-            frequencies.update(self.encode(text))
+            with UnknownText(is_silent=True):  # the report has their number
+                frequencies.update(self.encode(text))
             n_texts += 1
             n_words += len(text.split())
             n_bytes += len(text.encode("utf-8"))
@@ -489,7 +538,7 @@ class Tokenizer:
             n_words=n_words,
             n_bytes=n_bytes,
             n_tokens=frequencies.total(),
-            n_unknown=0 if self.unk_id is None else frequencies[self.unk_id],
+            n_unknown=0 if self.unknown_id is None else frequencies[self.unknown_id],
             frequencies=+frequencies,
             most_frequent=tuple((self.tokens([i])[0], n) for i, n in frequencies.most_common(20)),
         )
@@ -514,8 +563,11 @@ class Tokenizer:
         >>> list(tokenizer.encode_iterable(["a b", "b"]))
         [1, 0, 2, 2]
         """
+        read = UnknownText()
         for text in texts:
-            yield from self.encode(text)
+            with read:
+                ids = self.encode(text)
+            yield from ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of ids (see the module docstring); bytes that are not UTF-8 become U+FFFD."""
@@ -560,7 +612,21 @@ class Tokenizer:
         2
         """
         special = {self.vocab[token] for token in self.special_tokens}
+        ids = list(ids)
+        if wrong := [i for i in ids if not (isinstance(i, Integral) and 0 <= i < self.vocab_size)]:
+            raise UserError(
+                f"{wrong[0]!r:.60} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}"
+            )
         return sum(len(self.pieces[i]) for i in ids if i not in special)
+
+    def n_unknown(self, ids: Sequence[int]) -> int:
+        """Count the tokens that stand for text that is unknown to the tokenizer.
+
+        >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char")
+        >>> tokenizer.n_unknown([*tokenizer.encode("ab"), tokenizer.unknown_id])
+        1
+        """
+        return 0 if self.unknown_id is None else list(ids).count(self.unknown_id)
 
     @cached_property
     def _tokens(self) -> list[str]:

@@ -12,6 +12,7 @@ from glassformer.cost.plan import full_shape
 from glassformer.cost.room import Room, smallest_part, step_memory
 from glassformer.devices import repeats_bits
 from glassformer.distributed.ranks import Ranks
+from glassformer.errors import warn
 from glassformer.evaluation.compare import describe_model
 from glassformer.fitting import WHOLE, Fit
 from glassformer.formatting import size
@@ -29,7 +30,7 @@ def new_run(run: Run, facts: Mapping[str, str], data: TrainingData, fit: Fit, ho
     """Report the facts about a new run, too few validation targets, and a step that does not fit in memory."""
     host.reporter.facts({"run": run.name, **facts})
     for sentence in few_targets(data):
-        host.reporter.log(sentence)
+        warn(sentence)
     if fit != WHOLE:
         what = smallest_part(run) if fit.recomputes else "a step"
         host.reporter.log(f"{what} does not fit in memory, by estimate: {fit}")

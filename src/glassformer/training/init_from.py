@@ -15,7 +15,7 @@ from glassformer.config.run import Run
 from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.distributed.ranks import Ranks
-from glassformer.errors import Log, UserError
+from glassformer.errors import Log, UserError, warn
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, similar, take_weights
 from glassformer.seeds import Stream, seed_of
@@ -40,7 +40,7 @@ def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host:
         with host.reporter.phase("reading the data"):
             news = corpus.news()
         for line in news:
-            host.reporter.log(line)
+            warn(line)
         tokenizers = data.tokenizers(run, host.reporter) if start is None else tokenizers_of(run, start)
         learned.append(tokenizers)
         pair = (tokenizers.target, tokenizers.separate_source)

@@ -18,7 +18,7 @@ from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
 from glassformer.devices import freed_memory_kept, numerics
 from glassformer.distributed.parts import local_part, part_of
-from glassformer.errors import Interrupted, UserError, enough_memory
+from glassformer.errors import Interrupted, UnknownText, UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.reporting import OwnsProcess
 from glassformer.seeds import Stream, rng, seed_of
@@ -66,6 +66,8 @@ class Trainer:
         self.resume_hint = f"glassformer resume {shlex.quote(str(self.folder))}"  # shown after an interruption
         self.progress = TrainerState(made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
+        self.notes: Sequence[str] = ()
+        """Notes about the data of a new run, for the log."""
         self.step = TrainStep(
             network, data.step_objective or data.objective, optimizer, config, host, data.has_one_shape
         )
@@ -83,10 +85,13 @@ class Trainer:
         Raises `Interrupted` after saving if a signal or the time limit stops the run.
         """
         config, progress = self.config, self.progress
-        with files.writing(self.folder), numerics(config), freed_memory_kept(), ExitStack() as stack:
+        silent = UnknownText(is_silent=True)  # the notes about the data were given
+        with files.writing(self.folder), numerics(config), freed_memory_kept(), silent, ExitStack() as stack:
             # The log, and the answers to signals
             if self.ranks.is_first:
                 self.log = stack.enter_context(MetricsLog(self.folder, progress.step, config.tensorboard))
+                if self.notes:
+                    self.log.write(progress.step, notes=list(self.notes))
             deadline = self.host.began + (config.max_time or math.inf)
             stop = stack.enter_context(stop_on_signals(deadline, abandons=self.ranks.n == 1))
             if self.ranks.is_first:

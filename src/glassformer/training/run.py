@@ -17,10 +17,10 @@ from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.devices import choose_compile, choose_precision
 from glassformer.distributed.environment import is_first
 from glassformer.distributed.ranks import Ranks
-from glassformer.errors import UserError
+from glassformer.errors import UnknownText, UserError
 from glassformer.fitting import Fit
 from glassformer.models.build import undrawn_model
-from glassformer.reporting import LaunchReporter, Outcome, Silent
+from glassformer.reporting import LaunchReporter, Outcome, Silent, noted
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.manifest import Manifest
@@ -58,10 +58,11 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if run.init.path is not None:
         start = read_start(run.init, reads_weights=is_first() or run.parallel.strategy == "ddp")
     run = as_new(run)
-    with host_of(run, folder, reporter, began) as host:
+    with noted(reporter, is_first=is_first()) as notes, host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
+        trainer.notes = notes
         with holding(folder, host.ranks.is_first, is_new=True, max_steps=run.train.max_steps):
-            return Outcome(folder, trainer.train(), run)
+            return Outcome(folder, trainer.train(), run, tuple(notes))
 
 
 def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | None = None) -> Outcome:
@@ -71,7 +72,7 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
     """
     began = time.monotonic()
     log = reporter.log if is_first() else Silent().log
-    with holding(folder, is_first()):
+    with noted(reporter, is_first=is_first()) as notes, holding(folder, is_first()):
         newest = checkpoint.newest(folder, log)
         former_run = read_run(newest)
         run = apply_flags(former_run, flags or {})
@@ -88,7 +89,7 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
             if host.ranks.is_first and begin != newest:
                 delete_later(folder, trainer.progress.step)
             announce.resumed_run(run, begin, trainer.progress, host)
-            return Outcome(folder, trainer.train(), run)
+            return Outcome(folder, trainer.train(), run, tuple(notes))
 
 
 def assemble(
@@ -127,7 +128,7 @@ def assemble(
         fit = ranks.raise_together(lambda: way_that_fits(run, room))  # again, with the known vocabulary size
     else:
         tokenizers = init_from.stored_tokenizers(from_checkpoint, run_data, host)
-    with ranks.first_alone():
+    with ranks.first_alone(), UnknownText(joins=False):
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=ranks.is_first)
     # Network. If the weights are sharded, only rank 0 has all of them at the start.
     starts = from_checkpoint is None or task.facts.keeps_start
