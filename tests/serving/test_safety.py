@@ -157,7 +157,7 @@ HOSTILE: dict[str, bytes] = {
     "invalid UTF-8": b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}',
     "UTF-16": '{"messages": []}'.encode("utf-16"),
     "surrogate in a text": b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
-    "surrogate in a name": b'{"\\ud800": 1, "messages": [{"role": "user", "content": "a"}]}',
+    "surrogate in a name": b'{"message\\ud800": 1, "messages": [{"role": "user", "content": "a"}]}',
     "surrogate in the model": b'{"model": "\\udfff", "messages": [{"role": "user", "content": "a"}]}',
     "surrogate in a stop": b'{"messages": [{"role": "user", "content": "a"}], "stop": ["\\ud800"]}',
     "surrogate as an id": b'{"messages": [{"role": "user", "content": "a"}], "logit_bias": {"\\ud800": 1}}',
@@ -167,7 +167,7 @@ HOSTILE: dict[str, bytes] = {
     "unknown id": b'{"messages": [{"role": "user", "content": "a"}], "logit_bias": {"99999999": 1}}',
     "n": b'{"messages": [{"role": "user", "content": "a"}], "n": 17}',
     "long prompt": json.dumps(CHAT | {"messages": [{"role": "user", "content": "a " * 5000}]}).encode(),
-    "role": b'{"messages": [{"role": "tool", "content": "a"}]}',
+    "role": b'{"messages": [{"role": "critic", "content": "a"}]}',
 }
 
 
@@ -176,7 +176,7 @@ def test_hostile_json_is_refused_in_one_sentence(running: Run) -> None:
     for what, body in HOSTILE.items():
         status, _, answer = send(f"{server.address}/v1/chat/completions", body)
         expected = 404 if what == "surrogate in the model" else 400
-        assert status == expected and 0 < len(message_of(answer)) < 600, (what, answer)
+        assert status == expected and 0 < len(message_of(answer)) <= 400, (what, answer)
     twice = b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "max_tokens": 2}'
     assert json.loads(send(f"{server.address}/v1/chat/completions", twice)[2])["usage"]["completion_tokens"] <= 2
     assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
