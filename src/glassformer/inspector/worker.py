@@ -26,9 +26,9 @@ class Worker:
     if nobody waits for it. More than `limit` waiting jobs raise `Busy` at once.
     """
 
-    def __init__(self, limit: int = 16, deadline: float = 120.0, n_threads: int = 1) -> None:
+    def __init__(self, limit: int = 16, deadline: float = 120.0, n_threads: int = 1, name: str = "model") -> None:
         self.limit, self.deadline = limit, deadline
-        self._thread = ThreadPoolExecutor(n_threads, thread_name_prefix="model")
+        self._thread = ThreadPoolExecutor(n_threads, thread_name_prefix=name)
         self.n_jobs = 0
         self._lock = threading.Lock()
 

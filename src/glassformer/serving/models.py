@@ -37,7 +37,7 @@ class Served:
     @cached_property
     def preparing(self) -> Worker:
         """The threads that render conversations and encode texts."""
-        return Worker(self.limits.max_waiting, self.limits.deadline, PREPARING)
+        return Worker(self.limits.max_waiting, self.limits.deadline, PREPARING, "preparing")
 
     @cached_property
     def thread(self) -> EngineThread:

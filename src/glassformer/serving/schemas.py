@@ -75,7 +75,7 @@ def _require_few(given: Any) -> Any:
 Bias = Annotated[
     dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
     Field(max_length=MAX_BIAS),
-    BeforeValidator(_require_few, json_schema_input_type=dict[str, float]),
+    BeforeValidator(_require_few),
 ]
 Ids = Annotated[list[Id], Field(fail_fast=True, min_length=1)]
 
