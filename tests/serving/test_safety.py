@@ -27,7 +27,6 @@ from glassformer.serving.access import Access, read_key
 from glassformer.serving.engine_thread import EngineThread
 from glassformer.serving.limits import Limits
 from glassformer.serving.operations import Classify
-from glassformer.serving.protocol import PatientProtocol
 from glassformer.serving.run import uvicorn_server
 from serving.conftest import Run, Serve
 from serving.served import WAIT_S, RunningServer, ask, send, until
@@ -287,6 +286,18 @@ def test_clients_that_are_too_slow_lose_their_connection(running: Run) -> None:
     assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
 
 
+@pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"])
+def test_a_body_in_tiny_parts_costs_no_more_than_a_large_body(running: Run, end: bytes) -> None:
+    server = running("chat", limits=Limits(max_body=100_000))
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with connect(server) as client, contextlib.suppress(ConnectionError):
+        client.sendall(head + b"transfer-encoding: chunked\r\n\r\n")
+        client.sendall(b"1\r\n \r\n" * 99_999 + end)
+        assert rest(client) == b""
+    assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
+    until(lambda: server.models.n_requests == 0)
+
+
 def test_a_connection_is_kept_between_requests_and_ends_when_it_is_not_used(running: Run) -> None:
     parts = urlsplit(running("chat", limits=Limits(client_timeout=1)).address)
     assert parts.hostname is not None
@@ -330,7 +341,7 @@ def test_requests_of_lost_connections_do_not_count_as_connections() -> None:
         server.config.load()
         state = ServerState()
         state.tasks |= {asyncio.ensure_future(asyncio.sleep(0)) for _ in range(3)}
-        make = partial(PatientProtocol, config=server.config, server_state=state, app_state={})
+        make = partial(server.config.http_protocol_class, config=server.config, server_state=state, app_state={})
         async with await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0) as listening:
             reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
             writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")

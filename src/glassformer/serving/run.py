@@ -19,6 +19,8 @@ from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
 from glassformer.serving.protocol import PatientProtocol
 
+HEAD = 1 << 16
+"""Largest number of bytes of the head of a request."""
 LAST_S = 1
 """Seconds after `grace` in which answers of requests that are cancelled are sent, before the process ends."""
 log = logging.getLogger("glassformer.serving")
@@ -47,9 +49,14 @@ def _end_now(seconds: float) -> None:
 
 def uvicorn_server(app: FastAPI, limits: Limits) -> Server:
     """Return a server of the application whose connections have limits; uvicorn logs only warnings."""
+
+    class Protocol(PatientProtocol):
+        max_bytes = HEAD + limits.max_body + limits.max_body // 8  # an eighth for the lengths of parts
+
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=Protocol,
+        h11_max_incomplete_event_size=HEAD,
         ws="none",
         log_level="warning",
         access_log=False,
