@@ -165,3 +165,43 @@ def test_a_full_queue_and_a_missed_deadline_are_refused() -> None:
             await worker.run(release.wait)
 
     in_a_thread(crowd())
+
+
+def test_a_client_may_leave_in_the_middle_of_a_body(client: TestClient) -> None:
+    """Nothing is raised, so the server writes no traceback."""
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/double",
+        "query_string": b"",
+        "headers": [(b"host", b"testserver"), (b"content-type", b"application/json")],
+    }
+    parts: Any = iter([{"type": "http.request", "body": b'{"num', "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(parts)
+
+    async def send(message: Any) -> None:
+        pass
+
+    in_a_thread(client.app(scope, receive, send))
+
+
+def test_a_job_that_nobody_waits_for_keeps_its_place_and_never_begins() -> None:
+    """The queue is bounded also while a job that does not end holds the thread."""
+    release, begun = threading.Event(), list[int]()
+
+    async def crowd() -> None:
+        worker = Worker(limit=1, deadline=0.01)
+        for job in (release.wait, lambda: begun.append(1)):
+            with pytest.raises(Busy, match="no result"):
+                await worker.run(job)
+        with pytest.raises(Busy, match="2 requests wait already"):
+            await worker.run(release.wait)
+        release.set()
+        while worker.n_jobs:
+            await asyncio.sleep(0.001)
+        worker.close(waits=True)
+
+    in_a_thread(crowd())
+    assert not begun

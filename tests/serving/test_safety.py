@@ -27,7 +27,6 @@ from glassformer.serving.access import Access, read_key
 from glassformer.serving.engine_thread import EngineThread
 from glassformer.serving.limits import Limits
 from glassformer.serving.operations import Classify
-from glassformer.serving.protocol import PatientProtocol
 from glassformer.serving.run import uvicorn_server
 from serving.conftest import Run, Serve
 from serving.served import WAIT_S, RunningServer, ask, send, until
@@ -157,7 +156,7 @@ HOSTILE: dict[str, bytes] = {
     "invalid UTF-8": b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}',
     "UTF-16": '{"messages": []}'.encode("utf-16"),
     "surrogate in a text": b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
-    "surrogate in a name": b'{"\\ud800": 1, "messages": [{"role": "user", "content": "a"}]}',
+    "surrogate in a name": b'{"message\\ud800": 1, "messages": [{"role": "user", "content": "a"}]}',
     "surrogate in the model": b'{"model": "\\udfff", "messages": [{"role": "user", "content": "a"}]}',
     "surrogate in a stop": b'{"messages": [{"role": "user", "content": "a"}], "stop": ["\\ud800"]}',
     "surrogate as an id": b'{"messages": [{"role": "user", "content": "a"}], "logit_bias": {"\\ud800": 1}}',
@@ -167,7 +166,7 @@ HOSTILE: dict[str, bytes] = {
     "unknown id": b'{"messages": [{"role": "user", "content": "a"}], "logit_bias": {"99999999": 1}}',
     "n": b'{"messages": [{"role": "user", "content": "a"}], "n": 17}',
     "long prompt": json.dumps(CHAT | {"messages": [{"role": "user", "content": "a " * 5000}]}).encode(),
-    "role": b'{"messages": [{"role": "tool", "content": "a"}]}',
+    "role": b'{"messages": [{"role": "critic", "content": "a"}]}',
 }
 
 
@@ -176,7 +175,7 @@ def test_hostile_json_is_refused_in_one_sentence(running: Run) -> None:
     for what, body in HOSTILE.items():
         status, _, answer = send(f"{server.address}/v1/chat/completions", body)
         expected = 404 if what == "surrogate in the model" else 400
-        assert status == expected and 0 < len(message_of(answer)) < 600, (what, answer)
+        assert status == expected and 0 < len(message_of(answer)) <= 400, (what, answer)
     twice = b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "max_tokens": 2}'
     assert json.loads(send(f"{server.address}/v1/chat/completions", twice)[2])["usage"]["completion_tokens"] <= 2
     assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
@@ -287,6 +286,18 @@ def test_clients_that_are_too_slow_lose_their_connection(running: Run) -> None:
     assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
 
 
+@pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"])
+def test_a_body_in_tiny_parts_costs_no_more_than_a_large_body(running: Run, end: bytes) -> None:
+    server = running("chat", limits=Limits(max_body=100_000))
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with connect(server) as client, contextlib.suppress(ConnectionError):
+        client.sendall(head + b"transfer-encoding: chunked\r\n\r\n")
+        client.sendall(b"1\r\n \r\n" * 99_999 + end)
+        assert rest(client) == b""
+    assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
+    until(lambda: server.models.n_requests == 0)
+
+
 def test_a_connection_is_kept_between_requests_and_ends_when_it_is_not_used(running: Run) -> None:
     parts = urlsplit(running("chat", limits=Limits(client_timeout=1)).address)
     assert parts.hostname is not None
@@ -330,7 +341,7 @@ def test_requests_of_lost_connections_do_not_count_as_connections() -> None:
         server.config.load()
         state = ServerState()
         state.tasks |= {asyncio.ensure_future(asyncio.sleep(0)) for _ in range(3)}
-        make = partial(PatientProtocol, config=server.config, server_state=state, app_state={})
+        make = partial(server.config.http_protocol_class, config=server.config, server_state=state, app_state={})
         async with await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0) as listening:
             reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
             writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")

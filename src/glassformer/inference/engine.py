@@ -78,6 +78,8 @@ class Sample:
     """The ids of the prompt from the second on, if the request asks for their scores."""
     n_shared: int = 0
     """Number of ids of the prompt that were not read again."""
+    _new: set[int] = field(default_factory=set)
+    """The new ids."""
 
     def __post_init__(self) -> None:
         if self.request.n_new is not None:
@@ -90,9 +92,9 @@ class Sample:
         penalties = self.request.penalties
         self.row.history.append(token)
         if penalties.presence or penalties.frequency:
-            is_new = token not in self.row.history[len(self.request.ids) : -1]
-            more = penalties.frequency + penalties.presence * is_new
+            more = penalties.frequency + penalties.presence * (token not in self._new)
             self.bias[token] = self.bias.get(token, 0.0) - more
+            self._new.add(token)
 
 
 @dataclass(frozen=True)

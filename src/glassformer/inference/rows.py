@@ -19,8 +19,7 @@ from glassformer.seeds import Stream, rng
 class Settings:
     """Settings of a generation.
 
-    Raises `UserError` for several samples at temperature 0, for a `batch_size` below 1, and for a minimum of new tokens
-    above the maximum.
+    Raises `UserError` for a `batch_size` below 1, and for a minimum of new tokens above the maximum.
     """
 
     sampling: GenerationConfig
@@ -42,11 +41,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_end(self.sampling)
-        if len(self.samples) > 1 and self.sampling.temperature == 0:
-            raise UserError(
-                f"n is {len(self.samples)} and temperature is 0: all samples would be equal; set a temperature above "
-                "0, or n = 1"
-            )
         if self.batch_size is not None:
             require_integer("batch_size", self.batch_size, 1, "the number of rows at a time")
 

@@ -104,30 +104,56 @@ class RowText:
 class StopWatch:
     """Filter that passes text until one of the stop texts appears, even if it is split between pieces.
 
+    A character costs the same number of operations, on average, for stop texts of any length (Knuth, Morris and Pratt
+    1977).
+
     >>> watch = StopWatch(["END"])
     >>> watch.push("one E"), watch.push("ND two"), watch.stopped
     ('one ', '', True)
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.stops = [stop for stop in stops if stop]
         self.stopped = False
+        self._matches = [_Match(stop) for stop in stops if stop]
         self._held = ""
 
     def push(self, piece: str) -> str:
         """Return the text that is certainly before any stop text; hold the rest back."""
         if self.stopped:
             return ""
-        text = self._held + piece
-        begins = [at for stop in self.stops if (at := text.find(stop)) >= 0]
-        if begins:
-            self.stopped, self._held = True, ""
-            return text[: min(begins)]
-        n_held = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
-        self._held = text[len(text) - n_held :]
-        return text[: len(text) - n_held]
+        text, first = self._held + piece, len(self._held)
+        begins = [first + at - len(one.stop) for one in self._matches if (at := one.read(piece))]
+        n_held = max((one.n for one in self._matches), default=0)
+        end = min(begins, default=len(text) - n_held)
+        self.stopped, self._held = bool(begins), "" if begins else text[end:]
+        return text[:end]
 
     def flush(self) -> str:
         """Return the text that was held back, at the end of the stream."""
         held, self._held = self._held, ""
         return held
+
+
+class _Match:
+    """A stop text, and how much of its beginning ends the text that was read."""
+
+    def __init__(self, stop: str) -> None:
+        self.stop, self.n = stop, 0
+        self._shorter = [0, 0]
+        """For each number of first characters that have matched, the largest smaller one that matches at their end."""
+
+    def read(self, piece: str) -> int:
+        """Read a piece; return the number of its characters up to the end of the stop text, or 0."""
+        for number, character in enumerate(piece, 1):
+            self.n = self._after(self.n, character)
+            if self.n == len(self.stop):
+                return number
+            if self.n == len(self._shorter):
+                self._shorter.append(self._after(self._shorter[-1], character))
+        return 0
+
+    def _after(self, n: int, character: str) -> int:
+        """Return the number of first characters that match after one more character."""
+        while n and self.stop[n] != character:
+            n = self._shorter[n]
+        return n + (self.stop[n] == character)

@@ -71,7 +71,15 @@ class Writer:
         slide: bool = False,
         further_ends: Collection[int] = (),
     ) -> Settings:
-        """Return the settings of a generation of texts; `further_ends` end a text, too."""
+        """Return the settings of a generation of texts; `further_ends` end a text, too.
+
+        Raises `UserError` for several samples at temperature 0.
+        """
+        if len(samples) > 1 and sampling.temperature == 0:
+            raise UserError(
+                f"n is {len(samples)} and temperature is 0: all samples would be equal; set a temperature above 0, or "
+                "n = 1"
+            )
         ends = end_ids_of(self.tokenizer, self.network.config, sampling).union(further_ends)
         suppress_ids = never_written(self.tokenizer, self.network.config.vocab_size, but=ends)
         return Settings(sampling, self.max_len, ends, suppress_ids, slide, samples, device=self.device)

@@ -91,6 +91,7 @@ def search_tree(
     """Return the tree of `beam_search` for the ids of one source; see `beam_tree`."""
     n_pruned = search.config.beam if n_pruned is None else n_pruned
     # The root, and the nodes of each step
+    assert search.start_id is not None  # the search of a source
     nodes = [Node(0, None, search.start_id, 0.0, 0.0, 0, "root")]
     places: dict[tuple[int, ...], int] = {(): 0}  # ids of a hypothesis → its last node
 

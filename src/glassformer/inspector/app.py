@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -153,6 +153,8 @@ async def _answer(call: Call, worker: Worker, request: Request) -> Response:
         answer = call.function(**named) if call.is_quick else await worker.run(call.function, **named)
     except UserError as error:
         return JSONResponse({"error": str(error)}, 400)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody receives it
     except Busy as error:
         return JSONResponse({"error": str(error)}, 429, {"retry-after": "5"})
     if isinstance(answer, Packed):

@@ -1,4 +1,4 @@
-"""One thread for the work of models: a queue with a limit, and a deadline for each job."""
+"""Threads for the work of models: a queue with a limit, and a deadline for each job."""
 
 import asyncio
 import contextlib
@@ -19,15 +19,16 @@ class Late(Busy, TimeoutError):
 
 
 class Worker:
-    """A thread that runs one job at a time, so that requests never compete for the processor.
+    """A thread that runs one job at a time, so that requests never compete for the processor; or several threads.
 
     A job that is not finished `deadline` seconds after its request raises `Late` there. If it has begun, the thread
-    finishes it and drops the result; if not, it never begins. More than `limit` waiting jobs raise `Busy` at once.
+    finishes it and drops the result; if not, it never begins. A job is in the queue until a thread has taken it, also
+    if nobody waits for it. More than `limit` waiting jobs raise `Busy` at once.
     """
 
-    def __init__(self, limit: int = 16, deadline: float = 120.0) -> None:
+    def __init__(self, limit: int = 16, deadline: float = 120.0, n_threads: int = 1, name: str = "model") -> None:
         self.limit, self.deadline = limit, deadline
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._thread = ThreadPoolExecutor(n_threads, thread_name_prefix=name)
         self.n_jobs = 0
         self._lock = threading.Lock()
 
@@ -38,15 +39,20 @@ class Worker:
                 raise Busy(f"{self.n_jobs} requests wait already: try again later")
             self.n_jobs += 1
         try:
-            future = self._thread.submit(_contained, job, *args, **named)
+            future = self._thread.submit(_contained, is_left := threading.Event(), job, *args, **named)
         except RuntimeError as error:  # the server is shutting down
             self._done()
             raise Busy("the server is stopping") from error
         future.add_done_callback(self._done)
+        waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may read it
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.deadline)
-        except TimeoutError as error:
-            raise Late(f"no result within {self.deadline:g} seconds: choose a shorter text, or fewer texts") from error
+            await asyncio.wait([waiting], timeout=self.deadline)
+            if waiting.done():
+                return waiting.result()
+            raise Late(f"no result within {self.deadline:g} seconds: choose a shorter text, or fewer texts")
+        finally:
+            is_left.set()
 
     def post(self, job: Callable[..., object], *args: Any) -> None:
         """Let the thread run a job after those that wait; the job handles its own errors.
@@ -60,13 +66,15 @@ class Worker:
         with self._lock:
             self.n_jobs -= 1
 
-    def close(self) -> None:
-        """Drop the waiting jobs; the running one is finished in the background."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    def close(self, waits: bool = False) -> None:
+        """Drop the waiting jobs; the running one is finished in the background, or before the end of this call."""
+        self._thread.shutdown(waits, cancel_futures=True)
 
 
-def _contained(job: Callable[..., Result], *args: Any, **named: Any) -> Result:
-    """Run a job; its errors are those of a request, see `as_exception`."""
+def _contained(is_left: threading.Event, job: Callable[..., Result], *args: Any, **named: Any) -> Result:
+    """Run a job unless its request has been left; its errors are those of a request, see `as_exception`."""
+    if is_left.is_set():
+        raise Busy("the request has ended")
     try:
         return job(*args, **named)
     except Exception:

@@ -34,7 +34,8 @@ def application(
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        worker.close()
+        for one in app.state.models.workers:
+            one.close()
 
     app = FastAPI(
         title="glassformer",

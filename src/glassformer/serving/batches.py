@@ -48,7 +48,7 @@ class _Input:
     operation: Operation[Any, Any]
     given: Any
     request: object
-    n_tokens: int = 0
+    n_tokens: int
     future: "Future[Any]" = field(default_factory=Future)
 
 
@@ -61,32 +61,26 @@ class Batches:
         self._waiting: list[_Input] = []
         self._is_running = False
 
-    async def run(self, operation: Operation[Given, Result], given: Sequence[Given]) -> Answered[Result]:
+    async def run(
+        self, operation: Operation[Given, Result], given: Sequence[Given], n_tokens: Sequence[int]
+    ) -> Answered[Result]:
         """Return the answers to the inputs of a request, or raise the error of one of them.
 
-        If the wait is cancelled, the inputs that still wait are removed. Raises `TimeoutError` after the deadline.
+        `n_tokens` are the numbers of their tokens. If the wait is cancelled, inputs that still wait are removed.
         """
         request = object()
-        inputs = [_Input(operation, one, request) for one in given]
+        inputs = [_Input(operation, one, request, n) for one, n in zip(given, n_tokens, strict=True)]
         futures = [asyncio.wrap_future(one.future) for one in inputs]
         self.worker.post(self._add, inputs)
         try:
-            async with asyncio.timeout(self.limits.deadline):
-                answers = await asyncio.gather(*futures)
+            answers = await asyncio.gather(*futures)
         finally:
             for future in futures:
                 future.cancel()
-        return Answered(answers, sum(one.n_tokens for one in inputs))
+        return Answered(answers, sum(n_tokens))
 
     def _add(self, inputs: Sequence[_Input]) -> None:
-        for one in inputs:
-            try:
-                one.n_tokens = one.operation.n_tokens(one.given)
-            except BaseException as error:
-                if one.future.set_running_or_notify_cancel():
-                    one.future.set_exception(as_exception(error))
-            else:
-                self._waiting.append(one)
+        self._waiting += inputs
         self._go_on()
 
     def _go_on(self) -> None:

@@ -1,8 +1,8 @@
 """`POST /v1/chat/completions`: answers in a conversation, by the chat template of the model."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,6 +13,7 @@ from glassformer.inference.text import EncodedPrompt
 from glassformer.serving import schemas
 from glassformer.serving.engine_thread import Piece
 from glassformer.serving.errors import ApiError
+from glassformer.serving.guard import note_ignored
 from glassformer.serving.models import Models, Served, TheModels
 from glassformer.serving.texts import (
     Job,
@@ -37,8 +38,7 @@ router = APIRouter(tags=["texts"])
 async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -> Any:
     """Answer a conversation; with `stream`, the parts are server-sent events."""
     served = models.get(body.model)
-    served.require("chat")
-    _refuse(body)
+    require_chat(served, body, request)
     require_n(models, body.n)
     if body.stream:
         return await events(request, _stream(models, served, body))
@@ -46,16 +46,10 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
         return await unless_gone(request, _whole(served, body))
 
 
-def _refuse(body: schemas.ChatRequest) -> None:
-    """Raise `ApiError` for a parameter that the server cannot obey."""
-    if body.tool_choice not in (None, "none", "auto"):
-        raise ApiError(
-            400, "tool_choice: models call no tools; leave tool_choice out, or set it to auto", param="tool_choice"
-        )
-    if body.response_format is not None and body.response_format.get("type") != "text":
-        raise ApiError(
-            400, "response_format: the server writes text only; leave response_format out", param="response_format"
-        )
+def require_chat(served: Served, body: schemas.ChatRequest, request: Request) -> None:
+    """Raise `ApiError` for a wrong model or parameter; let the answer name the parameters that are not used."""
+    served.require("chat")
+    note_ignored(request, body.ignored())
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: set logprobs to true", param="top_logprobs")
 
@@ -65,9 +59,9 @@ def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
     model, limits = served.model, served.limits
     n_new = body.max_completion_tokens or body.max_tokens or min(limits.max_tokens, model.config.max_len)
     require_n_new(served, n_new, "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
-    settings, _ = model.chat_settings(n=body.n, **sampling_of(body, n_new))
-    roles = {"developer": "system"}
-    messages = [{"role": roles.get(one.role, one.role), "content": one.text} for one in body.messages]
+    settings, _ = model.chat_settings(**sampling_of(body, n_new))
+    settings = replace(settings, samples=range(body.n))  # at temperature 0, they are equal
+    messages = [one.to_message() for one in body.messages]
     begun = _begun(messages) if body.continue_final_message else ""
     found = fitted(model.conversation_encoder, messages, settings)
     if found is None or (found[1] and body.truncation == "disabled"):
@@ -95,7 +89,7 @@ def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
     return Job(served, [request], [prompt]), left_out
 
 
-def _begun(messages: list[dict[str, str]]) -> str:
+def _begun(messages: list[dict[str, Any]]) -> str:
     """Remove the last message, and return its text, which the answer continues."""
     last = messages.pop()
     if last["role"] != "assistant" or not messages:
@@ -104,11 +98,12 @@ def _begun(messages: list[dict[str, str]]) -> str:
             "continue_final_message: the last of two or more messages must be one of the assistant",
             param="continue_final_message",
         )
-    return last["content"]
+    text: str = last["content"]
+    return text
 
 
 async def _whole(served: Served, body: schemas.ChatRequest) -> schemas.ChatCompletion:
-    job, left_out = await asyncio.to_thread(job_of, served, body)
+    job, left_out = await served.preparing.run(job_of, served, body)
     pieces = [piece async for piece in job.pieces()]
     choices = []
     for row, mine in enumerate(of_rows(pieces)):
@@ -124,7 +119,7 @@ async def _whole(served: Served, body: schemas.ChatRequest) -> schemas.ChatCompl
 async def _stream(models: Models, served: Served, body: schemas.ChatRequest) -> AsyncGenerator[schemas.ChatChunk]:
     name, pieces, begun = name_of("chatcmpl") | {"model": served.name}, list[Piece](), set[int]()
     with models.place():
-        job, left_out = await asyncio.to_thread(job_of, served, body)
+        job, left_out = await served.preparing.run(job_of, served, body)
         async with aclosing(job.pieces()) as stream:
             async for piece in stream:
                 pieces.append(piece)

@@ -1,8 +1,8 @@
 """`POST /v1/completions`: continuations of texts or ids, and targets of sources."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +18,7 @@ from glassformer.inference.writer import with_settings
 from glassformer.serving import schemas
 from glassformer.serving.engine_thread import Piece
 from glassformer.serving.errors import ApiError
+from glassformer.serving.guard import note_ignored
 from glassformer.serving.models import Models, Served, TheModels
 from glassformer.serving.texts import (
     Job,
@@ -43,10 +44,9 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
     """Continue texts; with `stream`, the parts are server-sent events."""
     served = models.get(body.model)
     served.require("completions")
+    note_ignored(request, body.ignored())
     if body.best_of not in (None, body.n):
         raise ApiError(400, "best_of: the server returns all n texts; leave best_of out", param="best_of")
-    if body.suffix:
-        raise ApiError(400, "suffix: the server cannot insert a text before a suffix; leave suffix out", param="suffix")
     if body.max_tokens == 0 and not body.echo:
         raise ApiError(
             400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
@@ -76,16 +76,17 @@ def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
         config, start = with_settings(GenerationConfig(temperature=0.0), given), model.translator.target_ids("")
         ends = all_ends([model.translator.end_id], config)
         unwritten = never_written(model.tokenizer, model.config.vocab_size, but=ends)
-        settings = Settings(config, model.config.max_len, ends, unwritten, samples=range(body.n), device=model.device)
+        settings = Settings(config, model.config.max_len, ends, unwritten, device=model.device)
         sources = [_source(served, prompt) for prompt in prompts]
         encoded = [EncodedPrompt(start) for _ in prompts]
     else:
         assert isinstance(model.generation, GenerationConfig)
-        settings = model.writer.settings(with_settings(model.generation, given), samples=range(body.n))
+        settings = model.writer.settings(with_settings(model.generation, given))
         encoded = [model.writer.encode(prompt) for prompt in prompts]
         check_ids([prompt.ids for prompt in encoded], min(model.tokenizer.vocab_size, model.config.vocab_size))
         for prompt in encoded:
             require_fit(len(prompt.ids), model.config.max_len, "prompt")
+    settings = replace(settings, samples=range(body.n))  # at temperature 0, they are equal
     penalties = penalties_of(body, model.config.vocab_size)
     requests = [
         EngineRequest(
@@ -111,7 +112,7 @@ def _source(served: Served, prompt: str | list[int]) -> tuple[int, ...]:
 
 
 async def _whole(served: Served, body: schemas.CompletionRequest) -> schemas.Completion:
-    job = await asyncio.to_thread(job_of, served, body)
+    job = await served.preparing.run(job_of, served, body)
     pieces = [piece async for piece in job.pieces()]
     choices = []
     for row, mine in enumerate(of_rows(pieces)):
@@ -127,7 +128,7 @@ async def _stream(
 ) -> AsyncGenerator[schemas.Completion]:
     name, pieces, begins = name_of("cmpl"), list[Piece](), dict[int, int]()
     with models.place():
-        job = await asyncio.to_thread(job_of, served, body)
+        job = await served.preparing.run(job_of, served, body)
         async with aclosing(job.pieces()) as stream:
             async for piece in stream:
                 pieces.append(piece)

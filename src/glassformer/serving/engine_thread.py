@@ -4,7 +4,6 @@ Each step of the engine is one job of the thread, so that jobs of other models r
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,21 +47,17 @@ class EngineThread:
         self._rows: dict[Sample, tuple[_Reader, int, RowText]] = {}
         self._is_running = False
 
-    async def run(
-        self, requests: Sequence[Request], prompts: Sequence[EncodedPrompt], deadline: float
-    ) -> AsyncGenerator[Piece]:
+    async def run(self, requests: Sequence[Request], prompts: Sequence[EncodedPrompt]) -> AsyncGenerator[Piece]:
         """Yield the pieces of all rows of some requests, until all have ended.
 
         If the iteration ends early, for example because the client disconnects, the other rows leave the batch. An
-        error of the model is raised here, and `TimeoutError` after `deadline` seconds.
+        error of the model is raised here.
         """
-        end = time.monotonic() + deadline
         reader, n_rows = _Reader(asyncio.get_running_loop()), sum(len(one.settings.samples) for one in requests)
         self.worker.post(self._add, reader, requests, prompts)
         try:
             while n_rows:
-                async with asyncio.timeout(end - time.monotonic()):
-                    piece = await reader.queue.get()
+                piece = await reader.queue.get()
                 if isinstance(piece, Exception):
                     raise piece
                 n_rows -= piece.finish is not None

@@ -26,6 +26,10 @@ TYPES = {
     504: "timeout_error",
 }
 
+MAX_MESSAGE = 400
+"""Largest number of characters of a sentence."""
+MAX_SHOWN = 60
+"""Largest number of characters of a value of a request in a sentence."""
 SENTENCES = {
     404: "there is no endpoint at this address: see /openapi.json",
     405: "this address takes another method: see /openapi.json",
@@ -45,7 +49,8 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         # A lone surrogate in a name cannot be written in JSON
-        super().__init__(message.encode("utf-8", "backslashreplace").decode())
+        message = message.encode("utf-8", "backslashreplace").decode()
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…")
         self.param = param and param.encode("utf-8", "backslashreplace").decode()
         self.status, self.code, self.headers = status, code, dict(headers or {})
 
@@ -82,6 +87,8 @@ def as_api_error(error: BaseException) -> ApiError:
         return ApiError(504, "no result before the deadline: ask for a shorter text", code="deadline", headers=headers)
     if isinstance(error, Busy):
         return ApiError(503, str(error), code="busy", headers={"retry-after": "2"})
+    if isinstance(error, HTTPException) and error.status_code == 400:
+        return ApiError(400, _unreadable(error.__cause__))
     if isinstance(error, HTTPException):
         message = SENTENCES.get(error.status_code, str(error.detail))
         return ApiError(error.status_code, message, headers=error.headers)
@@ -97,6 +104,15 @@ async def answer_error(request: Request, error: Exception) -> JSONResponse:
     return as_api_error(error).response()
 
 
+def _unreadable(cause: BaseException | None) -> str:
+    """Return the sentence for a body that the JSON parser cannot read."""
+    if isinstance(cause, RecursionError):
+        return "the request is not read: its lists and objects are nested too deeply"
+    if isinstance(cause, UnicodeDecodeError):
+        return f"the request is not text in UTF-8: the byte {cause.start:,} is wrong"
+    return "the request is not JSON that can be read, for example because a number has too many digits"
+
+
 def _invalid(error: RequestValidationError) -> ApiError:
     """Return the first of the mistakes in a request as one sentence."""
     first = error.errors()[0]
@@ -104,11 +120,18 @@ def _invalid(error: RequestValidationError) -> ApiError:
     place = _place(first["loc"], error.body)
     if kind == "json_invalid":
         return ApiError(400, f"the request is not JSON: {context.get('error', first['msg'])}")
-    if kind == "unknown_parameter":
-        param = ".".join([*place, context["name"]])
-        return _wrong(f"unknown parameter {param!r}: {did_you_mean(context['name'], context['known'])}", param)
+    if kind == "many_unknown":
+        return ApiError(400, f"the request has {context['number']:,} parameters that the server does not have")
+    if kind in ("unknown_parameter", "not_obeyed"):
+        name = context["name"]
+        param = ".".join([*place, name])
+        if kind == "not_obeyed":
+            return _wrong(
+                f"{param}: the server cannot obey this value, which would change the text; leave {name} out", param
+            )
+        return _wrong(f"unknown parameter {param!r}: {did_you_mean(name, context['known'])}", param)
     if kind == "missing":
-        place = [str(part) for part in first["loc"][1:]]
+        place = [str(part)[:MAX_SHOWN] for part in first["loc"][1:]]
     param = ".".join(place)
     if not param:
         return ApiError(400, "the request has no body, or its body is not a JSON object")
@@ -129,5 +152,5 @@ def _place(location: Sequence[str | int], body: Any) -> list[str]:
         is_inside = isinstance(part, int) and isinstance(body, list) and part < len(body)
         if is_inside or (isinstance(body, Mapping) and part in body):
             body = body[part]
-            found.append(str(part))
+            found.append(str(part)[:MAX_SHOWN])
     return found

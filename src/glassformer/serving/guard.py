@@ -1,4 +1,4 @@
-"""Checks of every request before its route: the host, the key, the kind and the size of the body; and the log."""
+"""Checks of every request: host, key, deadline, and the kind, size and time of the body; and the log."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,11 @@ import hmac
 import json
 import logging
 import time
+from collections.abc import Iterable
+from itertools import islice
+from urllib.parse import quote
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,12 +30,17 @@ TEXTS = "/v1/"
 """The paths whose requests and answers are logged with `log_texts`."""
 MAX_SHOWN = 200
 """Largest number of characters of a path in the log."""
+MAX_IGNORED = 20
+"""Largest number of names in the header `IGNORED`."""
+IGNORED = "x-ignored-parameters"
+"""The header of an answer with the names of parameters that were not used."""
 log = logging.getLogger("glassformer.serving")
 
 
 class Guard:
     """Middleware that refuses requests without the key, and bodies that are not JSON, too large or too slow.
 
+    A request that is not answered at the deadline is cancelled, whatever it waits for.
     The key is in the header `Authorization: Bearer KEY`, or the page has a cookie computed from it (`cookie_of`). An
     error of the application, or the end of the server, is answered with an error object.
     """
@@ -45,7 +54,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        begin, exchange = time.monotonic(), _Exchange(self.limits, receive, send)
+        begin, exchange = time.monotonic(), _Exchange(self.limits, scope, receive, send)
         has_texts = self.log_texts and scope["path"].startswith(TEXTS)
         if has_texts:
             exchange.texts = bytearray(), bytearray()
@@ -54,7 +63,8 @@ class Guard:
             if refused is not None:
                 await refused.response()(scope, receive, exchange.send)
             else:
-                await self.app(scope, exchange.receive, exchange.send)
+                async with asyncio.timeout(self.limits.deadline):
+                    await self.app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:  # uvicorn cancels running requests after the grace period
             with contextlib.suppress(asyncio.CancelledError):
                 await exchange.end(ApiError(503, "the server is stopping", code="stopping"))
@@ -66,7 +76,8 @@ class Guard:
             self.metrics.answers.labels(path, exchange.status).inc()
             self.metrics.seconds.labels(path).observe(seconds)
             shown = _one_line(scope["path"])
-            log.info("%s %s %d %.3f s", _one_line(scope["method"]), shown, exchange.status, seconds)
+            ignored = f", ignored: {exchange.ignored}" if exchange.ignored else ""
+            log.info("%s %s %d %.3f s%s", _one_line(scope["method"]), shown, exchange.status, seconds, ignored)
             for what, text in zip(("request", "answer"), exchange.texts or (), strict=False):
                 log.info("%s of %s: %r", what, shown, text.decode("utf-8", "replace"))
 
@@ -82,26 +93,19 @@ class Guard:
             return ApiError(
                 401, "the key is missing or wrong: send the header Authorization: Bearer KEY", code="invalid_api_key"
             )
-        if request.method in ("POST", "PUT", "PATCH"):
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                return ApiError(415, "expected the content type application/json")
-            length = request.headers.get("content-length", "0")
-            if length.isdecimal() and int(length) > self.limits.max_body:
-                return ApiError(413, _too_large(self.limits))
         return None
 
 
 class _Exchange:
     """A request and its answer, with the limits of the body."""
 
-    def __init__(self, limits: Limits, receive: Receive, send: Send) -> None:
-        self.limits, self._receive, self._send = limits, receive, send
+    def __init__(self, limits: Limits, scope: Scope, receive: Receive, send: Send) -> None:
+        self.limits, self._scope, self._receive, self._send = limits, scope, receive, send
         self.status = 0
         """The status of the answer, or 0 before it begins."""
         self.texts: tuple[bytearray, bytearray] | None = None
         """The request and the answer, if they are logged."""
-        self._n_read = 0
+        self._n_read, self._n_parts = 0, 0
         self._is_read = self._is_stream = self._is_done = False
         self._end = time.monotonic() + limits.client_timeout
 
@@ -109,6 +113,8 @@ class _Exchange:
         """Return the next part of the body, or the end of the connection."""
         if self._is_read:
             return await self._receive()
+        if not self._n_parts:
+            self._check_head()
         try:
             async with asyncio.timeout(self._end - time.monotonic()):
                 message = await self._receive()
@@ -116,6 +122,7 @@ class _Exchange:
             seconds = self.limits.client_timeout
             raise HTTPException(408, f"the body of the request took more than {seconds} seconds") from error
         body = message.get("body", b"")
+        self._n_parts += 1
         self._n_read += len(body)
         self._is_read = not message.get("more_body", False)
         if self._n_read > self.limits.max_body:
@@ -124,10 +131,30 @@ class _Exchange:
             self.texts[0].extend(body)
         return message
 
+    def _check_head(self) -> None:
+        """Raise an error for a body that must not be read; an unknown address has got its answer before."""
+        headers = Headers(scope=self._scope)
+        if self._scope["method"] in ("POST", "PUT", "PATCH"):
+            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                raise HTTPException(415, "expected the content type application/json")
+            if headers.get("content-encoding", "identity").strip().lower() != "identity":
+                raise HTTPException(415, "the body of the request is compressed: send it without content-encoding")
+            length = headers.get("content-length", "0")
+            if length.isdecimal() and (len(length) > 18 or int(length) > self.limits.max_body):
+                raise HTTPException(413, _too_large(self.limits))
+
+    @property
+    def ignored(self) -> str:
+        """The names of parameters that were not used, from `note_ignored`."""
+        names: str = self._scope.get("state", {}).get(IGNORED, "")
+        return names
+
     async def send(self, message: Message) -> None:
         """Send a part of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.ignored:
+                message["headers"] = [*message["headers"], (IGNORED.encode(), self.ignored.encode())]
             self._is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
         elif message["type"] == "http.response.body":
             self._is_done = not message.get("more_body", False)
@@ -144,6 +171,13 @@ class _Exchange:
         elif self._is_stream and not self._is_done:
             event = f"data: {json.dumps(error.to_json())}\n\n".encode()
             await self.send({"type": "http.response.body", "body": event})
+
+
+def note_ignored(request: Request, names: Iterable[str]) -> None:
+    """Let the answer to a request, and the log, name parameters that are not used."""
+    few = list(islice(dict.fromkeys(names), MAX_IGNORED + 1))
+    shown = [quote(name[:60], safe="", errors="backslashreplace") for name in few[:MAX_IGNORED]]
+    setattr(request.state, IGNORED, ", ".join(shown + ["and others"] * (len(few) > MAX_IGNORED)))
 
 
 def cookie_of(key: str) -> str:

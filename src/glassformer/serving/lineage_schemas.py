@@ -7,14 +7,13 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
-from glassformer.serving.schemas import Id, Strict, Text
+from glassformer.serving.schemas import Open, Prompts, Strict, Text
 
 MAX_INPUTS = 2048
 """Largest number of inputs of a request for vectors: OpenAI's limit."""
-Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
-Ids = Annotated[list[Id], Field(min_length=1)]
+Texts = Text | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]
 Word = Annotated[Text, StringConstraints(min_length=1)]
-Words = Annotated[list[Word], Field(min_length=1)]
+Words = Annotated[list[Word], Field(fail_fast=True, min_length=1)]
 Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Truncation = Literal["disabled", "auto"]
 
@@ -72,22 +71,18 @@ class Searching(_OfModel):
         return [name for name in Searching.model_fields if name != "model"]
 
 
-class EmbeddingRequest(_Cutting):
+class EmbeddingRequest(_Cutting, Open):
     """Body of `POST /v1/embeddings`."""
 
     model_config = _example(model="minilm", input=["a red dog", "a blue cat"], encoding_format="float")
 
-    input: (
-        Text
-        | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
-        | Ids
-        | Annotated[list[Ids], Field(min_length=1, max_length=MAX_INPUTS)]
-    ) = Field(description="A text, ids, or a list of them. Ids are read unchanged, without special tokens around them.")
+    input: Prompts = Field(
+        description="A text, ids, or a list of them. Ids are read unchanged, without special tokens around them."
+    )
     encoding_format: Literal["float", "base64"] = Field(
         "float", description="`base64`: the bytes of the numbers, float32 in little-endian order."
     )
     dimensions: int | None = Field(None, ge=1, description="Refused unless it is the size of the model's vectors.")
-    user: str | None = Field(None, description="Accepted, and not used.")
 
 
 class TranslationRequest(Searching):
@@ -115,7 +110,7 @@ class ClassificationRequest(_Cutting):
 
     model_config = _example(model="reviews", texts=["A good film.", "Two hours too long."])
 
-    texts: Text | Annotated[list[Text | Pair], Field(min_length=1, max_length=MAX_INPUTS)] = Field(
+    texts: Text | Annotated[list[Text | Pair], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)] = Field(
         description="A text, or a list of texts; for a model that reads pairs, a list of pairs of texts."
     )
     threshold: float | None = Field(
@@ -133,8 +128,10 @@ class TaggingRequest(_Cutting):
 
     model_config = _example(model="tags", sentences=[["the", "dog", "runs"]])
 
-    sentences: Text | Words | Annotated[list[Words], Field(min_length=1, max_length=MAX_INPUTS)] = Field(
-        description="A text whose words are separated by white space, a list of words, or several lists of words."
+    sentences: Text | Words | Annotated[list[Words], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)] = (
+        Field(
+            description="A text whose words are separated by white space, a list of words, or several lists of words."
+        )
     )
 
 

@@ -17,6 +17,7 @@ from glassformer.serving import lineage_schemas as schemas
 from glassformer.serving import operations
 from glassformer.serving.batches import Answered, Operation
 from glassformer.serving.errors import ApiError
+from glassformer.serving.guard import note_ignored
 from glassformer.serving.models import Models, Served, TheModels
 from glassformer.serving.schemas import ERRORS
 from glassformer.serving.texts import require_n, unless_gone
@@ -32,11 +33,12 @@ async def embeddings(
 ) -> schemas.Answers[schemas.Embedding]:
     """Return a vector for each text, by the interface of OpenAI."""
     served = _served(models, body.model, "embeddings")
+    note_ignored(request, body.ignored())
     size = served.model.embedder.size
     if body.dimensions not in (None, size):
         raise ApiError(400, f"dimensions: the vectors of {served.name} have {size:,} numbers", param="dimensions")
     operation = operations.Embed(served=served, truncation=body.truncation)
-    found = await _answered(models, request, operation, _texts_or_ids(body.input))
+    found = await _answered(models, request, served, operation, _texts_or_ids(body.input))
     vectors = [_base64(x) if body.encoding_format == "base64" else x.tolist() for x in found.answers]
     data = [schemas.Embedding(index=n, embedding=x) for n, x in enumerate(vectors)]
     return schemas.Answers[schemas.Embedding](data=data, **_rest(served, found))
@@ -58,7 +60,7 @@ async def translate(
         aligns=body.alignment,
         settings=tuple(settings.items()),
     )
-    found = await _answered(models, request, operation, _listed(models, body.sources))
+    found = await _answered(models, request, served, operation, _listed(models, body.sources))
     data = [schemas.Targets(index=n, targets=targets) for n, targets in enumerate(found.answers)]
     return schemas.Answers[schemas.Targets](data=data, **_rest(served, found))
 
@@ -78,7 +80,7 @@ async def fill_mask(
         name = next(iter(settings))
         raise ApiError(400, f"{name}: {served.name} gives candidates without a search; leave {name} out", param=name)
     operation = operations.Fill(served=served, n_rows=n_rows, n=body.n or 5, settings=tuple(settings.items()))
-    found = await _answered(models, request, operation, _listed(models, body.text))
+    found = await _answered(models, request, served, operation, _listed(models, body.text))
     data = [schemas.FilledText(index=n, **asdict(one)) for n, one in enumerate(found.answers)]
     return schemas.Answers[schemas.FilledText](data=data, **_rest(served, found))
 
@@ -94,7 +96,7 @@ async def classify(
     require_n(models, len(texts))
     rule = served.model.classifier.threshold(body.threshold, body.label)
     operation = operations.Classify(served=served, truncation=body.truncation)
-    found = await _answered(models, request, operation, texts)
+    found = await _answered(models, request, served, operation, texts)
     if served.model.is_regression:
         data = [schemas.Labels(index=n, number=one["number"]) for n, one in enumerate(found.answers)]
     else:
@@ -112,7 +114,7 @@ async def tag(
     sentences = _sentences(body.sentences)
     require_n(models, len(sentences))
     operation = operations.Tag(served=served, truncation=body.truncation)
-    found = await _answered(models, request, operation, sentences)
+    found = await _answered(models, request, served, operation, sentences)
     data = [
         schemas.TaggedSentence(
             index=n, words=words, tags=[name for name, _ in tags], probabilities=[p for _, p in tags]
@@ -130,7 +132,7 @@ async def score(body: schemas.ScoreRequest, models: TheModels, request: Request)
     require_n(models, len(texts))
     columns = [texts] if targets is None else [texts, targets]
     operation = operations.ScoreTexts(served=served, has_sources=targets is not None)
-    found = await _answered(models, request, operation, list(zip(*columns, strict=True)))
+    found = await _answered(models, request, served, operation, list(zip(*columns, strict=True)))
     data = [schemas.TextScore(index=n, **one.to_dict()) for n, one in enumerate(found.answers)]
     return schemas.Answers[schemas.TextScore](data=data, **_rest(served, found))
 
@@ -142,7 +144,7 @@ async def answer(
     """Return the part of the context that answers each question."""
     served = _served(models, body.model, "answer")
     operation = operations.AnswerQuestions(served=served, context=body.context, most=body.max_tokens)
-    found = await _answered(models, request, operation, _listed(models, body.question))
+    found = await _answered(models, request, served, operation, _listed(models, body.question))
     data = [schemas.FoundAnswer(index=n, **asdict(one)) for n, one in enumerate(found.answers)]
     return schemas.Answers[schemas.FoundAnswer](data=data, **_rest(served, found))
 
@@ -186,11 +188,16 @@ def _search(served: Served, body: schemas.Searching) -> dict[str, Any]:
 
 
 async def _answered(
-    models: Models, request: Request, operation: Operation[Given, Result], given: Sequence[Given]
+    models: Models, request: Request, served: Served, operation: Operation[Given, Result], given: Sequence[Given]
 ) -> Answered[Result]:
     """Return the answers to the inputs of a request, unless the client disconnects."""
+
+    async def answered() -> Answered[Result]:
+        n_tokens = await served.preparing.run(lambda: [operation.n_tokens(one) for one in given])
+        return await models.batches.run(operation, given, n_tokens)
+
     with models.place():
-        return await unless_gone(request, models.batches.run(operation, given))
+        return await unless_gone(request, answered())
 
 
 def _rest(served: Served, found: Answered[Any]) -> dict[str, Any]:

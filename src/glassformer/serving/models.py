@@ -19,6 +19,9 @@ from glassformer.serving.errors import ApiError, busy
 from glassformer.serving.limits import Limits
 from glassformer.serving.metrics import Metrics
 
+PREPARING = 4
+"""Number of threads of a model that prepare requests: a template or a text that takes long delays no other model."""
+
 
 @dataclass(eq=False)
 class Served:
@@ -30,6 +33,11 @@ class Served:
     limits: Limits
     metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def preparing(self) -> Worker:
+        """The threads that render conversations and encode texts."""
+        return Worker(self.limits.max_waiting, self.limits.deadline, PREPARING, "preparing")
 
     @cached_property
     def thread(self) -> EngineThread:
@@ -106,6 +114,11 @@ class Models:
             known = did_you_mean(name, list(self.served))
             raise ApiError(404, f"there is no model {name!r:.100}: {known}", param="model", code="model_not_found")
         return self.served[name]
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The threads of all models."""
+        return [self.batches.worker, *(one.preparing for one in self.served.values())]
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:

@@ -10,9 +10,13 @@ class PatientProtocol(H11Protocol):
     """A connection, with limits for the client. A connection above the allowed number is closed at once.
 
     A client has `timeout_keep_alive` seconds for the head of a request, from the beginning of the connection or the end
-    of the last answer, and as many to read a full buffer of an answer. `guard.py` limits the time of the body.
+    of the last answer, and as many to read a full buffer of an answer. `guard.py` limits the time of the body. A
+    connection that sends more than `max_bytes` for one request is closed, because a body in parts of a few bytes costs
+    much more time than its size.
     """
 
+    max_bytes: int
+    _n_bytes = 0
     _timer: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -28,11 +32,16 @@ class PatientProtocol(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        self._n_bytes += len(data)
+        if self._n_bytes > self.max_bytes:
+            self.transport.abort()
+            return
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._n_bytes = 0
         self._watch()
 
     def pause_writing(self) -> None:

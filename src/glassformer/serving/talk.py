@@ -20,7 +20,7 @@ from glassformer.serving.access import Access
 from glassformer.serving.errors import ApiError
 from glassformer.serving.guard import COOKIE, cookie_of, is_equal
 from glassformer.serving.models import Models, TheModels
-from glassformer.serving.texts import Job
+from glassformer.serving.texts import Job, unless_gone
 
 PACKAGE = Path(__file__).parents[1]
 WRONG_KEY_S = 1.0
@@ -67,20 +67,22 @@ def add_page(app: FastAPI, models: Models, access: Access) -> None:
 
 
 @router.post("/v1/chat/completions/prompt")
-async def chat_prompt(body: schemas.ChatRequest, models: TheModels) -> schemas.PromptList:
+async def chat_prompt(body: schemas.ChatRequest, models: TheModels, request: Request) -> schemas.PromptList:
     """Return what the model would read for a body of `/v1/chat/completions`."""
     served = models.get(body.model)
-    served.require("chat")
-    job, left_out = await asyncio.to_thread(chat.job_of, served, body)
+    chat.require_chat(served, body, request)
+    with models.place():
+        job, left_out = await unless_gone(request, served.preparing.run(chat.job_of, served, body))
     return _prompts(job, left_out)
 
 
 @router.post("/v1/completions/prompt")
-async def text_prompts(body: schemas.CompletionRequest, models: TheModels) -> schemas.PromptList:
+async def text_prompts(body: schemas.CompletionRequest, models: TheModels, request: Request) -> schemas.PromptList:
     """Return what the model would read for a body of `/v1/completions`."""
     served = models.get(body.model)
     served.require("completions")
-    return _prompts(await asyncio.to_thread(completions.job_of, served, body))
+    with models.place():
+        return _prompts(await unless_gone(request, served.preparing.run(completions.job_of, served, body)))
 
 
 def _prompts(job: Job, left_out: int = 0) -> schemas.PromptList:

@@ -29,7 +29,9 @@ def sampling_of(body: Sampling, n_new: int) -> dict[str, Any]:
     """Return the settings of a generation that a request gives; the model has defaults for the others."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     settings = {name: value for name in names if (value := getattr(body, name)) is not None}
-    settings["seed"] = secrets.randbits(32) if body.seed is None else body.seed
+    settings["seed"] = secrets.randbits(32) if body.seed in (None, -1) else body.seed
+    if body.top_k == -1:
+        settings["top_k"] = 0
     if body.stop is not None:
         settings["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
     return settings | {"max_new_tokens": max(1, n_new)}
@@ -88,7 +90,7 @@ class Job:
         """Yield the pieces of all rows, and count their times and tokens."""
         metrics, begin, latest = self.served.metrics, time.monotonic(), dict[int, float]()
         metrics.prompt_tokens.inc(self.n_prompt)
-        async with aclosing(self.served.thread.run(self.requests, self.prompts, self.served.limits.deadline)) as pieces:
+        async with aclosing(self.served.thread.run(self.requests, self.prompts)) as pieces:
             async for piece in pieces:
                 now = time.monotonic()
                 if piece.row in latest:
