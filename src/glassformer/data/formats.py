@@ -97,6 +97,8 @@ def read_table(address: str, request: Request) -> Iterator[Record]:
     else:
         columns = _column_names(header)
         raise UserError(f"{path}: expected the columns {' and '.join(names)}, got {columns}; set {request.settings}")
+    beside = [name for name in request.beside if name in header]
+    names, indices = (*names, *beside), [*indices, *map(header.index, beside)]
     for number, row in rows:
         if row and any(cell.strip() for cell in row):
             if len(row) != len(header):

@@ -22,6 +22,9 @@ PREFIX = "memory:"
 PARTS = ("first", "second")
 """Names of the items of a tuple before its kind is recognised."""
 
+BESIDE = ("input", "system")
+"""Fields that belong to a conversation in the forms of Alpaca and ShareGPT."""
+
 Rows = list[dict[str, Any]]
 Given: TypeAlias = str | Path | Iterable[Any] | None
 """A path, or data in memory."""
@@ -125,6 +128,8 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
             has, reads = ", ".join(map(repr, islice(row, 8))), " and ".join(map(repr, names))
             raise UserError(f"record {number} of the data has no {missing[0]!r}: this model reads {reads}, got {has}")
     kept = {*names, *(name.partition(".")[0] for name in names)}
+    if isinstance(data, ConversationData):
+        kept |= set(BESIDE)
     if isinstance(data, PromptData):  # rewards may read every field
         kept = {name for row in rows for name in row}
     with address_of(json_lines(rows, kept, {})) as address:

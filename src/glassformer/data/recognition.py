@@ -1,10 +1,10 @@
 """Recognise the kind of data from its name and its first rows: text, pairs, texts with labels, or conversations.
 
 A file that is not a table is text, except `.conll` (words with tags). The names of the columns of a table (`.tsv`,
-`.csv`, `.jsonl`, `.parquet`, `hf:NAME`) decide: `messages`, or `prompt` and `completion` (conversations), `source` and
-`target` (pairs), `text` and `label`, or `text` alone. A table
-of two columns with other names is recognised by its values: a column of few short values is the label, and two columns
-of mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
+`.csv`, `.jsonl`, `.parquet`, `hf:NAME`) decide: `messages`, or `prompt` and `completion` (conversations, also in the
+forms of ShareGPT and Alpaca), `source` and `target` (pairs), `text` and `label`, or `text` alone. A table of two
+columns with other names is recognised by its values: a column of few short values is the label, and two columns of
+mostly different values are pairs. In every other case `UserError` asks for the kind or the columns.
 """
 
 import itertools
@@ -16,8 +16,9 @@ from typing import Any, Literal, get_args
 
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data import addresses, builtin, records
+from glassformer.data.conversations import ALPACA_PROMPT
 from glassformer.data.formats import is_tsv, table_rows
-from glassformer.data.in_memory import PARTS, Rows, json_lines
+from glassformer.data.in_memory import BESIDE, PARTS, Rows, json_lines
 from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import Request
 from glassformer.errors import UserError, shown
@@ -26,6 +27,11 @@ Kind = Literal["text", "pairs", "labels", "conversations"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "label_field")
 CONVERSATION_FIELDS = (("messages_field",), ("prompt_field", "completion_field"))
+OTHER_FORMS = {
+    "ShareGPT": {"messages_field": "conversations"},
+    "Alpaca": {"prompt_field": ALPACA_PROMPT, "completion_field": "output"},
+}
+"""Names of columns in other forms of conversations, by setting."""
 FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", *CONVERSATION_FIELDS[0], *CONVERSATION_FIELDS[1])
 SETTINGS = (*FIELDS, "outputs")
 """Keys of `[data]` that decide how a table is read."""
@@ -112,6 +118,8 @@ def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> t
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
     outer = {name for name in fields.values() if name in rows[0]}
     outer |= {name.partition(".")[0] for name in fields.values() if name not in rows[0]}
+    if isinstance(recognised.data, ConversationData):
+        outer |= set(BESIDE)
     lines = json_lines(rows, outer, new_names)
     return replace(recognised, data=replace(recognised.data, **default)), lines  # type: ignore[arg-type]
 
@@ -161,8 +169,11 @@ class _Reading:
     def recognised(self) -> Recognised:
         """Decide by the names of the columns, then by the values of two columns."""
         talks = next(filter(None, map(self._named, CONVERSATION_FIELDS)), {})
-        if talks and self.kind in ("conversations", None):
-            return Recognised(ConversationData(path=self.address, **talks), f"conversations, {by_names(talks)}")
+        form = None if talks else next((name for name in OTHER_FORMS if self._has_form(name)), None)
+        if (talks or form) and self.kind in ("conversations", None):
+            named = f"conversations{(form and f' in the form of {form}') or ''}"
+            talks = talks or OTHER_FORMS[form or ""]
+            return Recognised(ConversationData(path=self.address, **talks), f"{named}, {by_names(talks)}")
         pairs, labels = self._named(PAIR_FIELDS), self._named(LABEL_FIELDS)
         if pairs and labels and self.kind is None:
             raise self._unclear()
@@ -175,6 +186,13 @@ class _Reading:
         if self.kind not in ("text", "conversations") and len(self.sample.columns) == 2:
             return self._by_values(*self.sample.columns)
         raise self._unclear()
+
+    def _has_form(self, name: str) -> bool:
+        """Return True if the columns of another form of conversations are there; one of messages has lists of them."""
+        columns, fields = self.sample.columns, OTHER_FORMS[name]
+        lists = columns.get(fields.get("messages_field", ""), ())
+        is_table = all(column in columns for column in fields.values())
+        return is_table and all(isinstance(one, list) for one in lists if one is not None)
 
     def _named(self, settings: Sequence[str]) -> dict[str, Any]:
         """Return the column of each setting: the given one, else the one with its name; {} if one is missing."""

@@ -57,6 +57,8 @@ class Request:
     dropped: Dropped = field(default_factory=Dropped)
     may_lack_header: bool = False
     """True if the fields have their default names: a tsv of two columns then needs no header."""
+    beside: tuple[str, ...] = ()
+    """Fields that are read where a table has them."""
 
 
 @dataclass(frozen=True)
