@@ -40,7 +40,7 @@ def test_answers_that_are_trained_after_other_ids_than_chat_reads_are_found(monk
     assert border_problems(encoder) == []
     monkeypatch.setattr(ConversationEncoder, "_cuts", lambda *_: iter(()))
     problems = border_problems(encoder)
-    assert "an answer that begins with '\\n' is trained after other ids than chat reads" in problems
+    assert "an answer that begins with '\\n\\n' is trained after other ids than chat reads" in problems
     monkeypatch.setattr(ConversationEncoder, "_are_trained", lambda _, messages, n: [True] * n)
     assert border_problems(encoder)[-1] == "an answer with the weight 0 is scored"
 
