@@ -5,10 +5,19 @@ from dataclasses import replace
 import pytest
 
 from glassformer import api, doctor
-from glassformer.doctor.chat_mask import ANSWERS, TURNS, chat_mask, mask_problems, scored_parts, whole_problems
+from glassformer.doctor.chat_mask import (
+    ANSWERS,
+    TURNS,
+    border_problems,
+    chat_mask,
+    mask_problems,
+    scored_parts,
+    whole_problems,
+)
 from glassformer.model import Model
 from glassformer.tokenization.chat_template import CHATML
-from glassformer.tokenization.tokenizer import Tokenizers
+from glassformer.tokenization.conversations import ConversationEncoder, with_template
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import conversation_run
 
 
@@ -23,6 +32,17 @@ def test_a_trained_model_passes_and_shows_what_it_scores(model: Model) -> None:
     assert result.passed and result.detail == "scored: 'Four.<|im_end|>' and 'Five.<|im_end|>'"
     report = doctor.check_model(model)
     assert report.results[-1] == result
+
+
+def test_answers_that_are_trained_after_other_ids_than_chat_reads_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "assistant user\n\n What is two plus two? Four.\n\n" * 3
+    encoder = ConversationEncoder(with_template(Tokenizer.train([text], vocab_size=290)), "the model")
+    assert border_problems(encoder) == []
+    monkeypatch.setattr(ConversationEncoder, "_cuts", lambda *_: iter(()))
+    problems = border_problems(encoder)
+    assert "an answer that begins with '\\n\\n' is trained after other ids than chat reads" in problems
+    monkeypatch.setattr(ConversationEncoder, "_are_trained", lambda _, messages, n: [True] * n)
+    assert border_problems(encoder)[-1] == "an answer with the weight 0 is scored"
 
 
 @pytest.mark.parametrize(

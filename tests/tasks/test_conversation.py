@@ -146,7 +146,7 @@ def test_conversations_without_an_answer_are_skipped_and_counted(tmp_path: Path)
     reporter = Recording()
     run = conversation_run(tmp_path, data={"path": str(path)}, max_steps=1, eval_every=1)
     api.train(run, tmp_path / "run", reporter)
-    assert any("2 conversations have no answer and are skipped" in line for line in reporter.messages)
+    assert any("2 conversations have no answer or lack a content and are skipped" in line for line in reporter.messages)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import api
+from glassformer.chat_messages import ASSISTANT
 from glassformer.config.recurrent import RecurrentConfig
-from glassformer.data.conversations import ASSISTANT
 from runs import conversation_run, pair_run
 
 RECURRENT = RecurrentConfig(d_embedding=12, d_encoder=8, d_decoder=16, max_len=32)

@@ -9,8 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from glassformer.chat_messages import require_messages
 from glassformer.errors import UserError
-from glassformer.tokenization.chat_template import CHATML, MAX_CHARACTERS, ChatTemplate
+from glassformer.tokenization.chat_template import CHATML, ChatTemplate
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
+from glassformer.tokenization.template_worker import MAX_CHARACTERS
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -182,7 +183,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("template", HOSTILE)
 def test_a_hostile_template_is_refused(template: str) -> None:
-    with pytest.raises(UserError, match=r"the chat template (does what the sandbox forbids|cannot render)"):
+    with pytest.raises(
+        UserError, match=r"the chat template (does what the sandbox forbids|cannot render|used more than)"
+    ):
         ChatTemplate(template).render([{"role": "user", "content": "hi"}])
     assert MAX_CHARACTERS < 10**8
 

@@ -109,11 +109,11 @@ def conversations(
         raise UserError("no conversations are given: set --path FILE")
     if context is not None and context < 1:
         raise UserError(f"--context: expected at least 1, got {context}")
-    run, _ = run_for(
-        [data.path],
-        "conversations",
-        {name: getattr(data, name) for name in MESSAGES} | {"format": data.format, "encoding": " ".join(data.encoding)},
-    )
+    names = {name: getattr(data, name) for name in MESSAGES}
+    given = {name: one for name, one in names.items() if one != getattr(ConversationData, name)}
+    reading = {"format": data.format, "encoding": " ".join(data.encoding)}
+    run, _ = run_for([data.path], "conversations", given | reading)
+    data = replace(data, **{name: getattr(run.data, name) for name in MESSAGES})
     run = replace(run, data=data)
     known = None if tokenizer is None else load_tokenizer(tokenizer)
     from glassformer.data.conversation_report import conversation_report  # imports numpy

@@ -4,9 +4,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from glassformer.chat_messages import ASSISTANT
 from glassformer.config.run import ConversationData
 from glassformer.data.conversation_rows import ConversationRows
-from glassformer.data.conversations import ASSISTANT, ConversationCorpus
+from glassformer.data.conversations import ConversationCorpus
 from glassformer.data.pairs import percentiles
 from glassformer.tokenization.conversations import ConversationEncoder
 
@@ -29,6 +30,10 @@ class ConversationReport:
     n_scored: int
     n_cut: int
     n_left_out: int
+    n_with_calls: int
+    """Number of conversations that are left out because they call tools, and the template does not read such calls."""
+    n_not_trained: int
+    """Number of answers with the weight 0, which are not scored."""
     n_repeats: int
     """Number of training conversations that repeat an earlier one."""
     news: tuple[str, ...]
@@ -49,6 +54,8 @@ class ConversationReport:
             f"{self.n_left_out:,} are left out",
             f"repeats        {self.n_repeats:,} training conversations repeat an earlier one",
         ]
+        if self.n_with_calls:
+            lines.append(f"tools          {self.n_with_calls:,} conversations with calls of tools are left out")
         return "\n".join([*lines, *(f"note           {line}" for line in self.news)])
 
 
@@ -70,6 +77,8 @@ def conversation_report(corpus: ConversationCorpus, encoder: ConversationEncoder
         n_scored=rows.n_scored,
         n_cut=rows.n_cut,
         n_left_out=rows.n_left_out,
+        n_with_calls=rows.n_with_calls,
+        n_not_trained=corpus.n_not_trained,
         n_repeats=len(train) - len({one.text for one in train}),
         news=tuple(corpus.news()),
     )

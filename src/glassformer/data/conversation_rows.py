@@ -9,7 +9,12 @@ from glassformer.chat_messages import Message
 from glassformer.data.batching import NOT_SCORED, Example, pack
 from glassformer.data.conversations import Conversation
 from glassformer.errors import UserError
-from glassformer.tokenization.conversations import ConversationEncoder, EncodedConversation, Scored
+from glassformer.tokenization.conversations import (
+    ConversationEncoder,
+    EncodedConversation,
+    Scored,
+    ToolCallsNotReadError,
+)
 
 
 @dataclass
@@ -17,7 +22,7 @@ class ConversationRows:
     """Encoded conversations as examples, and what was scored, cut and left out.
 
     A row has at most `max_ids` ids. A longer conversation ends at its last answer that fits whole; one without such an
-    answer is left out.
+    answer is left out. So is one that calls tools, if the chat template does not read such calls.
     """
 
     encoder: ConversationEncoder
@@ -28,6 +33,8 @@ class ConversationRows:
     n_scored: int = field(default=0, init=False)
     n_cut: int = field(default=0, init=False)
     n_left_out: int = field(default=0, init=False)
+    n_with_calls: int = field(default=0, init=False)
+    """Number of conversations that are left out because they call tools, and the template does not read such calls."""
     lengths: list[int] = field(default_factory=list, init=False)
     """Number of ids of each conversation, before a cut."""
 
@@ -39,11 +46,17 @@ class ConversationRows:
         examples = []
         for conversation in conversations:
             self.n_conversations += 1
-            encoded = encoded_at(conversation.where, self.encoder, conversation.messages, self.scored)
+            try:
+                encoded = encoded_at(conversation.where, self.encoder, conversation.messages, self.scored)
+            except ToolCallsNotReadError:
+                self.n_with_calls += 1
+                continue
             length = len(encoded.ids)
             self.lengths.append(length)
             if length > self.max_ids:
-                length = max((end for end in encoded.ends if end <= self.max_ids), default=0)
+                length = max(
+                    (end for end in encoded.ends if end <= self.max_ids and any(encoded.is_scored[:end])), default=0
+                )
                 self.n_cut += length > 0
                 self.n_left_out += length == 0
             if length == 0:
@@ -55,12 +68,16 @@ class ConversationRows:
         return examples
 
     def __str__(self) -> str:
-        parts = [f"{self.n_conversations - self.n_left_out:,} conversations of {self.n_tokens:,} tokens"]
+        parts = [
+            f"{self.n_conversations - self.n_left_out - self.n_with_calls:,} conversations of {self.n_tokens:,} tokens"
+        ]
         parts.append(f"{self.n_scored / max(1, self.n_tokens):.0%} of them scored")
         if self.n_cut:
             parts.append(f"{self.n_cut:,} conversations are cut after an answer at {self.max_ids:,} tokens")
         if self.n_left_out:
             parts.append(f"{self.n_left_out:,} are left out: no answer ends before {self.max_ids:,} tokens")
+        if self.n_with_calls:
+            parts.append(f"{self.n_with_calls:,} are left out: they call tools, which the chat template does not read")
         return ", ".join(parts)
 
 
@@ -71,7 +88,7 @@ def encoded_at(
     try:
         return encoder.encode(messages, scored)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from error
+        raise type(error)(f"{where}: {error}") from error
 
 
 def example_of(encoded: EncodedConversation, length: int) -> Example:

@@ -1,20 +1,23 @@
 """Conversations: reading, and the split into training and validation data.
 
 A record has `messages` (objects with `role` and `content`), or a `prompt` and its `completion`, each a text or a list
-of messages. Sources: a `.jsonl` or `.parquet` file, a `.tsv` or `.csv` file with the columns of a prompt and its
-completion, `hf:NAME` and data in memory. Records without an answer of the assistant are skipped and counted.
+of messages. Two other forms are read: ShareGPT (messages with `from` and `value`, a text `system` beside them) and
+Alpaca (`instruction`, `output`, and an `input`, which follows the instruction after an empty line). Sources: a `.jsonl`
+or `.parquet` file, a `.tsv` or `.csv` file with the columns of a prompt and its completion, `hf:NAME` and data in
+memory. Records without an answer of the assistant that is scored are skipped and counted.
 
 `RecordCorpus` makes the split, by a hash of what comes before the first answer: all conversations with the same
 beginning are on one side.
 """
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from glassformer.chat_messages import require_messages
+from glassformer.chat_messages import ASSISTANT, is_answer, is_trained, require_messages, texts_in, usual_role
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
 from glassformer.data.record_corpus import RecordCorpus
@@ -22,7 +25,10 @@ from glassformer.data.records import Record, Request, with_fields
 from glassformer.data.split import split_records
 from glassformer.errors import UserError
 
-ASSISTANT = "assistant"
+ALPACA_PROMPT = "instruction"
+"""Name of a prompt to which the field `input` of its record belongs."""
+CALL, SAID = "function_call", ("from", "value")
+"""The role of a call of a tool in ShareGPT, and the keys of its messages."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +52,66 @@ class Conversation:
 
 def messages_of(record: Record, name: str, role: str | None = None) -> list[dict[str, Any]]:
     """Return the messages in a field of a record, none if it is missing; with a `role`, a text is one message of it."""
-    value = record.value(name)
-    if value is None or value == []:
+    listed = _listed(record, name, role)
+    if listed is None or listed == []:
         return []
-    if role is not None and isinstance(value, str):
-        value = [{"role": role, "content": value}]
-    messages = require_messages(value, f"{record.where}: {name}")
-    for message in messages:
-        record.as_text(message["content"], "a message")
+    messages = require_messages(listed, f"{record.where}: {name}")
+    for text in texts_in(messages):
+        record.as_text(text, "a message")
     return messages
+
+
+def _listed(record: Record, name: str, role: str | None) -> Any:
+    """Return the messages in a field with the usual keys, not checked."""
+    value = record.value(name)
+    if role is not None and isinstance(value, str):
+        rest = record.fields.get("input")
+        if name == ALPACA_PROMPT and isinstance(rest, str) and rest.strip():
+            value = f"{value}\n\n{rest}"
+        return [{"role": role, "content": value}]
+    if not isinstance(value, list) or not any(_is_said(one) for one in value):
+        return value
+    messages = [_of_sharegpt(one) if _is_said(one) else one for one in value]
+    system = record.fields.get("system")
+    if isinstance(system, str) and system.strip() and messages[0].get("role") != "system":
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
+
+
+def _is_said(message: Any) -> bool:
+    return isinstance(message, Mapping) and all(key in message for key in SAID)
+
+
+def _of_sharegpt(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message of ShareGPT with the usual keys; a call of a tool, which is JSON, becomes `tool_calls`.
+
+    >>> _of_sharegpt({"from": "gpt", "value": "Yes.", "weight": 0})
+    {'role': 'gpt', 'content': 'Yes.', 'weight': 0}
+    """
+    role, value = (message[key] for key in SAID)
+    others = {key: one for key, one in message.items() if key not in SAID}
+    if role != CALL:
+        return {"role": role, "content": value, **others}
+    try:
+        called = json.loads(value)
+    except (TypeError, ValueError):
+        return {"role": ASSISTANT, "content": value, **others}  # a call in another notation is what it writes
+    calls = [{"type": "function", "function": one} for one in (called if isinstance(called, list) else [called])]
+    return {"role": ASSISTANT, "content": None, "tool_calls": calls, **others}
+
+
+def is_missing(value: Any) -> bool:
+    """Return True for messages that are missing, none, or one of which has no content and calls no tools.
+
+    >>> is_missing(None), is_missing([]), is_missing([{"role": "user", "content": None}]), is_missing("text")
+    (True, True, True, False)
+    """
+    if value is None or (isinstance(value, list) and not value):
+        return True
+    return isinstance(value, list) and any(
+        isinstance(one, Mapping) and "content" in one and one["content"] is None and not one.get("tool_calls")
+        for one in value
+    )
 
 
 class Answered(Protocol):
@@ -90,19 +147,47 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
     """The conversations of a run and their split."""
 
     NOUN, USABLE = "conversation", "usable conversation"
-    REASON = ("conversation has no answer", "conversations have no answer")
+    REASON = ("conversation has no answer or lacks a content", "conversations have no answer or lack a content")
+
+    def __init__(self, data: ConversationData) -> None:
+        super().__init__(data)
+        self.n_of_roles: Counter[tuple[str, str]] = Counter()
+        """Number of messages by their role in the data and its usual name, if they differ."""
+        self.n_not_trained = 0
+        """Number of messages of the assistant with the weight 0."""
+
+    def news(self) -> list[str]:
+        news = super().news()
+        if self.n_of_roles:
+            renamed = [f"{n:,} of {old} as {new}" for (old, new), n in sorted(self.n_of_roles.items())]
+            news.append(f"messages are read with the usual names of their roles: {', '.join(renamed)}")
+        if n := self.n_not_trained:
+            news.append(
+                f"{n:,} answer{'s have' if n > 1 else ' has'} the weight 0, and {'are' if n > 1 else 'is'} not scored"
+            )
+        return news
 
     def records(self, data: ConversationData, split: str) -> Iterator[Conversation]:
         names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
         request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
         records = addresses.records(data.path or "", request)
         for record in with_fields(records, names, (data.messages_field,)):
+            parts: list[tuple[str, str | None]] = [(data.messages_field, None)]
             if record.value(data.prompt_field) is not None:
-                messages = messages_of(record, data.prompt_field, "user")
-                messages += messages_of(record, data.completion_field, ASSISTANT)
-            else:
-                messages = messages_of(record, data.messages_field)
-            if any(message["role"] == ASSISTANT and message["content"].strip() for message in messages):
-                yield Conversation(tuple(messages), record.where)
-            else:
+                parts = [(data.prompt_field, "user"), (data.completion_field, ASSISTANT)]
+            found = [_listed(record, *part) for part in parts]
+            if any(map(is_missing, found)):
                 self.dropped.empty(record.where)
+                continue
+            messages = [message for part in parts for message in messages_of(record, *part)]
+            if not any(map(is_answer, messages)):
+                self.dropped.empty(record.where)
+                continue
+            self._count(found, messages)
+            yield Conversation(tuple(messages), record.where)
+
+    def _count(self, found: Sequence[list[Mapping[str, Any]]], messages: Sequence[Mapping[str, Any]]) -> None:
+        """Count what the notes say: roles with other names, and answers that are not scored."""
+        roles = [str(message["role"]) for part in found for message in part]
+        self.n_of_roles.update((role, usual_role(role)) for role in roles if role != usual_role(role))
+        self.n_not_trained += sum(message["role"] == ASSISTANT and not is_trained(message) for message in messages)

@@ -22,6 +22,9 @@ PREFIX = "memory:"
 PARTS = ("first", "second")
 """Names of the items of a tuple before its kind is recognised."""
 
+BESIDE = ("input", "system")
+"""Fields that belong to a conversation in the forms of Alpaca and ShareGPT."""
+
 Rows = list[dict[str, Any]]
 Given: TypeAlias = str | Path | Iterable[Any] | None
 """A path, or data in memory."""
@@ -146,6 +149,8 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
         has, reads = ", ".join(shown(repr(name)) for name in islice(rows[0], 8)), " and ".join(map(repr, names))
         raise UserError(f"record 1 of the data has no {absent[0][0]!r}: this model reads {reads}, got {has}")
     kept = {*names, *(name.partition(".")[0] for name in names)}
+    if isinstance(data, ConversationData):
+        kept |= set(BESIDE)
     if isinstance(data, PromptData):  # rewards may read every field
         kept = {name for row in rows for name in row}
     with address_of(json_lines(rows, kept, {})) as address:

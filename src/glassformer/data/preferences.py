@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from glassformer.chat_messages import ASSISTANT
 from glassformer.config.run import PreferenceData
 from glassformer.data import addresses
-from glassformer.data.conversations import ASSISTANT, AnsweredCorpus, messages_of
+from glassformer.data.conversations import AnsweredCorpus, messages_of
 from glassformer.data.records import Record, Request, with_fields
 from glassformer.errors import UserError
 

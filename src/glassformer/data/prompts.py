@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from glassformer.chat_messages import text_of
 from glassformer.config.run import PromptData
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, messages_of
@@ -39,7 +40,7 @@ class PromptCorpus(AnsweredCorpus[PromptData, Prompt]):
         )
         for record in with_fields(addresses.records(data.path or "", request), request.names):
             messages = messages_of(record, data.prompt_field, "user")
-            if any(message["content"].strip() for message in messages):
+            if any(text_of(message).strip() for message in messages):
                 yield Prompt(tuple(messages), record.fields, record.where)
             else:
                 self.dropped.empty(record.where)

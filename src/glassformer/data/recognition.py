@@ -2,10 +2,11 @@
 
 A file that has no records is text, except `.conll` (words with tags). The names of the columns of records (`.tsv`,
 `.csv`, `.jsonl`, `.parquet`, `hf:NAME`, and JSON or tab-separated rows in any file) decide: `messages`, or `prompt` and
-`completion` (conversations), `source` and `target` (pairs), `text` and `label`, or `text` alone. A table of two columns
-with other names is recognised by its values: a column of few short values is the label, and two columns of mostly
-different values are pairs. A further column whose values begin alike, such as a licence, is not read. In every other
-case `UserError` asks for the kind or the columns, except for a file that may be a text: then it is one, with a note.
+`completion` (conversations, also in the forms of ShareGPT and Alpaca), `source` and `target` (pairs), `text` and
+`label`, or `text` alone. A table of two columns with other names is recognised by its values: a column of few short
+values is the label, and two columns of mostly different values are pairs. A further column whose values begin alike,
+such as a licence, is not read. In every other case `UserError` asks for the kind or the columns, except for a file that
+may be a text: then it is one, with a note.
 """
 
 import itertools
@@ -18,8 +19,9 @@ from typing import Any, Literal, get_args
 from glassformer import files
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data import addresses, builtin, records, tables
+from glassformer.data.conversations import ALPACA_PROMPT
 from glassformer.data.formats import KNOWN_COLUMNS, are_clearly_records, layout_of, not_records
-from glassformer.data.in_memory import PARTS, Rows, json_lines
+from glassformer.data.in_memory import BESIDE, PARTS, Rows, json_lines
 from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import Request, present
 from glassformer.data.tables import dialect_of
@@ -30,6 +32,11 @@ Kind = Literal["text", "pairs", "labels", "conversations"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "label_field")
 CONVERSATION_FIELDS = (("messages_field",), ("prompt_field", "completion_field"))
+OTHER_FORMS = {
+    "ShareGPT": {"messages_field": "conversations"},
+    "Alpaca": {"prompt_field": ALPACA_PROMPT, "completion_field": "output"},
+}
+"""Names of columns in other forms of conversations, by setting."""
 FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", *CONVERSATION_FIELDS[0], *CONVERSATION_FIELDS[1])
 READING = ("format", "encoding", "on_bad", "front_matter")
 """Keys of `[data]` that set how files are read."""
@@ -161,6 +168,8 @@ def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> t
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
     names = {name for row in rows for name in row}
     outer = {name if name in names else name.partition(".")[0] for name in fields.values()}
+    if isinstance(recognised.data, ConversationData):
+        outer |= set(BESIDE)
     lines = json_lines(rows, outer, new_names)
     return replace(recognised, data=replace(recognised.data, **default)), lines  # type: ignore[arg-type]
 
@@ -216,8 +225,11 @@ class _Reading:
                 "[objective]; or give --kind"
             )
         talks = next(filter(None, map(self._named, CONVERSATION_FIELDS)), {})
-        if talks and self.kind in ("conversations", None):
-            return Recognised(ConversationData(path=self.address, **talks), f"conversations, {by_names(talks)}")
+        form = None if talks else next((name for name in OTHER_FORMS if self._has_form(name)), None)
+        if (talks or form) and self.kind in ("conversations", None):
+            named = f"conversations{(form and f' in the form of {form}') or ''}"
+            talks = talks or OTHER_FORMS[form or ""]
+            return Recognised(ConversationData(path=self.address, **talks), f"{named}, {by_names(talks)}")
         pairs, labels = self._named(PAIR_FIELDS), self._named(LABEL_FIELDS)
         if pairs and labels and self.kind is None:
             raise self._unclear()
@@ -230,6 +242,13 @@ class _Reading:
         if self.kind not in ("text", "conversations") and len(self.sample.columns) == 2:
             return self._by_values(*self.sample.columns)
         raise self._unclear()
+
+    def _has_form(self, name: str) -> bool:
+        """Return True if the columns of another form of conversations are there; one of messages has lists of them."""
+        columns, fields = self.sample.columns, OTHER_FORMS[name]
+        lists = columns.get(fields.get("messages_field", ""), ())
+        is_table = all(column in columns for column in fields.values())
+        return is_table and all(isinstance(one, list) for one in lists if one is not None)
 
     def _named(self, settings: Sequence[str]) -> dict[str, Any]:
         """Return the column of each setting: the given one, else the one with its name; {} if one is missing."""

@@ -1,6 +1,7 @@
 """The check of what a conversation trains: the answers with their end tokens, and nothing of the user.
 
-With `data.scored = "all"`, it is every token after the first.
+With `data.scored = "all"`, it is every token after the first. An answer of the weight 0 is not scored. Answers that
+begin with spaces, line breaks or digits are trained after the ids that `chat` reads before it writes them.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -8,6 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
+from glassformer.chat_messages import ASSISTANT
 from glassformer.data.batching import NOT_SCORED, Example
 from glassformer.data.conversation_rows import ConversationRows
 from glassformer.data.conversations import Conversation
@@ -27,6 +29,9 @@ TURNS = (
     {"role": "assistant", "content": ANSWERS[1]},
 )
 SYSTEM = {"role": "system", "content": "Answer in one word."}
+NOT_TRAINED = tuple({**one, "weight": 0} if one["content"] == ANSWERS[0] else one for one in TURNS)
+BEGINS = ("\n", "\n\n", " ", "  ", "7", "\n7")
+"""Beginnings of answers that a tokenizer may join to the text before them."""
 LONGEST = 1 << 20
 MEANING = "It learns to write the user's words, or it never learns to end an answer."
 
@@ -49,6 +54,7 @@ def chat_mask(model: Model) -> Result:
         problems = whole_problems(scored, rows[0].token_ids.tolist(), encoder.end_id, ends)
     else:
         problems = mask_problems(scored, ANSWERS, model.tokenizer, ends)
+    problems = problems or border_problems(encoder)
     shown = " and ".join(repr(model.tokenizer.decode(part, skip_special=False)) for part in scored)
     detail = f"scored{', as data.scored is all' if scores_all else ''}: {shown or 'nothing'}"
     return Result("chat-mask", not problems, "; ".join([*problems, detail]), MEANING)
@@ -60,6 +66,21 @@ def _encoded(encoder: ConversationEncoder, scored: Scored) -> list[Example]:
         return ConversationRows(encoder, LONGEST, scored).encode([Conversation((SYSTEM, *TURNS))])
     except UserError:
         return ConversationRows(encoder, LONGEST, scored).encode([Conversation(TURNS, "two turns")])
+
+
+def border_problems(encoder: ConversationEncoder) -> list[str]:
+    """Return what is wrong where an answer begins, and with an answer of the weight 0, in words."""
+    problems = []
+    for begin in BEGINS:
+        answer = {"role": ASSISTANT, "content": f"{begin}{ANSWERS[0]}"}
+        encoded, read = encoder.encode([TURNS[0], answer]), encoder.prompt(TURNS[:1])
+        if encoded.ids[: len(read)] != read:
+            problems.append(f"an answer that begins with {begin!r} is trained after other ids than chat reads")
+    both, last = encoder.encode(TURNS), encoder.encode(NOT_TRAINED)
+    first_end = both.ends[0]
+    if any(last.is_scored[:first_end]) or last.is_scored[first_end:] != both.is_scored[first_end:]:
+        problems.append("an answer with the weight 0 is scored")
+    return problems
 
 
 def scored_parts(labels: Sequence[int]) -> Iterator[list[int]]:

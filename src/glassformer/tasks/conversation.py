@@ -8,17 +8,13 @@ from typing import Any
 
 import torch
 
+from glassformer.chat_messages import is_answer, text_of
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ConversationConfig, ConversationData, GenerationConfig, Run
 from glassformer.data import builtin
 from glassformer.data.batching import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.conversation_rows import ConversationRows, packed
-from glassformer.data.conversations import (
-    ASSISTANT,
-    AnsweredCorpus,
-    Conversation,
-    ConversationCorpus,
-)
+from glassformer.data.conversations import AnsweredCorpus, Conversation, ConversationCorpus
 from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
@@ -82,7 +78,7 @@ class ConversationTask(TrainableTask):
         encoder = ConversationEncoder(model.tokenizer, model.name)
         encoded = ConversationRows(encoder, model.network.config.max_len + 1, data.scored)
         rows = example_rows(encoded.encode(conversations), "conversations")
-        if encoded.n_cut or encoded.n_left_out:
+        if encoded.n_cut or encoded.n_left_out or encoded.n_with_calls:
             log(str(encoded))
         return EvaluationData(
             lambda: evaluation_batches(rows, data.batch_tokens),
@@ -114,7 +110,7 @@ class LastQuestions:
         self.writer, self.settings = writer, writer.settings(greedy, further_ends=(encoder.end_id,))
         lasts = [_last_answer(one) for one in conversations]
         found = [
-            (fitted(encoder, one.messages[:last], self.settings), one.messages[last]["content"])
+            (fitted(encoder, one.messages[:last], self.settings), text_of(one.messages[last]))
             for one, last in zip(conversations, lasts, strict=True)
         ]
         self.prompts = [asked[0] for asked, _ in found if asked is not None]
@@ -144,8 +140,8 @@ class LastQuestions:
 
 
 def _last_answer(conversation: Conversation) -> int:
-    """Return the index of the last message of the assistant."""
-    return max(i for i, message in enumerate(conversation.messages) if message["role"] == ASSISTANT)
+    """Return the index of the last answer that a training scores."""
+    return max(i for i, message in enumerate(conversation.messages) if is_answer(message))
 
 
 class ConversationRunData(RunData):
@@ -157,7 +153,7 @@ class ConversationRunData(RunData):
         self.task, self.corpus = task, ConversationCorpus(data_of(run, ConversationData))
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts = (f"{message['role']}\n{message['content']}" for one in self.corpus.split[0] for message in one.messages)
+        texts = (f"{message['role']}\n{text_of(message)}" for one in self.corpus.split[0] for message in one.messages)
         return Tokenizers(self.task.adapted(run, preparation.learn_tokenizer(run.tokenizer, texts, reporter)))
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
@@ -189,6 +185,9 @@ class PreparedConversations:
                 warn(f"{name} data: {rows}")
         for side, examples in (("training", self.train), ("validation", self.valid)):
             if not examples:
+                rows = encoded if side == "training" else of_valid
+                if rows.n_with_calls == rows.n_conversations:
+                    raise UserError(f"all {side} conversations call tools, which the chat template does not read")
                 raise UserError(f"no {side} conversation fits model.max_len {run.model.max_len:,}: raise it")
 
     def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
@@ -217,7 +216,7 @@ class PreparedConversations:
         for question in (one.question for one in self.valid_conversations if one.question):
             if (asked := fitted(self.encoder, question, settings)) is not None:
                 [(_, answer)] = writer.finished([asked[0]], settings)
-                return f"{question[-1]['content']} │ {answer}"
+                return f"{text_of(question[-1])} │ {answer}"
         return ""
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:

@@ -1,27 +1,28 @@
-"""Chat templates: from the messages of a conversation to the text and the ids that a model reads.
+"""Chat templates: from the messages of a conversation to the text that a model reads.
 
-A template is a Jinja program that a checkpoint brings, so it is untrusted: it runs in the sandbox of jinja2, with the
-functions and filters that transformers gives it, and with bounds on what it computes. The ids: `conversations.py`.
+The template of a checkpoint is a program of another author, so a process with limits renders it (`template_worker.py`).
+The ids: `conversations.py`.
 """
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
-from functools import lru_cache
-from itertools import accumulate
-from typing import Any, NoReturn
+from datetime import date
+from functools import cached_property
+from threading import Lock, Timer
+from typing import Any, NamedTuple
 
-import jinja2
-from jinja2 import nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from glassformer.chat_messages import BEGIN, END, Message
+from glassformer.chat_messages import Message
 from glassformer.errors import UserError, first_line
+from glassformer.tokenization import template_worker
+from glassformer.tokenization.template_worker import MEMORY_MIB, OUT_OF_MEMORY, TIME_S
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -30,70 +31,39 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template of a model without another one: ChatML, with two special tokens."""
-MAX_CHARACTERS = 1 << 24
-"""Maximum length of a text that a template computes."""
+"""The template of a model without another one: ChatML, with two special tokens. It is rendered in this process."""
+DEADLINE_S = 15.0
+"""Maximum time of one rendering on the clock, for processes that wait for a processor or have no limit of its time."""
 TRAINING_DAY = date(2024, 7, 26)
 """The day that a template reads in training, because the tokens of a resumed run must not depend on its day."""
+_START = "import runpy, sys; sys.path[:] = sys.argv[2:]; runpy.run_path(sys.argv[1], run_name='__main__')"
 
 
-# The template
+class Asked(NamedTuple):
+    """A text that a template is asked for: of all messages, or of the first `n`.
+
+    With `asks`, the text ends where the assistant's answer begins. With `marks`, blocks `{% generation %}` are found.
+    """
+
+    messages: Sequence[Message]
+    n: int | None = None
+    asks: bool = False
+    marks: bool = False
 
 
-class _AnswerBlocks(Extension):
-    """The block `{% generation %}` of transformers, which a template puts around what the assistant writes."""
+class Rendered(NamedTuple):
+    """A rendered text, or the reason why there is none."""
 
-    def __init__(self, environment: jinja2.Environment) -> None:
-        super().__init__(environment)
-        self.tags = {"generation"}
+    text: str = ""
+    blocks: list[tuple[int, int]] | None = None
+    """Characters of each block `{% generation %}` as (first, end); None if the template cuts, nests or changes them."""
+    error: str = ""
 
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
-
-    def _marked(self, caller: Any) -> str:
-        return f"{BEGIN}{caller()}{END}"
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, without products and powers that would fill the memory."""
-
-    intercepted_binops = frozenset("*") | {"**"}
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        sizes = [len(x) if hasattr(x, "__len__") else abs(x) for x in (left, right)]
-        is_large = sizes[0] * sizes[1] > MAX_CHARACTERS if operator == "*" else sizes[1] > 64
-        if is_large:
-            raise SecurityError(f"{operator} with a result that is too large")
-        return super().call_binop(context, operator, left, right)
-
-
-class _Names(jinja2.utils.Namespace):
-    """The `namespace` of a template, whose attributes are never internals of Python."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            raise SecurityError(f"a namespace must not have the attribute {name!r}")
-        super().__setitem__(name, value)
-
-
-def _refuse(message: str) -> NoReturn:
-    """Raise the error of a template that refuses its messages."""
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    """Return JSON without the HTML escapes of jinja2's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
-@lru_cache(maxsize=16)
-def _compiled(source: str) -> jinja2.Template:
-    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_AnswerBlocks, loopcontrols])
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "namespace": _Names}
-    return environment.from_string(source)
+    def checked(self) -> str:
+        """Return the text; raise `UserError` if there is none."""
+        if self.error:
+            raise UserError(self.error)
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -112,32 +82,36 @@ class ChatTemplate:
         """Return the text of messages; with `asks`, it ends where the assistant's answer begins.
 
         `day` is the day that `strftime_now` formats, by default today. Raises `UserError` for a template that is
-        damaged, refuses the messages, or does what the sandbox forbids.
+        damaged, refuses the messages, does what the sandbox forbids, or reaches a limit of time or memory.
         """
-        text, _ = self.render_with_answers(messages, asks=asks, day=day)
-        return text
+        return self.texts([Asked(messages, asks=asks)], day=day)[0].checked()
 
-    def render_with_answers(
-        self, messages: Sequence[Message], *, asks: bool = False, day: date | None = None
-    ) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text, and the characters of each block `{% generation %}` as (first, end)."""
-        now = datetime.now() if day is None else datetime.combine(day, time())
-        names: dict[str, Any] = {"messages": messages, "add_generation_prompt": asks, "strftime_now": now.strftime}
-        names |= {"tools": None, "documents": None}  # as transformers: `{% if tools is not none %}` is false
-        pieces, n_characters = [], 0
+    def texts(self, asked: Sequence[Asked], *, day: date | None = None) -> list[Rendered]:
+        """Return several texts; raise `UserError` if a limit of time or memory is reached.
+
+        The first text may be compared with the others: their blocks are those of the same text.
+        """
+        lists = {id(one.messages): one.messages for one in asked}
+        request = {
+            "messages": list(lists.values()),
+            "asked": [(list(lists).index(id(one.messages)), one.n, one.asks, one.marks) for one in asked],
+            "names": {**self.tokens, "tools": None, "documents": None},  # as transformers: `tools is none` is true
+            "day": None if day is None else day.isoformat(),
+        }
         try:
-            for piece in _compiled(self.source).generate({**self.tokens, **names}):
-                n_characters += len(piece)
-                if n_characters > MAX_CHARACTERS:
-                    raise SecurityError(f"a text of more than {MAX_CHARACTERS:,} characters")
-                pieces.append(piece)
-        except SecurityError as error:
-            raise UserError(f"the chat template does what the sandbox forbids: {first_line(error)}") from error
-        except jinja2.TemplateSyntaxError as error:
-            raise UserError(f"the chat template is not valid: line {error.lineno}: {first_line(error)}") from error
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-            raise UserError(f"the chat template cannot render these messages: {first_line(error)}") from error
-        return _without_marks("".join(pieces))
+            line = json.dumps(request)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"a message has a value that is not of JSON: {first_line(error)}") from error
+        if self.source == CHATML:  # our own program, without a loop that a message can prolong
+            return _rendered(template_worker.replies(self.source, json.loads(line)))
+        return _rendered(map(json.loads, self._worker.ask(line, len(asked))))
+
+    @cached_property
+    def _worker(self) -> "_Worker":
+        """The process of this template; templates with the same source share it."""
+        if (worker := _WORKERS.get(self.source)) is None:
+            worker = _WORKERS[self.source] = _Worker(self.source)
+        return worker
 
     @property
     def marks_answers(self) -> bool:
@@ -145,12 +119,100 @@ class ChatTemplate:
         return re.search(r"\{%-?\s*generation\b", self.source) is not None
 
 
-def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Return a rendered text without the marks of answers, and the characters of each answer.
+def _rendered(replies: Iterable[Mapping[str, Any]]) -> list[Rendered]:
+    """Return the texts of replies."""
+    found: list[Rendered] = []
+    first = None
+    for reply in replies:
+        if "error" in reply:
+            message = (reply["error"].strip().splitlines() or [""])[0]
+            found.append(Rendered(error=f"the chat template {message:.240}"))
+            continue
+        text = reply["text"] if first is None or "text" in reply else first[: reply["prefix"]]
+        blocks = reply["blocks"] and [(begin, end) for begin, end in reply["blocks"]]
+        first = text if first is None else first
+        found.append(Rendered(text, blocks))
+    return found
 
-    >>> _without_marks(f"A: {BEGIN}yes{END}.")
-    ('A: yes.', [(3, 6)])
-    """
-    parts = re.split(f"[{BEGIN}{END}]", text)
-    places = list(accumulate(map(len, parts)))
-    return "".join(parts), list(zip(places[:-1:2], places[1::2], strict=True))
+
+class _Worker:
+    """The process that renders one template. It is started when it is needed, and again after its end and in a fork."""
+
+    def __init__(self, source: str) -> None:
+        self._source, self._lock, self._pid = source, Lock(), os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._inherited: list[object] = []
+
+    def ask(self, line: str, n_replies: int) -> list[bytes]:
+        """Send a request, and return its replies; raise `UserError` if the process ends before."""
+        if self._pid != os.getpid():  # the process and the lock of before a fork are those of the parent
+            self._inherited += [self._process]
+            self._process, self._lock, self._pid = None, Lock(), os.getpid()
+        with self._lock:
+            process = self._process or self._start()
+            deadline = Timer(DEADLINE_S * n_replies, process.kill)
+            deadline.daemon = True
+            deadline.start()
+            try:
+                return _exchange(process, line.encode() + b"\n", n_replies)
+            except BaseException as error:  # the state of the pipes is not known
+                self._process = None
+                self._end()
+                if not isinstance(error, EOFError | OSError):
+                    raise
+                raise UserError(_reason(process.returncode)) from error
+            finally:
+                deadline.cancel()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START, template_worker.__file__, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self._end = weakref.finalize(self, _end, self._process, os.getpid())
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([self._source, TIME_S, MEMORY_MIB]).encode() + b"\n")
+        return self._process
+
+
+_WORKERS: "weakref.WeakValueDictionary[str, _Worker]" = weakref.WeakValueDictionary()
+"""The processes of the templates in use, by source."""
+
+
+def _exchange(process: "subprocess.Popen[bytes]", line: bytes, n_replies: int) -> list[bytes]:
+    """Write a request and read its replies; raise `EOFError` or `OSError` if the process has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(line)
+    process.stdin.flush()
+    replies = [process.stdout.readline() for _ in range(n_replies)]
+    if not replies[-1].endswith(b"\n"):
+        raise EOFError
+    return replies
+
+
+def _end(process: "subprocess.Popen[bytes]", of_pid: int) -> None:
+    """End the process of a template, in the process that has started it."""
+    if os.getpid() != of_pid:
+        return
+    assert process.stdin is not None and process.stdout is not None
+    with suppress(OSError):  # the process has ended, and a part of a request is not read
+        process.stdin.close()
+    process.stdout.close()
+    process.kill()
+    process.wait()
+
+
+def _reason(code: int) -> str:
+    """Return why the process of a template has ended, from its exit code."""
+    used = f"code {code}"
+    if code == OUT_OF_MEMORY:
+        used = f"more than {MEMORY_MIB} MiB"
+    elif code == -getattr(signal, "SIGPROF", 0):
+        used = f"more than {TIME_S:g} s of processor time"
+    elif code == -getattr(signal, "SIGKILL", 0) or os.name == "nt":
+        used = f"more than {DEADLINE_S:g} s, or the memory of the machine,"
+    else:
+        return f"the process of the chat template ended (code {code}) at these messages: use another template"
+    return f"the chat template used {used} for these messages: use another template, or shorter messages"

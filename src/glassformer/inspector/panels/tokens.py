@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.chat_messages import require_messages
+from glassformer.chat_messages import require_messages, text_of
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection.capture import encoded
@@ -49,7 +49,7 @@ class Input:
         """The texts of a conversation as one text, in which unknown characters are found."""
         if self.messages is None:
             return {}
-        return {"text": "\n".join(message["content"] for message in self.messages)}
+        return {"text": "\n".join(text_of(message) for message in require_messages(self.messages))}
 
 
 @route("POST", "/api/run")
