@@ -334,7 +334,7 @@ def test_a_tokenizer_of_a_vocabulary_and_merges_equals_the_trained_one(scheme: S
 
 
 def test_a_vocabulary_with_gaps_equals_tiktoken(tmp_path: Path) -> None:
-    """A vocabulary like cl100k's: 256 bytes, merges, and special tokens with ids far behind the last merge."""
+    """A vocabulary like cl100k's: 256 bytes, merges, and special tokens with ids far above those of the merges."""
     tiktoken = pytest.importorskip("tiktoken")
     text = "the cat sat on the mat, and the rat"
     trained = Tokenizer.train([text] * 3, vocab_size=280, scheme="byte", special_tokens=())
