@@ -268,3 +268,16 @@ def test_auto_compilation_needs_triton_and_a_compiler(
 def test_auto_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool, chosen: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16 or including_emulation)
     assert devices.choose_precision("auto", NARROW, torch.device("cuda"))[0] == chosen
+
+
+def test_auto_leaves_recurrent_models_on_the_cpu_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cpu, mps = torch.device("cpu"), torch.device("mps")
+    assert devices.unused_device_note("auto", cpu) is None
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert devices.choose_device("auto", RecurrentConfig()) == cpu
+    assert devices.choose_device("auto", NARROW) == devices.choose_device("auto") == mps
+    note = devices.unused_device_note("auto", cpu)
+    assert note is not None and "train.device mps chooses the GPU" in note
+    assert devices.unused_device_note("cpu", cpu) is devices.unused_device_note("auto", mps) is None
+    assert devices.choose_precision("auto", NARROW, mps) == ("fp32", "bf16 was not measured on this device")

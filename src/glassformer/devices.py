@@ -28,12 +28,16 @@ WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":1
 """The environment variable for the workspace size of cuBLAS, and its values that make results deterministic."""
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the named device, which must be available; `auto` prefers CUDA, then MPS, then the CPU."""
+def choose_device(name: str, model: ModelConfig | None = None) -> torch.device:
+    """Return the named device, which must be available; `auto` prefers CUDA, then MPS, then the CPU.
+
+    No model was measured on MPS. A recurrent one runs small operations for each token, so `auto` leaves it on the CPU.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        is_recurrent = isinstance(model, RecurrentConfig)
+        return torch.device("mps" if torch.backends.mps.is_available() and not is_recurrent else "cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -59,7 +63,7 @@ def choose_precision(precision: str, model: ModelConfig, device: torch.device) -
             return "bf16", "the GPU multiplies in bf16"
         return "fp32", "the GPU has no bf16"
     if device.type != "cpu":
-        return "fp32", "the device has no bf16 instructions"
+        return "fp32", "bf16 was not measured on this device"
     if not processor.this.bfloat16:
         return "fp32", "the CPU has no bf16 instructions"
     if isinstance(model, RecurrentConfig):
@@ -69,6 +73,16 @@ def choose_precision(precision: str, model: ModelConfig, device: torch.device) -
     if not is_wide:
         return "fp32", "bf16 is slower at this width"
     return "bf16", "the CPU multiplies in bf16"
+
+
+def unused_device_note(name: str, device: torch.device) -> str | None:
+    """Return a note if `auto` leaves MPS unused (`choose_device`), else None.
+
+    >>> unused_device_note("cpu", torch.device("cpu"))
+    """
+    if name != "auto" or device.type != "cpu" or not torch.backends.mps.is_available():
+        return None
+    return "the CPU computes this recurrent model, which was not measured on mps: train.device mps chooses the GPU"
 
 
 def emulation_note(dtype: str | None, device: torch.device) -> str | None:

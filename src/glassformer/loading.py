@@ -39,6 +39,7 @@ def load_model(
         warn(note)
     # The network
     stored = read_model(path)
+    where = choose_device(device, stored.config)
     network, run = stored.network.to(where), stored.run
     if fused:
         fuse(network)

@@ -134,7 +134,7 @@ class Model(TrainedModel):
 
         An ensemble shares its networks with the models that it was made of, so these models move with it.
         """
-        where = choose_device(str(device))
+        where = choose_device(str(device), self.config)
         for network in self.members:
             network.to(where)
         object.__setattr__(self, "device", where)  # in place, like `torch.nn.Module.to`

@@ -245,7 +245,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_makes_its_models_wrong_and_is_found(case: str, complete: str, tmp_path: Path) -> None:
     old, new, wrong, sentence = MISTAKES[case]
-    path = tmp_path / "lineages.py"
+    path = solved(tmp_path) / "lineages.py"
     path.write_text(complete, "utf-8")
     replace_in(path, old, new)
     progress = check(tmp_path, LINEAGES)
@@ -310,3 +310,12 @@ def test_the_page_leads_from_functions_to_a_trained_model_in_the_inspector(tmp_p
     assert printed(program, tmp_path) == "".join(shown for _, shown in blocks)
     assert run(["inspect", str(tmp_path / "runs/mygpt"), "--text", "a b", "--html", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").stat().st_size > 100_000
+
+
+def test_models_of_borrowed_functions_are_not_right(tmp_path: Path) -> None:
+    """`assemble --with-solutions` in a folder of stubs writes models that run, and the reader has written nothing."""
+    start(tmp_path)
+    assemble(tmp_path, with_solutions=True)
+    progress = check(tmp_path)
+    assert progress.n_right == 0 and {progress.states[name] for name in LINEAGES} == {"empty"}
+    assert "gpt: empty. It runs with functions of the solutions: write" in str(check(tmp_path, ["gpt"]))

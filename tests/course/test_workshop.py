@@ -316,6 +316,10 @@ def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
     path.write_text(written + "\n" + EXERCISES["causal_mask"].source(), "utf-8")
     assert check(folder, ["causal_mask"]).n_right == 1
     assert check(folder, ["split_heads"]).n_right == 1, "the states of the others are kept"
+    path.write_text(written + "\n" + EXERCISES["causal_mask"].source().replace(".tril()", ".triu()"), "utf-8")
+    assert check(folder, ["split_heads"]).n_right == 0, "a state belongs to the text of its function"
+    path.write_text(written + "\n" + EXERCISES["causal_mask"].source(), "utf-8")
+    assert check(folder, ["causal_mask"]).n_right == 1
     (folder / PROGRESS).write_text("{", "utf-8")
     assert check(folder, ["split_heads"]).n_right == 0
     with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):

@@ -17,6 +17,8 @@ from glassformer.interop.families.experts import MIXTRAL
 from glassformer.interop.hf import choose_family
 from glassformer.interop.hf_config import HFConfig
 from glassformer.nn.experts import balance_loss
+from glassformer.training.checks import check_new_run
+from runs import tiny_run, write_text
 
 transformers = pytest.importorskip("transformers")
 
@@ -50,6 +52,16 @@ def test_router_logits_and_balance_loss_equal_those_of_transformers(name: str, t
     torch.testing.assert_close(
         balance_loss(p, active, keep.flatten()), load_balancing_loss(one_layer, 5, 2, keep.long()), rtol=1e-5, atol=1e-6
     )
+
+
+def test_one_active_expert_with_normalised_weights_is_imported_and_not_trained(tmp_path: Path) -> None:
+    cls = transformers.MixtralForCausalLM
+    both = imported(cls(cls.config_class(**SIZES, num_local_experts=4, num_experts_per_tok=1)), tmp_path)
+    both.assert_same()
+    assert both.network.config.experts == Experts(4, 1, balance=BalanceLoss(0.001))
+    run = tiny_run(write_text(tmp_path))
+    with pytest.raises(UserError, match="the constant weight 1, from which the router cannot learn"):
+        check_new_run(replace(run, model=replace(run.model, experts=Experts(4, 1))), tmp_path / "run")
 
 
 def test_the_weight_of_the_balance_loss_is_kept(tmp_path: Path) -> None:

@@ -29,6 +29,14 @@ def test_sampling_is_imported() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"do_sample": True}])
+def test_a_top_k_of_minus_one_means_no_limit(settings: dict[str, Any]) -> None:
+    found, messages = read(settings | {"top_k": -1})
+    assert found.top_k == 0 and messages == []
+    with pytest.raises(UserError, match=r"^generation_config\.json.*top_k"):
+        read({"do_sample": True, "top_k": -2})
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_sample": True}])
 def test_prompt_lookup_is_imported_for_a_decoder(settings: dict[str, Any]) -> None:
     found, messages = read(settings | {"prompt_lookup_num_tokens": 7})
     assert found.prompt_lookup == 7 and messages == []

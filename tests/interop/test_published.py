@@ -42,6 +42,19 @@ def roberta(architecture: str, model_type: str, d_model: int, n_layers: int, voc
     return bert(architecture, model_type, d_model, n_layers, vocab_size, **common | others)
 
 
+def eurobert(d_model: int, n_layers: int) -> Table:
+    """Return a table with the special tokens as texts, beside their ids, as the published files have them."""
+    sizes = {"intermediate_size": 4 * d_model, "vocab_size": 128256, "max_position_embeddings": 8192, "head_dim": 64}
+    texts = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "mask_token": "<|mask|>"}
+    texts |= {"pad_token": "<|end_of_text|>", "clf_pooling": "late"}
+    ids = {"bos_token_id": 128000, "eos_token_id": 128001, "mask_token_id": 128002, "pad_token_id": 128001}
+    common = {"rms_norm_eps": 1e-5, "rope_theta": 250000, "rope_scaling": None, "hidden_dropout": 0.0}
+    common |= {"attention_bias": False, "mlp_bias": False, "is_decoder": False, "tie_word_embeddings": False}
+    heads = {"num_key_value_heads": d_model // 64, "hidden_act": "silu", "pretraining_tp": 1}
+    both = sizes | texts | ids | common | heads
+    return decoder("eurobert", "EuroBertForMaskedLM", d_model, n_layers, d_model // 64, **both)
+
+
 def mpnet(architecture: str) -> Table:
     sizes = {"max_position_embeddings": 514, "pad_token_id": 1, "relative_attention_num_buckets": 32}
     table = bert(architecture, "mpnet", 768, 12, 30527, layer_norm_eps=1e-5, **sizes)
@@ -159,6 +172,12 @@ READ: dict[str, tuple[Table, str, int]] = {
         117_653_760,
     ),
     "roberta-base": (roberta("RobertaForMaskedLM", "roberta", 768, 12, 50265), "RoBERTa", 124_697_433),
+    "roberta-base-squad2": (
+        roberta("RobertaForQuestionAnswering", "roberta", 768, 12, 50265, language="english", name="Roberta"),
+        "RoBERTa",
+        124_056_578,
+    ),
+    "EuroBERT-210m": (eurobert(768, 12), "EuroBERT", 310_266_624),
     "xlm-roberta-base": (roberta("XLMRobertaForMaskedLM", "xlm-roberta", 768, 12, 250002), "XLM-RoBERTa", 278_295_186),
     "xlm-roberta-large": (
         roberta("XLMRobertaForMaskedLM", "xlm-roberta", 1024, 24, 250002),

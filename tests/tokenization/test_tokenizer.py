@@ -12,7 +12,7 @@ from tokenizers import models
 from glassformer.errors import UserError
 from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Scheme, Tokenizer
 from glassformer.tokenization.chunks import count_chunks
-from glassformer.tokenization.pretokenize import pipeline
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
 
 Trained = dict[Scheme, Tokenizer]
 
@@ -331,6 +331,26 @@ def test_a_tokenizer_of_a_vocabulary_and_merges_equals_the_trained_one(scheme: S
     assert made.encode(text) == trained.encode(text) and made.vocab == trained.vocab
     assert made.decode(made.encode(text)) == trained.decode(trained.encode(text))
     assert list(made.encode_iterable(text.split(" "))) == [i for word in text.split(" ") for i in made.encode(word)]
+
+
+def test_a_vocabulary_with_gaps_equals_tiktoken(tmp_path: Path) -> None:
+    """A vocabulary like cl100k's: 256 bytes, merges, and special tokens with ids far above those of the merges."""
+    tiktoken = pytest.importorskip("tiktoken")
+    text = "the cat sat on the mat, and the rat"
+    trained = Tokenizer.train([text] * 3, vocab_size=280, scheme="byte", special_tokens=())
+    byte_of = {BYTE_TO_CHARACTER[byte]: byte for byte in range(256)}
+    ranks = {bytes(byte_of[character] for character in token): i for token, i in trained.vocab.items()}
+    special = {"<|endoftext|>": len(ranks) + 1, "<|endofprompt|>": len(ranks) + 19}
+    theirs = tiktoken.Encoding("gaps", pat_str=r"[^\s]+|\s+", mergeable_ranks=ranks, special_tokens=special)
+    ours = Tokenizer.from_merges(trained.vocab | special, trained.merges, special_tokens=list(special))
+    assert ours.vocab_size == theirs.n_vocab == max(special.values()) + 1
+    for word in ("the", "cat", "mat", "that", "ratthe", "é", "日本"):
+        assert ours.encode(word) == theirs.encode(word)
+        assert ours.decode(ours.encode(word)) == word
+    ours.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again.vocab == ours.vocab and {name: again.vocab[name] for name in special} == special
+    assert all(again.vocab[f"<|unused_{i}|>"] == i for i in range(len(ranks) + 2, len(ranks) + 19))
 
 
 def test_names_of_other_libraries_are_answered() -> None:

@@ -115,6 +115,7 @@ class YarnScaling:
     original_max_len: int = setting(2048, "context length before the extension, in tokens", ORIGINAL_LENGTH)
     beta_fast: float = setting(32.0, "frequencies with more turns than this in original_max_len are kept")
     beta_slow: float = setting(1.0, "frequencies with fewer turns than this are divided by the factor")
+    attention_factor: float = setting(0.0, "factor of rotated queries and keys; 0 = 0.1·ln(factor) + 1", "≥ 0")
 
 
 @checked
@@ -487,11 +488,6 @@ class TransformerConfig:
         if experts.n_active > experts.n_experts:
             raise UserError(
                 f"model.experts.n_active is {experts.n_active} and must be at most n_experts, {experts.n_experts}"
-            )
-        if experts.n_active == 1 and experts.normalize:
-            raise UserError(
-                "model.experts.normalize gives the only active expert the constant weight 1, from which the router "
-                "cannot learn: set normalize to false, or n_active to at least 2"
             )
         for name, stack in self.stacks.items():
             if not stack.d_ff:

@@ -12,7 +12,7 @@ from glassformer.course.widgets import Widget, widget
 from glassformer.errors import UserError
 from glassformer.formatting import show
 
-__all__ = ["Drawing", "Note", "Widget", "check", "drawing", "new_folder", "steps", "widget"]
+__all__ = ["Drawing", "Note", "Widget", "case", "check", "drawing", "new_folder", "steps", "widget"]
 
 SHORT = "GLASSFORMER_COURSE"
 """Environment variable: with the value "short", trainings are only long enough to run every line of a chapter."""
@@ -53,6 +53,20 @@ def check(name: str, mine: Callable[..., Any]) -> None:
     from glassformer.course.workshop.registry import exercise_of
 
     show(str(judged(exercise_of(name), mine)))
+
+
+def case(name: str, number: int = 1) -> tuple[Any, ...]:
+    """Return the arguments of a test of an exercise, by its number in the answer of a check, such as "In test 3 of 5".
+
+    >>> case("most_frequent_pair")
+    ({('l', 'o'): 7, ('o', 'w'): 7, ('e', 'r'): 2},)
+    """
+    from glassformer.course.workshop.registry import exercise_of
+
+    found = exercise_of(name).cases()
+    if not 1 <= number <= len(found):
+        raise UserError(f"{name} has the tests 1 to {len(found)}, and no test {number}")
+    return found[number - 1]
 
 
 @dataclass(frozen=True)

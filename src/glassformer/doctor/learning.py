@@ -95,7 +95,7 @@ def learns(probe: Probe) -> Outcome:
     if not any(p.requires_grad for p in probe.pristine.parameters()):
         raise NotApplicable("no parameter of the module is trainable")
     rows = probe.rows(4)
-    shares = torch.bincount(rows.token_ids.flatten()).double() / rows.token_ids.numel()
+    shares = torch.bincount(rows.token_ids.flatten()).float() / rows.token_ids.numel()
     target = -float(torch.special.xlogy(shares, shares).sum()) / 2
     width = min(max(probe.pristine.parameters(), key=lambda p: p.numel()).shape, default=1)
     rate = min(1e-2, 0.5 / width)  # wide layers need a small learning rate

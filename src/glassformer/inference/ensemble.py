@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
@@ -50,10 +51,13 @@ def mean_numbers(outputs: list[Tensor]) -> Tensor:
 def mean_of_sigmoids(outputs: list[Tensor]) -> Tensor:
     """Return the logit of the mean probability of each label, for labels that do not exclude each other.
 
-    >>> mean_of_sigmoids([torch.tensor([0.0]), torch.tensor([0.0])])
-    tensor([0.])
+    It is log Σ σ(x) − log Σ σ(−x) of the members' logits x, which needs no double precision for large logits.
+
+    >>> mean_of_sigmoids([torch.tensor([0.0, 40.0]), torch.tensor([0.0, 40.0])])
+    tensor([ 0., 40.])
     """
-    return torch.stack(outputs).double().sigmoid().mean(dim=0).logit().float()
+    x = torch.stack(outputs).float()
+    return logsigmoid(x).logsumexp(dim=0) - logsigmoid(-x).logsumexp(dim=0)
 
 
 class Ensemble(nn.Module):

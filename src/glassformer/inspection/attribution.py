@@ -34,11 +34,9 @@ from glassformer import notebook
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError
 from glassformer.inspection.capture import Trace, capture_tensors
-from glassformer.inspection.lens import head_stack, token_transformer
-from glassformer.inspection.measures import at_least_fp32
+from glassformer.inspection.lens import head_stack, stream_dtype, token_transformer
 from glassformer.inspection.patching import answer_id, answer_position
 from glassformer.inspection.writes import (
-    dtype_of,
     frozen,
     last_name,
     linear_part,
@@ -47,6 +45,7 @@ from glassformer.inspection.writes import (
     written,
     written_names,
 )
+from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 
 N_DEVIATIONS = 2.0
@@ -175,9 +174,7 @@ def attribute(
     if token == against:
         raise UserError(f"both tokens are token {token}: give two different tokens")
     tensors = capture_tensors(network, inputs, [*written_names(transformer), "logits"])
-    device, stack = next(transformer.parameters()).device, head_stack(transformer)
-    blocks = getattr(transformer, stack).blocks
-    dtype = dtype_of(blocks if len(blocks) else transformer)
+    device, stack, dtype = next(transformer.parameters()).device, head_stack(transformer), stream_dtype(transformer)
     exact = torch.promote_types(dtype, torch.float32)
     at = {name: x[0, ..., position, :].to(device, exact) for name, x in tensors.items()}
     norm = getattr(transformer, stack).final_norm

@@ -69,10 +69,11 @@ _METHODS = ("forward", "hidden", "encode", "step")
 def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
     """Call hooks with the named tensors of every forward pass inside the `with` block.
 
-    A key of `hooks` is a name, or a pattern such as `decoder.blocks.*.self_attn.weights`. A hook returns a tensor that
-    replaces the named one, or None. Hooks act in `model.generate`, `translate`, `score` and all other methods too; if
-    several match, each receives the result of the previous one. In nested blocks, the hooks of the outer block come
-    first. Raises `UserError` for an ensemble, and at the end of the block if a pattern matched no tensor.
+    A key of `hooks` is a name, or a pattern such as `decoder.blocks.*.self_attn.weights`. A hook returns None, or a
+    tensor that replaces the named one, converted to its dtype and device. Hooks act in `model.generate`, `translate`,
+    `score` and all other methods too; if several match, each receives the result of the previous one. In nested
+    blocks, the hooks of the outer block come first. Raises `UserError` for an ensemble, and at the end of the block if
+    a pattern matched no tensor.
 
     ```python
     def without_head_3(name, context):  # (B, H, T, W)
@@ -94,7 +95,7 @@ def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> I
                 if replaced is not None and replaced.shape != x.shape:
                     raise ValueError(f"{name}: expected shape {tuple(x.shape)}, got {tuple(replaced.shape)}")
                 if replaced is not None:
-                    x = replaced
+                    x = replaced.to(x)
         return x
 
     with contextlib.ExitStack() as stack:

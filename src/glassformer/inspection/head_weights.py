@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.inspection.paths import in_turn, paths_of_modules
 from glassformer.nn.attention import Memory
-from glassformer.nn.attention_functions import capped
+from glassformer.nn.attention_functions import at_least_fp32, capped
 from glassformer.nn.masks import Mask
 
 
@@ -59,7 +59,8 @@ class HeadWeights:
 
     @torch.no_grad()
     def _weights(self, head: int, hidden: Tensor | None) -> Tensor:
-        scores = self.query[head] @ self.key[head * len(self.key) // len(self.query)].T  # (T, S)
+        query, key = self.query[head], self.key[head * len(self.key) // len(self.query)]
+        scores = at_least_fp32(query) @ at_least_fp32(key).T  # (T, S)
         scores *= self.scale  # in place, here and below: a new (T, S) matrix takes longer than its arithmetic
         scores = capped(scores, self.cap)
         if self.bias is not None:

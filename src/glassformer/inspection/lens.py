@@ -21,8 +21,9 @@ from glassformer.data.batching import NOT_SCORED
 from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace
-from glassformer.inspection.measures import at_least_fp32, next_labels, predicts_next_token
+from glassformer.inspection.measures import next_labels, predicts_next_token
 from glassformer.models.transformer import Transformer
+from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.requirements import require_token_transformer
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -74,7 +75,7 @@ def lens_logits(network: nn.Module, x: Tensor, norm: bool = True) -> Tensor:
     """
     transformer = token_transformer(network, "the logit lens")
     final_norm = getattr(transformer, head_stack(transformer)).final_norm
-    x = x.to(next(transformer.parameters()))
+    x = x.to(next(transformer.parameters()).device, stream_dtype(transformer))
     with torch.no_grad():
         if norm and final_norm is not None:
             x = final_norm(x)
@@ -158,6 +159,17 @@ def residual_names(network: Transformer, stack: Kind | None = None) -> dict[str,
 def head_stack(network: Transformer) -> Kind:
     """Return the stack that the head reads."""
     return network.config.head_stack_name
+
+
+def stream_dtype(network: Transformer) -> torch.dtype:
+    """Return the type of the numbers of the residual stream, which the final norm and the head read."""
+    blocks = getattr(network, head_stack(network)).blocks
+    return dtype_of(blocks if len(blocks) else network)
+
+
+def dtype_of(module: nn.Module) -> torch.dtype:
+    """Return the type of the numbers that a module reads: that of its first weight that is not in int8."""
+    return next(weight.dtype for weight in module.parameters() if weight.is_floating_point())
 
 
 def token_transformer(network: nn.Module, user: str) -> Transformer:

@@ -31,6 +31,7 @@ from glassformer.data.batching import NOT_SCORED
 from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError
 from glassformer.models.build import Network
+from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 
 
@@ -63,11 +64,6 @@ class Measure:
         if self.positions is not None:
             divergence = divergence[:, self.positions]
         return divergence.reshape(len(divergence), -1).mean(dim=1)
-
-
-def at_least_fp32(x: Tensor) -> Tensor:
-    """Return a tensor of bf16 or fp16 in fp32, and any other one unchanged."""
-    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:

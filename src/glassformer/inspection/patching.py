@@ -28,9 +28,10 @@ from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.lens import head_stack, residual_names, token_transformer
-from glassformer.inspection.measures import at_least_fp32, predicts_next_token
+from glassformer.inspection.measures import predicts_next_token
 from glassformer.inspection.spread import Beside, beside_others
 from glassformer.models.transformer import Transformer
+from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part, context_name, feed_forward_name
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.lens import head_stack
+from glassformer.inspection.lens import dtype_of, head_stack
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import MultiHeadAttention
@@ -136,11 +136,6 @@ def values_bias(attention: MultiHeadAttention) -> Tensor:
 def output_of(attention: MultiHeadAttention, contexts: Tensor) -> Tensor:
     """Return the output of an attention for the concatenated contexts of its heads: (…, H·W) → (…, D)."""
     return contexts if attention.out_proj is None else attention.out_proj(contexts.to(dtype_of(attention.out_proj)))
-
-
-def dtype_of(module: nn.Module) -> torch.dtype:
-    """Return the type of the numbers that a module reads: that of its first weight that is not in int8."""
-    return next(weight.dtype for weight in module.parameters() if weight.is_floating_point())
 
 
 def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Tensor:

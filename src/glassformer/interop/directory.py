@@ -144,7 +144,16 @@ def _table(path: Path) -> dict[str, Any]:
     value = files.read_json(path)
     if not isinstance(value, dict):
         raise UserError(f"{path} must contain a JSON object")
-    return value
+    return {key: _number(x) if key.endswith("_token_id") else x for key, x in value.items()}
+
+
+def _number(token_id: Any) -> Any:
+    """Return an id that a file has as a string as a number, and any other value unchanged.
+
+    >>> _number("2"), _number([1, 2]), _number("</s>")
+    (2, [1, 2], '</s>')
+    """
+    return int(token_id) if isinstance(token_id, str) and token_id.isdecimal() else token_id
 
 
 def write_weights(tensors: "Iterable[tuple[str, Tensor]]", folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> int:

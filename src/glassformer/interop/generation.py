@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, BeamConfig, GenerationConfig
 from glassformer.config.schema import from_dict
@@ -21,6 +21,7 @@ STOPPING: dict[bool | str, Literal["full", "estimate", "never"]] = {
 """`early_stopping` of transformers → glassformer."""
 LOOKUP = "prompt_lookup_num_tokens"
 """Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a search without beams."""
+Made = TypeVar("Made", GenerationConfig, BeamConfig)
 UNSET_MAX_LENGTH = 20
 """Default `max_length` in files of transformers: this value means that no length is set."""
 _NEUTRAL_AT_0 = """
@@ -35,7 +36,7 @@ _NEVER_NEUTRAL = """
 bad_words_ids exponential_decay_length_penalty suppress_tokens begin_suppress_tokens top_h dola_layers sequence_bias
 force_words_ids constraints watermarking_config stop_strings
 """
-NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k": (0, 50)}
+NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k": (-1, 0, 50)}
 NEUTRAL |= dict.fromkeys((*_NEUTRAL_AT_0.split(), LOOKUP), (0,))  # 0 is False, too
 NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_1.split(), (1,))
 NEUTRAL |= dict.fromkeys(_NEVER_NEUTRAL.split(), ())
@@ -78,7 +79,7 @@ def read_generation(
         if defaults[key] not in NEUTRAL[key]:
             log(f"{NOT_TAKEN_OVER}: {key} = {shown(str(defaults[key]))}")
     if not config.is_encoder_decoder:
-        return replace(from_dict(GenerationConfig, _numbers(settings), where), end_ids=further)
+        return replace(_made(GenerationConfig, settings, where), end_ids=further)
     forced, before = defaults.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
     expected = [] if forced is None else [forced]
     if before != expected:
@@ -86,7 +87,7 @@ def read_generation(
         first = f"with {before}" if before else "without a forced token"
         log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: glassformer starts a target {first}{choice}")
     search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
-    return replace(from_dict(BeamConfig, search | _numbers(settings), where), end_ids=further)
+    return replace(_made(BeamConfig, search | settings, where), end_ids=further)
 
 
 def _read_beam(defaults: Mapping[str, Any], config: TransformerConfig, where: str) -> dict[str, Any]:
@@ -108,6 +109,8 @@ def _read_sampling(defaults: Mapping[str, Any]) -> dict[str, Any]:
     if defaults.get("do_sample") is True:
         settings = {"top_k": 50}  # the default of transformers
         settings |= {key: defaults[key] for key in ("max_new_tokens", *SHAPES_LOGITS) if key in defaults}
+        if settings["top_k"] == -1:  # "no limit" of other programs, such as vLLM
+            settings["top_k"] = 0
     return settings
 
 
@@ -128,6 +131,14 @@ def _new_tokens(defaults: Mapping[str, Any], max_len: int) -> int:
     if type(longest) is not int or longest == UNSET_MAX_LENGTH or longest < 2:
         return min(256, max_len)
     return min(longest - 1, max_len)
+
+
+def _made(kind: type[Made], settings: Mapping[str, Any], where: str) -> Made:
+    """Return the settings of one kind; raise `UserError` with the file for a value that it cannot have."""
+    try:
+        return from_dict(kind, _numbers(settings), where)
+    except UserError as error:
+        raise UserError(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
 def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:

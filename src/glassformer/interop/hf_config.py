@@ -23,6 +23,7 @@ encoder_no_repeat_ngram_size bad_words_ids num_return_sequences forced_bos_token
 remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
 pad_token_id bos_token_id eos_token_id sep_token_id unk_token_id mask_token_id decoder_start_token_id
 _num_labels is_llama_config max_sequence_length neftune_noise_alpha sbert_ce_default_activation_function
+language name bos_token eos_token pad_token unk_token mask_token sep_token cls_token
 sentence_transformers transformers.js_config unsloth_fixed unsloth_version
 """
 SAYS_NOTHING = frozenset(_SAYS_NOTHING.split())

@@ -7,6 +7,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.arguments import function, number
 from glassformer.nn.attention import Attention, Memory, Tap, scoped, tapped
 from glassformer.nn.experts import Experts
 from glassformer.nn.feedforward import FeedForward
@@ -83,6 +84,13 @@ class Residual:
     dropout: float = 0.0
     scale: float = 1.0
     """Factor of what a sublayer adds to the residual stream."""
+
+    def __post_init__(self) -> None:
+        """Raise `TypeError` or `ValueError` for an argument that the forward pass of a block cannot use."""
+        function("norm", self.norm)
+        function("connect", self.connect)
+        number("dropout", self.dropout, 0, 1)
+        number("scale", self.scale)
 
 
 class Block(nn.Module):

@@ -268,8 +268,9 @@ def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
                 frequencies = p.linear_scaled(frequencies, factor)
             case c.Llama3Scaling(factor, low, high, original):
                 frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
-            case c.YarnScaling(factor, original, fast, slow):
-                frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
+            case c.YarnScaling(factor, original, fast, slow, given):
+                frequencies, usual = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
+                attention_factor = given or usual
             case c.LongRopeScaling(divisors, attention_factor):
                 frequencies = frequencies / torch.tensor(divisors)
     return p.Rotary(frequencies.to(torch.get_default_device()), attention_factor)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.arguments import number, one_of
 from glassformer.nn.attention_functions import capped
-from glassformer.nn.feedforward import Activation
+from glassformer.nn.feedforward import Activation, activation_of
 from glassformer.nn.linear_layers import Linear
 
 
@@ -19,10 +20,10 @@ class TokenTransform(nn.Module):
     torch.Size([2, 5, 8])
     """
 
-    def __init__(self, dense: nn.Linear, activation: Activation, norm: nn.Module) -> None:
+    def __init__(self, dense: nn.Linear, activation: Activation | str, norm: nn.Module) -> None:
         super().__init__()
         self.dense = dense
-        self.activation = activation
+        self.activation = activation_of(activation)
         self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,6 +53,7 @@ class TokenLogits(nn.Module):
         cap: float = 0.0,
     ) -> None:
         super().__init__()
+        one_of("bias", bias, ("none", "learned", "constant"))
         self.transform = transform
         self.narrow = None
         if transform is None and proj.in_features != d_model:
@@ -63,7 +65,7 @@ class TokenLogits(nn.Module):
             self.register_buffer("bias", torch.zeros(proj.out_features))
         else:
             self.register_buffer("bias", None)
-        self.scale, self.cap = scale, cap
+        self.scale, self.cap = number("scale", scale), number("cap", cap, 0)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map hidden states (…, D) to logits (…, V), bounded by `cap` (`capped`)."""
@@ -98,8 +100,11 @@ class PositionLogits(nn.Module):
         return self.proj(hidden)
 
 
+POOLINGS = ("first", "last", "mean", "max")
+
+
 def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
-    """Pool (B, T, D) to (B, D) over the real tokens: the first, the last, their mean or their maximum.
+    """Pool (B, T, D) to (B, D) over the real tokens, by a name of `POOLINGS`: their mean, or their maximum, or one.
 
     >>> pool(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]), "mean")
     tensor([[2.]])
@@ -127,7 +132,7 @@ class Pooler:
     """
 
     dense: nn.Linear
-    activation: Activation | None
+    activation: Activation | str | None
     norm: nn.Module | None
 
 
@@ -141,10 +146,11 @@ class SequenceVector(nn.Module):
 
     def __init__(self, pooling: str, pooler: Pooler | None, *, normalize: bool = False) -> None:
         super().__init__()
-        self.pooling = pooling
+        self.pooling = one_of("pooling", pooling, POOLINGS)
         self.pooler = self.pooler_activation = self.pooler_norm = None
         if pooler is not None:
-            self.pooler, self.pooler_activation, self.pooler_norm = pooler.dense, pooler.activation, pooler.norm
+            self.pooler, self.pooler_norm = pooler.dense, pooler.norm
+            self.pooler_activation = None if pooler.activation is None else activation_of(pooler.activation)
         self.normalize = functools.partial(F.normalize, dim=-1) if normalize else None
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:

@@ -54,8 +54,9 @@ class LoraLinear(nn.Linear):
     def merged(self) -> nn.Linear:
         """Return a plain trainable layer with the weight W + α / r · B A."""
         plain = Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
-        update = self.lora_b.double() @ self.lora_a.double() * self.scale  # only the sum is rounded
-        plain.weight = nn.Parameter((self.weight.double() + update).to(self.weight.dtype))
+        # Only the sum is rounded; on the CPU, because MPS has no float64
+        weight, a, b = (x.cpu().double() for x in (self.weight, self.lora_a, self.lora_b))
+        plain.weight = nn.Parameter((weight + b @ a * self.scale).to(self.weight))
         if self.bias is not None:
             plain.bias = nn.Parameter(self.bias.clone())
         return plain.train(self.training)

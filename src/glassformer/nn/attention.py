@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.kernels.attention import scale_or_default
 from glassformer.kernels.flex_attention import prefers_flex
+from glassformer.nn.arguments import function, number
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache
 from glassformer.nn.linear_layers import Linear, stacked
@@ -183,15 +184,16 @@ class MultiHeadAttention(nn.Module):
             of_query = of_key = self.d_head
             if self.norms_all_heads:
                 of_query, of_key, _ = self.split_sizes
+            function("qk_norm", projections.qk_norm)
             self.q_norm = projections.qk_norm(of_query)
             self.k_norm = projections.qk_norm(of_key)
         # W_O
         self.out_proj = None
         if projections.out_proj:
             self.out_proj = Linear(n_heads * self.d_value, d_model, bias=projections.out_bias)
-        self.dropout = dropout
-        self.scale = scale_or_default(scale, self.d_head)
-        self.cap = cap
+        self.dropout = number("dropout", dropout, 0, 1)
+        self.scale = number("scale", scale_or_default(scale, self.d_head))
+        self.cap = number("cap", cap, 0)
         """Bound of the scores (`capped`), which no fused kernel has; 0 = none."""
 
     def forward(
@@ -225,11 +227,8 @@ class MultiHeadAttention(nn.Module):
         if tap is None and not self.cap:
             context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, W)
         else:
-            dtype = query.dtype
-            query, key = tapped(tap, "query", query.to(key.dtype)), tapped(tap, "key", key)
-            value = tapped(tap, "value", value)
+            query, key, value = tapped(tap, "query", query), tapped(tap, "key", key), tapped(tap, "value", value)
             context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap, self.cap)
-            context = context.to(dtype)
         # Concatenated heads, output projection.
         context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
         if self.out_proj is not None:

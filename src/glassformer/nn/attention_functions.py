@@ -15,6 +15,11 @@ from glassformer.kernels.flex_attention import attention_flex
 from glassformer.nn.masks import Mask
 
 
+def at_least_fp32(x: Tensor) -> Tensor:
+    """Return a tensor of bf16 or fp16 in fp32, and any other one unchanged."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
 def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
     """Compute score(q, k) = q·k / √K, the scores in equation 1 of Vaswani (2017).
 
@@ -65,9 +70,12 @@ def attention_reference(
 
     `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W); the bias is that of the `mask`. `tap` is called with
     each named tensor, and its result replaces that tensor: the scores before the mask, the weights before dropout.
+    Inputs in half precision are computed in fp32 (`at_least_fp32`), because the fused kernels do not round scores and
+    weights to half precision; only the returned context is like `query`.
     """
     tap = (lambda name, x: x) if tap is None else tap
-    n_heads = query.shape[1]
+    n_heads, dtype = query.shape[1], query.dtype
+    query, key, value = at_least_fp32(query), at_least_fp32(key), at_least_fp32(value)
     scores = capped(scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale), cap)  # (B, H, T, S)
     if mask.bias is not None:
         scores = scores + mask.bias
@@ -75,7 +83,7 @@ def attention_reference(
     allowed = None if mask.is_trivial else mask.dense(query.shape[2], key.shape[2], query.device)
     weights = tap("weights", masked_softmax(scores, allowed))
     context = tap("context", F.dropout(weights, dropout) @ repeat_kv(value, n_heads))  # (B, H, T, W)
-    return context, weights, scores
+    return context.to(dtype), weights, scores
 
 
 def attention_fused(

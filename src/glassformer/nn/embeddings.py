@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.arguments import number
 from glassformer.nn.linear_layers import Linear
 
 
@@ -47,9 +48,9 @@ class Embeddings(nn.Module):
         self.projection = None
         if self.tokens.embedding_dim != d_model:
             self.projection = Linear(self.tokens.embedding_dim, d_model, bias=bias)
-        self.scale = scale
-        self.dropout = dropout
-        self.token_dropout = token_dropout
+        self.scale = number("scale", scale)
+        self.dropout = number("dropout", dropout, 0, 1)
+        self.token_dropout = number("token_dropout", token_dropout, 0, 1)
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
         """Embed `token_ids` (B, T) at `positions` (T,) or (B, T); return (B, T, d_model)."""

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.kernels.grouped import Groups, grouped_linear
-from glassformer.nn.feedforward import Activation
+from glassformer.nn.arguments import number
+from glassformer.nn.feedforward import Activation, activation_of
 from glassformer.nn.linear_layers import Linear
 
 
@@ -37,8 +38,9 @@ class Router(nn.Module):
         bias_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.n_experts, self.n_active, self.normalize = n_experts, n_active, normalize
-        self.loss_weight, self.bias_rate = loss_weight, bias_rate
+        self.n_experts, self.normalize = n_experts, normalize
+        self.n_active = number("n_active", n_active, 1, n_experts, whole=True)
+        self.loss_weight, self.bias_rate = number("loss_weight", loss_weight, 0), number("bias_rate", bias_rate, 0)
         self.proj = Linear(d_model, n_experts, bias=False)
         self.register_buffer("bias", torch.zeros(n_experts) if bias_rate else None)
         self.records = False
@@ -147,7 +149,7 @@ class Experts(nn.Module):
         self,
         router: Router,
         d_ff: int,
-        activation: Activation = F.gelu,
+        activation: Activation | str = F.gelu,
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
@@ -158,8 +160,8 @@ class Experts(nn.Module):
         self.gate_proj = ExpertLinear(n_experts, d_model, d_ff, bias) if gated else None
         self.up_proj = ExpertLinear(n_experts, d_model, d_ff, bias)
         self.down_proj = ExpertLinear(n_experts, d_ff, d_model, bias)
-        self.activation = activation
-        self.dropout = dropout
+        self.activation = activation_of(activation)
+        self.dropout = number("dropout", dropout, 0, 1)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Map `x` (B, T, D) to (B, T, D); tokens that are not `real` (B, T) do not count as load of the router."""

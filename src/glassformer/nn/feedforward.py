@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.arguments import function, number, one_of
 from glassformer.nn.linear_layers import Linear
 
 Activation = Callable[[Tensor], Tensor]
@@ -33,17 +34,29 @@ def gelu_tanh(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Activation] = {f.__name__: f for f in (F.relu, F.gelu, gelu_tanh, F.silu, relu2)}
 
 
+def activation_of(given: Activation | str) -> Activation:
+    """Return an activation, given as a function or by its name in `ACTIVATIONS`.
+
+    >>> activation_of("relu2") is activation_of(relu2)
+    True
+    """
+    if isinstance(given, str):
+        given = ACTIVATIONS[one_of("activation", given, ACTIVATIONS)]
+    return function("activation", given)
+
+
 class FeedForward(nn.Module):
     """Feed-forward layer: down(act(up(x))) (Vaswani 2017, eq. 2), or gated: down(act(gate(x)) · up(x)) (Shazeer 2020).
 
-    `activation` is GELU by default, as in `TransformerConfig`; the paper uses ReLU. `ACTIVATIONS` lists others by name.
+    `activation` is a function or a name of `ACTIVATIONS`, GELU by default, as in `TransformerConfig`; the paper uses
+    ReLU.
     """
 
     def __init__(
         self,
         d_model: int,
         d_ff: int,
-        activation: Activation = F.gelu,
+        activation: Activation | str = F.gelu,
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
@@ -52,8 +65,8 @@ class FeedForward(nn.Module):
         self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
-        self.activation = activation
-        self.dropout = dropout
+        self.activation = activation_of(activation)
+        self.dropout = number("dropout", dropout, 0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate_proj is None:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.nn.arguments import number
+
 
 def layer_norm_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Compute y = (x - mean) / √(var + eps) · weight + bias over the last axis (Ba 2016, equations 3 and 4).
@@ -37,7 +39,7 @@ class LayerNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = True) -> None:
         super().__init__()
-        self.width, self.eps = width, eps
+        self.width, self.eps = width, number("eps", eps, 0)
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
@@ -53,7 +55,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True) -> None:
         super().__init__()
-        self.width, self.eps = width, eps
+        self.width, self.eps = width, number("eps", eps, 0)
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,7 +9,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from glassformer.nn.arguments import number, one_of
 from glassformer.nn.masks import with_rows
+
+LAYOUTS = ("interleaved", "halves")
+
+
+def require_even(d_model: int) -> None:
+    """Raise `ValueError` if the width of sinusoidal positions is not an even number."""
+    if number("d_model", d_model, 2, whole=True) % 2:
+        raise ValueError(f"d_model: expected an even number for sinusoidal positions, got {d_model}")
 
 
 def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved", ends_at_base: bool = False) -> Tensor:
@@ -21,8 +30,7 @@ def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved", ends_
     >>> sinusoid(torch.tensor([0]), 4)
     tensor([[0., 1., 0., 1.]])
     """
-    if d_model % 2:
-        raise ValueError(f"d_model: expected an even number for sinusoidal positions, got {d_model}")
+    require_even(d_model)
     twice_i = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
     divisor = d_model - 2 if ends_at_base else d_model
     frequency = torch.exp(twice_i * (-math.log(10000.0) / divisor))
@@ -39,6 +47,9 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, layout: str = "interleaved", offset: int = 0, ends_at_base: bool = False) -> None:
         super().__init__()
+        one_of("layout", layout, LAYOUTS)
+        require_even(d_model)
+        number("offset", offset, whole=True)
         self.d_model, self.layout, self.offset, self.ends_at_base = d_model, layout, offset, ends_at_base
 
     def forward(self, positions: Tensor) -> Tensor:
@@ -50,7 +61,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, max_len: int, d_model: int, offset: int = 0) -> None:
         super().__init__()
-        self.table = nn.Embedding(max_len + offset, d_model)
+        self.table = nn.Embedding(max_len + number("offset", offset, 0, whole=True), d_model)
         self.max_len, self.offset = max_len, offset
 
     def forward(self, positions: Tensor) -> Tensor:
@@ -187,7 +198,7 @@ class AlibiBias(_ExactBuffers):
         super().__init__()
         slopes = torch.tensor(alibi_slopes(n_heads))
         self.register_buffer("slopes", rounded_to_bfloat16(slopes) if rounded else slopes, persistent=False)
-        self.scale, self.rounded = scale, rounded
+        self.scale, self.rounded = number("scale", scale), rounded
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias (1 or B, H, T, S) for query positions (T,) or (B, T) and key positions (S,) or (B, S)."""
@@ -231,6 +242,7 @@ class RelativeBias(nn.Module):
     def __init__(self, n_heads: int, n_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
         self.table = nn.Embedding(n_buckets, n_heads)
+        number("n_buckets", n_buckets, 4, 2 * max_distance - 1, whole=True)
         self.max_distance, self.bidirectional = max_distance, bidirectional
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:

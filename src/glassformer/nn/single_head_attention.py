@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn import attention_functions as functions
+from glassformer.nn.arguments import one_of
 from glassformer.nn.attention import Tap, tapped_as_one
 from glassformer.nn.linear_layers import Linear
 
@@ -30,7 +31,7 @@ class SingleHeadAttention(nn.Module):
 
     def __init__(self, d_query: int, d_memory: int, score: Score, d_attention: int | None = None) -> None:
         super().__init__()
-        projected = _PROJECTED[score]
+        projected = _PROJECTED[one_of("score", score, _PROJECTED)]
         if score == "dot" and d_query != d_memory:
             raise ValueError(f"score dot: expected d_query equal to d_memory, got {d_query} and {d_memory}")
         d_key, self.d_context = d_query, d_memory

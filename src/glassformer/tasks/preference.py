@@ -101,7 +101,7 @@ def log_ratios(
 
     def of_part(places: Sequence[int]) -> np.ndarray:
         batch = answer_rows([examples[place] for place in places]).to(device)
-        return objective.log_ratios(network, batch).double().cpu().numpy()
+        return objective.log_ratios(network, batch).cpu().double().numpy()  # MPS has no float64
 
     autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not None)
     rows = example_rows(examples, "preferences")

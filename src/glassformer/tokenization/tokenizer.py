@@ -266,13 +266,16 @@ class Tokenizer:
         """Make a tokenizer of a vocabulary and its merges, in the order in which they are applied.
 
         `vocab` has the id of each token, special ones included. With the scheme `byte`, tokens are written as in GPT-2
-        (`Ġ` for a space), and the vocabulary has a token for each byte. Raises `UserError` if the parts do not agree.
+        (`Ġ` for a space), and the vocabulary has a token for each byte. An id that no token has, as in many published
+        vocabularies, gets the special token `<|unused_ID|>`. Raises `UserError` if the parts do not agree.
 
         >>> vocab = {"a": 0, "b": 1, "ab": 2}
         >>> Tokenizer.from_merges(vocab, [("a", "b")], scheme="char").encode("abba")
         [2, 1, 0]
         """
-        return cls(rust_tokenizer.assemble(scheme, special_tokens, dict(vocab), list(merges)))
+        gaps = sorted(set(range(max(vocab.values(), default=-1))) - set(vocab.values()))
+        unused = {f"<|unused_{i}|>": i for i in gaps}
+        return cls(rust_tokenizer.assemble(scheme, [*special_tokens, *unused], {**vocab, **unused}, list(merges)))
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":

@@ -48,6 +48,12 @@ def check_new_run(run: Run, folder: Path) -> None:
         raise UserError(
             f"train.compile is not available: torch.compile does not support {new.model.uncompilable}; leave it out"
         )
+    experts = getattr(new.model, "experts", None)
+    if experts is not None and experts.n_active == 1 and experts.normalize:
+        raise UserError(
+            "model.experts.normalize gives the only active expert the constant weight 1, from which the router "
+            "cannot learn: set normalize to false, or n_active to at least 2"
+        )
     require_apart(run, folder)
     if isinstance(run.data, TextData) and run.data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")

@@ -15,7 +15,7 @@ import torch
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
-from glassformer.devices import choose_device, emulation_note, runs_ahead
+from glassformer.devices import choose_device, emulation_note, runs_ahead, unused_device_note
 from glassformer.distributed.environment import is_several
 from glassformer.distributed.processes import own_device, processes, watchdog_note
 from glassformer.distributed.ranks import Ranks
@@ -54,11 +54,12 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
 
     A `UserError` with the steps to continue replaces the errors for lack of memory and for a lost process.
     """
-    device = own_device(choose_device(run.train.device))
+    device = own_device(choose_device(run.train.device, run.model))
     advice = _advice(run, folder)
     with processes(run.parallel, run.train, device) as ranks, enough_memory(advice):
         reporter = reporter if ranks.is_first else Silent()
-        for note in (watchdog_note(run.parallel, device, folder), emulation_note(run.train.precision, device)):
+        notes = watchdog_note(run.parallel, device, folder), emulation_note(run.train.precision, device)
+        for note in (*notes, unused_device_note(run.train.device, device)):
             if note is not None:
                 reporter.log(note)
         yield Host(device, ranks, reporter, began, advice)

@@ -1,20 +1,23 @@
 """The reader's folder: one file of stubs per chapter, and the check of its content."""
 
+import hashlib
 import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from glassformer.course.workshop.assembling import Definition, definitions
 from glassformer.course.workshop.checking import Verdict, judged, told
 from glassformer.course.workshop.exercise import Exercise, stubs, unreadable
 from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, judged_lineage
 from glassformer.course.workshop.registry import every_exercise
-from glassformer.course.workshop.solutions import require_checked
+from glassformer.course.workshop.solutions import LINEAGES_FILE, require_checked
+from glassformer.course.workshop.solutions import names as solution_names
 from glassformer.errors import UserError
 from glassformer.files import write_text
 
@@ -87,11 +90,13 @@ def check(folder: Path, names: Sequence[str] = ()) -> Progress:
             if isinstance(module, str):
                 verdicts.append(Verdict(part.name, "wrong", module))
             elif isinstance(part, Lineage):
-                verdicts.append(judged_lineage(part, module))
+                verdicts.append(_of_the_reader(folder, judged_lineage(part, module)))
             else:
                 verdicts.append(judged(part, getattr(module, part.name, None)))
-    states = _known_states(folder) | {verdict.name: verdict.state for verdict in verdicts}
-    write_text(folder / PROGRESS, json.dumps(states, indent=1) + "\n")
+    texts = _texts(folder)
+    states = _known_states(folder, texts) | {verdict.name: verdict.state for verdict in verdicts}
+    kept = {name: {"state": state, "text": texts.get(name, "")} for name, state in states.items()}
+    write_text(folder / PROGRESS, json.dumps(kept, indent=1) + "\n")
     return Progress(tuple(verdicts), states, tuple(names))
 
 
@@ -128,10 +133,49 @@ def importable(folder: Path) -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
-def _known_states(folder: Path) -> dict[str, str]:
+def _of_the_reader(folder: Path, verdict: Verdict) -> Verdict:
+    """Return the verdict of a model; one that runs with functions of the solutions is not written yet."""
+    if not verdict.is_right:
+        return verdict
+    used = _definitions(folder / f"{LINEAGES_FILE}.py")
+    borrowed = [name for name, file in solution_names().items() if name in used and _is_stub(folder, file, name)]
+    if not borrowed:
+        return verdict
+    sentence = f"It runs with functions of the solutions: write {', '.join(borrowed[:3])}, and assemble again."
+    return Verdict(verdict.name, "empty", sentence)
+
+
+def _is_stub(folder: Path, file: str, name: str) -> bool:
+    own = _definitions(folder / f"{file}.py").get(name)
+    return own is None or own[-1].is_stub
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    """Return a digest of the text that each function or model depends on: its own, or the whole file of the models."""
+    parts = every_part()
+    files = {part.file: _definitions(folder / f"{part.file}.py") for part in parts}
+    texts: dict[str, str] = {}
+    for part in parts:
+        own = files[part.file]
+        used = [own.get(part.name, [])] if isinstance(part, Exercise) else list(own.values())
+        text = "\n".join(one.text for statements in used for one in statements)
+        texts[part.name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return texts
+
+
+def _definitions(path: Path) -> dict[str, list[Definition]]:
+    """Return the statements of a file of the reader by name; nothing for a missing or unreadable file."""
+    try:
+        return definitions(path.read_text("utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+
+
+def _known_states(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the kept states of the functions and models whose text has not changed since their check."""
     try:
         found = json.loads((folder / PROGRESS).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    known = {part.name for part in every_part()}
-    return {name: state for name, state in found.items() if name in known} if isinstance(found, dict) else {}
+    kept = found.items() if isinstance(found, dict) else ()
+    return {name: one["state"] for name, one in kept if isinstance(one, dict) and one.get("text") == texts.get(name)}

@@ -81,7 +81,7 @@ EUROBERT = Family(
     settings=llama.settings_of("encoder", norm_eps=1e-5) | llama.BIASES | llama.FF_BIAS,
     table=table_eurobert,
     always=llama.ALWAYS,
-    unused="classifier_pooling clf_pooling",  # only a classifier reads them
+    unused="classifier_pooling clf_pooling hidden_dropout",  # only a classifier, or training, reads them
     read_others=read_eurobert,
     write_others=write_eurobert,
     limits=limits_eurobert,

@@ -66,6 +66,8 @@ def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[st
         return {"rope_parameters": base | {"rope_type": "default"}} | base
     names = {"kind": "rope_type", "original_max_len": ORIGINAL}
     scaling = {names.get(name, name): value for name, value in to_dict(positions.scaling).items()}
+    if isinstance(positions.scaling, c.YarnScaling) and not positions.scaling.attention_factor:
+        del scaling["attention_factor"]
     if isinstance(positions.scaling, c.LongRopeScaling):
         divisors = scaling.pop("divisors")
         scaling |= {"short_factor": divisors, "long_factor": divisors}
@@ -153,15 +155,16 @@ def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
     rope.only("truncate", True)
     expected = _warmth(factor)
     attention, mscale, all_dim = (rope.maybe(key, float) for key in ("attention_factor", "mscale", "mscale_all_dim"))
-    if attention is None:
-        attention = expected
-        if mscale and all_dim:
-            attention = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf)
-    if not math.isclose(attention, expected, rel_tol=1e-9):
-        rope.problem(f"attention_factor: expected 0.1·ln(factor) + 1 = {expected:.6g}, got {attention:.6g}")
+    if attention is None and mscale and all_dim:
+        attention = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf)
+    if attention is None or math.isclose(attention, expected, rel_tol=1e-9):
+        attention = 0.0
+    elif attention <= 0:
+        rope.problem(f"attention_factor, or that of mscale and mscale_all_dim, must be above 0, got {attention:.6g}")
+        attention = 0.0
     # transformers, too, replaces 0 and null by the defaults
     fast, slow = rope.maybe("beta_fast", float) or 32.0, rope.maybe("beta_slow", float) or 1.0
-    return c.YarnScaling(factor, original, fast, slow)
+    return c.YarnScaling(factor, original, fast, slow, attention)
 
 
 def _short_texts(rope: HFConfig, max_len: int, original: int) -> c.LongRopeScaling | None:

@@ -112,6 +112,8 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
         found.append("model.positions.scaling: expected none, linear or yarn, got llama3")
     if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
         found.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
+    if isinstance(scaling, YarnScaling) and scaling.attention_factor:
+        found.append("model.positions.scaling.attention_factor: expected 0")
     if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # < 2π: no full rotation, and another ramp
         found.append("model.positions.scaling.original_max_len: expected at least 7")
     if found:

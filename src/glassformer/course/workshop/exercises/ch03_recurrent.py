@@ -18,10 +18,10 @@ GATES = "course/03-recurrent-encoder-decoder#gates-gru-and-lstm"
 TRAINING = "course/03-recurrent-encoder-decoder#the-loss-and-a-step-of-training"
 
 
-def cell(n_gates: int) -> dict[str, Tensor]:
-    """Draw the weights of a cell with inputs of width 3 and states of width 4."""
-    shapes = {"weight_ih": (3,), "weight_hh": (4,), "bias_ih": (), "bias_hh": ()}
-    return {name: normal(4 * n_gates, *rest, seed=i) for i, (name, rest) in enumerate(shapes.items())}
+def cell(n_gates: int, width: int = 4) -> dict[str, Tensor]:
+    """Draw the weights of a cell with inputs of width 3 and states of `width`."""
+    shapes = {"weight_ih": (3,), "weight_hh": (width,), "bias_ih": (), "bias_hh": ()}
+    return {name: normal(width * n_gates, *rest, seed=i) for i, (name, rest) in enumerate(shapes.items())}
 
 
 def loss_cases() -> list[tuple[Tensor, Tensor]]:
@@ -39,11 +39,11 @@ def adamw_cases() -> list[tuple[object, ...]]:
     weight, gradient = 3 * normal(2, 3), normal(2, 3, seed=1)
     begin = (torch.zeros(2, 3), torch.zeros(2, 3))
     later = (normal(2, 3, seed=2), normal(2, 3, seed=3).square())
-    tiny = torch.tensor([1e-4, 2e-5, 0.0])
+    tiny = torch.tensor([1e-4, 2e-5, 1e-8, 0.0])
     return [
         (weight, gradient, begin, 1, 0.1, 0.5),
         (weight, gradient, later, 7, 0.01, 0.0),
-        (torch.ones(3), tiny, (torch.zeros(3), torch.zeros(3)), 1, 0.1, 0.1),
+        (torch.ones(4), tiny, (torch.zeros(4), torch.zeros(4)), 1, 0.1, 0.1),
     ]
 
 
@@ -100,7 +100,10 @@ EXERCISES = (
     Exercise(
         lstm_step,
         GATES,
-        lambda: [(normal(2, 3, seed=7), normal(2, 4, seed=8), normal(2, 4, seed=9), cell(4))],
+        lambda: [
+            (normal(2, 3, seed=7), normal(2, width, seed=8), normal(2, width, seed=9), cell(4, width))
+            for width in (4, 6)
+        ],
         (
             Mistake(
                 "The rows are taken in the order i, f, o, g: g must come before o.",

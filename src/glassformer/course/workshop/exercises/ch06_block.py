@@ -61,7 +61,8 @@ def block_cases() -> list[tuple[object, ...]]:
     w |= {name: normal(6, seed=i) for i, name in enumerate(("norm_1", "norm_1_bias", "norm_2", "norm_2_bias"), 10)}
     own = torch.eye(4, dtype=torch.bool)
     allowed = torch.stack((own | own.roll(1, 0), own | own.roll(2, 0)))[:, None]  # each query has keys, but not all
-    return [(3 * normal(2, 4, 6), w, allowed, 2), (normal(2, 4, 6, seed=9), w, allowed.flip(0), 3)]
+    small = (1e-3 * normal(2, 4, 6), w | {"o": 1e-3 * w["o"]}, allowed, 2)  # the numbers that a norm adds matter
+    return [(3 * normal(2, 4, 6), w, allowed, 2), (normal(2, 4, 6, seed=9), w, allowed.flip(0), 3), small]
 
 
 EXERCISES = (

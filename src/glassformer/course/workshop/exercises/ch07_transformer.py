@@ -409,6 +409,7 @@ EXERCISES = (
             + [([list("abcd")], [list("abcdef")]), ([list("abcde")], [["x"] * 5]), ([list("ab")], [list("abc")])]
             + [([list("abcdef"), list("ghijk")], [list("abcd"), list("ghijklmno")])]
             + [([list("abcde"), list("abcd")], [list("abcd"), list("abcde")])]
+            + [([list("abcdef"), ["a"]], [list("abcdef"), list("ab")])]  # a text without n-grams takes none away
         ),
         (
             Mistake(

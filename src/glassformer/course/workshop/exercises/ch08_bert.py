@@ -17,8 +17,8 @@ def masking_cases() -> list[tuple[object, ...]]:
     is_special = torch.zeros(4, 60, dtype=torch.bool)
     is_special[:, [0, 30, 59]] = True
     cases: list[tuple[object, ...]] = [(ids, is_special, draws, random_ids, 4, rate) for rate in (0.15, 0.4, 1.0)]
-    limits = (torch.tensor([[0.25, 0.5, 0.1, 0.2]]), torch.tensor([[0.85, 0.1, 0.8, 0.95]]))
-    cases.append((ids[:1, 1:5], is_special[:1, 1:5], limits, random_ids[:1, 1:5], 4, 0.5))
+    limits = (torch.tensor([[0.25, 0.5, 0.1, 0.2, 0.3]]), torch.tensor([[0.85, 0.1, 0.8, 0.95, 0.9]]))
+    cases.append((ids[:1, 1:6], is_special[:1, 1:6], limits, random_ids[:1, 1:6], 4, 0.5))
     return [*cases, (ids[:1], is_special[:1], (draws[0][:1], draws[1][:1]), random_ids[:1], 4, 0.0)]
 
 

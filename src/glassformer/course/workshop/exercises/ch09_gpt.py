@@ -150,7 +150,11 @@ EXERCISES = (
     Exercise(
         with_temperature,
         WRITE,
-        lambda: [(normal(2, 5), t) for t in (0.5, 1.0, 2.0, 0.0)] + [(torch.tensor([1.0, 3.0, 3.0]), 0.0)],
+        lambda: [
+            *((normal(2, 5), t) for t in (0.5, 1.0, 2.0, 0.0)),
+            *((normal(2, 3, 5), t) for t in (0.5, 0.0)),
+            (torch.tensor([1.0, 3.0, 3.0]), 0.0),
+        ],
         (
             Mistake(
                 "Temperature 0 divides by zero: take the largest logit in this case.",

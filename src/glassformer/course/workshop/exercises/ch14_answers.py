@@ -126,7 +126,10 @@ EXERCISES = (
     Exercise(
         group_advantages,
         GROUPS,
-        lambda: [(torch.tensor([[0.0, 1.0, 0.0, 4.0], [3.0, 3.0, 3.0, 3.0], [-1.0, 1.0, 2.0, 2.0]]),)],
+        lambda: [
+            (torch.tensor([[0.0, 1.0, 0.0, 4.0], [3.0, 3.0, 3.0, 3.0], [-1.0, 1.0, 2.0, 2.0]]),),
+            (torch.tensor([[0.0, 1e-4, 2e-4, 1e-4]]),),
+        ],
         (
             Mistake(
                 "The mean is over all prompts: compare an answer with the answers to the same prompt.",

@@ -1,0 +1,90 @@
+"""Every change of a solution of the workshop fails the check, or changes nothing that the stub states."""
+
+import ast
+import sys
+from types import CodeType, FunctionType
+
+import pytest
+
+from course.mutants import mutants
+from glassformer.course.workshop.checking import Verdict, within
+from glassformer.course.workshop.comparing import different, result_of
+from glassformer.course.workshop.exercise import Exercise, Function
+from glassformer.course.workshop.registry import every_exercise
+
+EXERCISES = every_exercise()
+LIMIT_SECONDS = 20.0
+LAST = "the tensor has two axes, so the last one is axis 1"
+ONE = "the tensor has a single element there, or a single axis"
+UNUSED = "the number is replaced afterwards: by the zeros of an empty row, or where the exact bucket is taken"
+EQUIVALENT: dict[str, dict[str, str]] = {
+    "gru_step": {"-1 -> 1 in dim=1": LAST},
+    "lstm_step": {"-1 -> 1 in dim=1": LAST},
+    "cross_entropy": {"0 -> -1 in (..., -1)": ONE},
+    "label_smoothed_loss": {"0 -> -1 in (..., -1)": ONE},
+    "draw": {"0 -> -1 in dim=-1": ONE},
+    "clip_gradients": {"norm <= max_norm -> norm < max_norm": "at the limit, the factor is 1"},
+    "context": {"0.0 -> 0.5": UNUSED},
+    "masked_softmax": {"0.0 -> 0.5": UNUSED},
+    "bleu": {
+        "True -> False in strict=False": "both lists have one length",
+        "1 -> 2 in n - 2": "the counts are in another order, and their product is the same",
+    },
+    "mask_tokens": {"kind < 0.8 -> kind <= 0.8": "the next line replaces a token at 0.8"},
+    "top_p": {"True -> False in stable=False": "the sort of a few numbers on a CPU keeps the order of equal ones"},
+    "attend_with_cache": {"-2 -> 2 in key.transpose(2, -1)": "the tensor has four axes"},
+    "relative_bucket": {
+        "1 -> 2 in min=2": UNUSED,
+        "1 -> 0 in min=0": UNUSED,
+        "half - n_exact -> n_exact": "E is H / 2",
+        "d < n_exact -> d <= n_exact": "the formula for large d gives the bucket E at d = E",
+    },
+}
+"""Beginnings of the changes of a function that have no effect, and why."""
+
+
+def changed(exercise: Exercise, source: str) -> Function:
+    code = compile(source, f"<{exercise.name}, changed>", "exec")
+    [body] = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    names = dict(vars(sys.modules[exercise.solution.__module__]))
+    names[exercise.name] = function = FunctionType(body, names)
+    return function
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_every_change_of_a_solution_is_found(name: str) -> None:
+    exercise, equivalent = EXERCISES[name], dict(EQUIVALENT.get(name, {}))
+    cases, survivors = exercise.cases(), []
+    expected = [result_of(exercise.solution, given, exercise.has_gradient) for given in cases]
+
+    def judged(function: Function) -> Verdict:
+        pairs = zip(cases, expected, strict=True)
+        is_wrong = any(different(result_of(function, given, exercise.has_gradient), right) for given, right in pairs)
+        return Verdict(name, "wrong" if is_wrong else "right")
+
+    for what, source in mutants(exercise.source()):
+        function = changed(exercise, source)
+        if within(LIMIT_SECONDS, name, lambda function=function: judged(function)).state == "right":  # type: ignore[misc]
+            survivors.append(what)
+    unknown = [what for what in survivors if not any(what.startswith(known) for known in equivalent)]
+    assert not unknown, "add a test, or a reason to EQUIVALENT: " + "; ".join(unknown)
+    unused = [known for known in equivalent if not any(what.startswith(known) for what in survivors)]
+    assert not unused, f"these changes are found: {unused}"
+
+
+def test_a_count_of_n_grams_without_a_limit_at_zero_is_wrong() -> None:
+    """The number of n-grams of a text is max(0, length - n + 1)."""
+    source = EXERCISES["bleu"].source()
+    assert "found.total()" in source
+    function = changed(EXERCISES["bleu"], source.replace("found.total()", "len(hypothesis) - n + 1"))
+    cases = EXERCISES["bleu"].cases()
+    assert any(different(result_of(function, x, False), result_of(EXERCISES["bleu"].solution, x, False)) for x in cases)
+
+
+def test_the_changes_are_made_one_at_a_time() -> None:
+    source = "def f(x):\n    'Return.'\n    return max(x + 1, 0) if x < 2 else x.sum(dim=-1)\n"
+    found = dict(mutants(source))
+    assert ast.unparse(ast.parse(source)) not in found.values()
+    assert {"x < 2 -> x <= 2", "x + 1 -> x - 1", "x + 1 -> x", "-1 -> 1", "max -> min"} <= {
+        what.split(" in ")[0] for what in found
+    }
