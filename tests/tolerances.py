@@ -46,7 +46,7 @@ def tolerance(
 def largest(values: Any) -> float:
     """Return the largest finite magnitude; of a single number at least 1, the size of a logit, and of zeros 1."""
     try:
-        tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values, dtype=float))
+        tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values, dtype=float))
     except (TypeError, ValueError):
         return 1.0  # strings
     x = tensor.detach().double()
@@ -66,7 +66,11 @@ def largest_of(values: Any) -> float:
 def bound(values: Any, magnitude: float, rule: Mapping[str, Any]) -> float:
     """Return the tolerance of tensors or arrays in their least precise type; other numbers come from float32."""
     values = values if isinstance(values, tuple) else (values,)
-    dtypes = {torch.as_tensor(x).dtype for x in values if isinstance(x, Tensor | np.ndarray)}
+    dtypes = {
+        x.dtype if isinstance(x, Tensor) else torch.as_tensor(np.empty(0, x.dtype)).dtype
+        for x in values
+        if isinstance(x, Tensor | np.ndarray)
+    }
     dtype = max((x for x in dtypes if x.is_floating_point), key=lambda x: torch.finfo(x).eps, default=torch.float32)
     return tolerance(magnitude=magnitude, **{"dtype": dtype, **rule})
 
@@ -79,7 +83,7 @@ def near(expected: Any, *, magnitude: float | None = None, nan_ok: bool = False,
     if isinstance(expected, Mapping):
         return {key: near(value, magnitude=magnitude, nan_ok=nan_ok, **rule) for key, value in expected.items()}
     size = largest(expected) if magnitude is None else magnitude
-    return pytest.approx(expected, rel=0, abs=bound(expected, size, rule), nan_ok=nan_ok)
+    return pytest.approx(expected, abs=bound(expected, size, rule), nan_ok=nan_ok)
 
 
 def is_close(actual: Any, expected: Any, **rule: Any) -> bool:
@@ -115,7 +119,8 @@ def assert_close(
         return
     distance = bound((actual, expected), size, rule)
     if not isinstance(actual, Tensor):
-        actual, expected = (torch.as_tensor(np.asarray(x, dtype=float)) for x in (actual, expected))
+        expected = np.broadcast_to(expected, np.shape(actual)) if np.ndim(expected) == 0 else expected
+        actual, expected = (torch.as_tensor(np.array(x, dtype=float)) for x in (actual, expected))
     said = None if msg is None else lambda text: f"{msg}: {text}"
     torch.testing.assert_close(actual, expected, rtol=0, atol=distance, equal_nan=equal_nan, msg=said)
 
@@ -155,7 +160,7 @@ def printed(expected: Any, decimals: int | None = None, figures: int | None = No
     The last digit is off by a half, and by a tenth more if a difference of rounding moved the number before.
     """
     absolute = tolerance(NETWORK) if decimals is None else 0.6 * 10.0**-decimals
-    return pytest.approx(expected, rel=0 if figures is None else 0.6 * 10.0 ** (1 - figures), abs=absolute)
+    return pytest.approx(expected, rel=None if figures is None else 0.6 * 10.0 ** (1 - figures), abs=absolute)
 
 
 def sampled(expected: Any, n: int) -> Any:
@@ -165,7 +170,7 @@ def sampled(expected: Any, n: int) -> Any:
 
 def sampled_mean(expected: float, n: int, deviation: float) -> Any:
     """Return the mean of n independent draws with a standard deviation: within five standard errors."""
-    return pytest.approx(expected, rel=0, abs=5 * deviation / math.sqrt(n))
+    return pytest.approx(expected, abs=5 * deviation / math.sqrt(n))
 
 
 def about(expected: Any, percent: float) -> Any:
@@ -175,4 +180,4 @@ def about(expected: Any, percent: float) -> Any:
 
 def within(expected: Any, distance: float) -> Any:
     """Return numbers at a stated distance at most: pixels of a page, parts of a unit."""
-    return pytest.approx(expected, rel=0, abs=distance)
+    return pytest.approx(expected, abs=distance)
