@@ -119,8 +119,9 @@ def assert_close(
         return
     distance = bound((actual, expected), size, rule)
     if not isinstance(actual, Tensor):
-        expected = np.broadcast_to(expected, np.shape(actual)) if np.ndim(expected) == 0 else expected
-        actual, expected = (torch.as_tensor(np.array(x, dtype=float)) for x in (actual, expected))
+        actual = torch.as_tensor(np.array(actual, dtype=float))
+        expected = expected if isinstance(expected, Tensor) else torch.as_tensor(np.array(expected, dtype=float))
+        expected = expected.double().expand_as(actual) if expected.dim() == 0 else expected.double()
     said = None if msg is None else lambda text: f"{msg}: {text}"
     torch.testing.assert_close(actual, expected, rtol=0, atol=distance, equal_nan=equal_nan, msg=said)
 

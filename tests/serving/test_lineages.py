@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+import torch
 
 import glassformer
 from configs import CONFIGS
@@ -140,7 +141,7 @@ def test_an_alignment_is_the_attention_of_the_target(serve: Serve, models: dict[
         assert_close(given["weights"], alignment(trace))
         assert given["target_tokens"] == model.tokenizer.tokens(ids)
         assert given["source_tokens"] == model.source_tokenizer.tokens(model.encode_source("red dog runs"))
-        assert_close(np.sum(given["weights"], axis=1), 1)
+        assert_close(np.sum(given["weights"], axis=1), 1, dtype=torch.float32)
 
 
 def test_a_search_has_the_settings_of_beamconfig() -> None:
