@@ -34,8 +34,9 @@ test: .venv/dev  ## all tests, doctests included; CHANGED=1: only those that dep
 	@$(TESTS) $(if $(CHANGED),tests/changed.py,-m pytest) $(IN_PROCESSES)
 	@$(if $(CHANGED),,$(MAKE) --no-print-directory processors)
 
-processors: .venv/dev  ## products, attention and decoding as on AVX2 of AMD, and the choice of kernels as on ARM
+processors: .venv/dev  ## products, attention and decoding as on AVX2 of AMD and with another order of sums, and the choice of kernels as on ARM
 	@$(TESTS) -m pytest $(IN_PROCESSES) --processor amd-avx2 @tests/processors.txt
+	@$(TESTS) -m pytest $(IN_PROCESSES) --processor sums @tests/processors.txt
 	@$(TESTS) -m pytest -q --processor arm tests/kernels/test_linear.py tests/kernels/test_blocked_attention.py tests/models/test_recurrent.py tests/training/test_optimizers.py
 
 faults: .venv/dev  ## full fault injection; prints the table of docs/reliability.md

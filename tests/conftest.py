@@ -30,7 +30,9 @@ CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processor", choices=list(processors.KINDS), help="run the tests as on another processor")
+    parser.addoption(
+        "--processor", choices=[*processors.KINDS, *processors.SUMS], help="run the tests as on another processor"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -31,6 +31,7 @@ from glassformer.tokenization import Scheme, Tokenizer
 from glassformer.tokenization.tokenizer import Tokenizers
 from runs import MODEL, Recording, made_up_text, text_run_of, tiny_run, write_documents, write_text
 from tokenization import families
+from tolerances import near
 
 DRAWN = {"temperature": 1.5, "top_k": 0, "seed": 3, "max_new_tokens": 15}
 
@@ -359,14 +360,14 @@ def test_the_score_of_a_text_equals_its_loss(model: Model) -> None:
     with torch.no_grad():
         first, last = model.network(torch.tensor([ids[:32], ids[-33:-1]])).log_softmax(-1)
     targets = [first[t, ids[t + 1]] for t in range(32)] + [last[t, ids[t]] for t in range(33 - len(ids), 0)]
-    assert score.log_prob == pytest.approx(float(sum(targets)), rel=1e-5)
+    assert score.log_prob == near(float(sum(targets)))
     assert score.n_tokens == len(ids) - 1
     assert score.n_bytes == len(text.encode()) - len(model.tokenizer.pieces[ids[0]])
     assert score.nats_per_token * score.n_tokens == pytest.approx(-score.log_prob)
     alone = [score, model.score("abc", log=messages.append)]
     for one, other in zip(model.score([text, "abc"], log=messages.append), alone, strict=True):
         assert replace(one, log_prob=0.0) == replace(other, log_prob=0.0)
-        assert one.log_prob == pytest.approx(other.log_prob, rel=1e-6), "kernels round by the shape of a batch"
+        assert one.log_prob == near(other.log_prob), "kernels round by the shape of a batch"
     assert model.score("abc", " def") == model.score(["abc"], [" def"])[0], "a context needs no start token"
     assert model.score("abc ", "def").n_bytes == 3 and model.score("abc ", "def").log_prob < 0
     with pytest.warns(UserWarning, match="was not trained to start a text"):

@@ -41,6 +41,7 @@ from glassformer.training.replay import replay_run
 from glassformer.training.run import resume_run, train_run
 from glassformer.training.trainer_state import read_progress
 from runs import MODEL, Recording, metrics, signal_at, tiny_run, write_text
+from tolerances import assert_same_steps, near
 
 
 def full() -> torch.OutOfMemoryError:
@@ -232,7 +233,7 @@ def test_a_measurement_in_parts_equals_that_of_whole_batches(
 ) -> None:
     expected = measured()
     with room_for(2, monkeypatch), pytest.warns(Note, match="a batch did not fit in memory"):
-        assert measured() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        assert measured() == near(expected)
     with room_for(0, monkeypatch), pytest.raises(torch.OutOfMemoryError):
         measured()
 
@@ -272,7 +273,7 @@ def test_pitfall_19_a_step_in_parts_gives_the_weights_of_whole_micro_batches(
     with room_for(n_rows, monkeypatch, first=4), pytest.warns(Note):  # the third step, and the evaluations
         split_up, reporter = train(tmp_path, "split")
     for name, expected in weights(whole, 6).items():
-        torch.testing.assert_close(weights(split_up, 6)[name], expected, rtol=0, atol=1e-6)
+        assert_same_steps(weights(split_up, 6)[name], expected, n_steps=6, rate=1e-3)
     said = f"step 3 did not fit in memory: each micro-batch is computed in {n_parts} parts; the result is the same"
     [message] = [message for message in reporter.messages if "did not fit" in message]
     assert message.startswith(said) and events(split_up) == [message]
@@ -453,7 +454,7 @@ def test_rows_that_do_not_fit_switch_on_activation_checkpointing(
         ):
             train(tmp_path, "off", activation_checkpointing=False)
     for name, expected in weights(whole, 6).items():
-        torch.testing.assert_close(weights(folder, 6)[name], expected, rtol=0, atol=1e-6)
+        assert_same_steps(weights(folder, 6)[name], expected, n_steps=6, rate=1e-3)
 
 
 def test_several_processes_cannot_repeat_a_step() -> None:

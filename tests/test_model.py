@@ -25,6 +25,7 @@ from glassformer.models.build import build_model
 from glassformer.store.model_directory import StoredModel
 from glassformer.training.averaging import average_directories
 from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_documents, write_text
+from tolerances import assert_close, near
 
 ONE_STEP: dict[str, Any] = {"max_steps": 1, "eval_every": 1, "log_every": 1}
 
@@ -125,7 +126,7 @@ def test_a_sentence_is_a_text_or_a_list_of_words(models: dict[str, Model]) -> No
 def test_the_vector_of_one_text_has_one_axis(models: dict[str, Model]) -> None:
     one, both = models["masked"].embed("abc"), models["masked"].embed(["abc", "ab"])
     assert one.shape == both.shape[1:] == (models["masked"].config.d_model,)  # type: ignore[union-attr]
-    np.testing.assert_allclose(one, both[0], atol=1e-5)
+    assert_close(one, both[0])
 
 
 @pytest.mark.parametrize("given", ["abc " * 40, ["abc " * 40]], ids=["alone", "listed"])
@@ -363,7 +364,7 @@ def test_an_ensemble_takes_folders(models: dict[str, Model]) -> None:
     folder = models["classes"].folder
     assert folder is not None
     vote = glassformer.ensemble([str(folder), folder])
-    assert vote.classify("the dog") == pytest.approx(models["classes"].classify("the dog"), abs=1e-6)
+    assert vote.classify("the dog") == near(models["classes"].classify("the dog"))
     assert "an ensemble of 2 models" in repr(vote)
     with pytest.raises(UserError, match="give at least one model directory; in Python, pass a list"):
         glassformer.ensemble(str(folder))  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from glassformer.config.train import TrainConfig
 from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.models.build import build_model
+from tolerances import NETWORK, assert_close
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_plain_gpt_equals_gpt2(peers: ModuleType) -> None:
         weights[own] = value.T if is_projection and value.dim() == 2 else value
     plain.load_state_dict(weights)
     ids = torch.randint(50, (2, 16))
-    torch.testing.assert_close(plain(ids), theirs(ids), atol=1e-4, rtol=1e-5)
+    assert_close(plain(ids), theirs(ids), terms=NETWORK)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # x-transformers, at import
@@ -117,7 +118,7 @@ def test_plain_bahdanau_equals_glassformer() -> None:
         renamed[f"{names[module]}.{last.removesuffix('_l0') if is_cell else last}"] = value
     plain.load_state_dict(renamed)
     (source, target), _ = shape.inputs(torch.device("cpu"))
-    torch.testing.assert_close(plain(source, target), own(target, source_ids=source), atol=1e-5, rtol=1e-5)
+    assert_close(plain(source, target), own(target, source_ids=source))
 
 
 def test_both_berts_have_the_same_size_and_targets() -> None:
@@ -144,4 +145,4 @@ def test_padding_does_not_change_the_logits_of_the_translation_peers() -> None:
     for name, make in peers.MODELS.items():
         network = make(shape).eval()
         both = [network(ids, target, real, torch.ones_like(target, dtype=torch.bool)) for ids in (source, changed)]
-        torch.testing.assert_close(*both, msg=name)
+        assert_close(*both, msg=name)

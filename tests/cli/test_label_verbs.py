@@ -13,6 +13,7 @@ from glassformer.config.run import LoraConfig
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
 from runs import Tiny, label_run, pair_run
+from tolerances import NETWORK, near
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
@@ -57,8 +58,8 @@ def test_classify_reads_a_text_a_file_and_standard_input(
     piped = json.loads(glassformer("classify", folder, "--json", stdin="red cat\n").out)
     assert sum(piped["classes"].values()) == pytest.approx(1)
     number = glassformer("classify", models["regression"], "the dog runs").out.split("\t")
-    assert float(number[0]) == pytest.approx(
-        api.load(models["regression"]).classify(["the dog runs"])[0]["number"], abs=1e-4
+    assert float(number[0]) == near(
+        api.load(models["regression"]).classify(["the dog runs"])[0]["number"], terms=NETWORK
     )
 
 
@@ -68,7 +69,7 @@ def test_a_batch_equals_each_text_alone(models: dict[str, Path]) -> None:
     together = model.classify(texts)
     for text, found in zip(texts, together, strict=True):
         (alone,) = model.classify([text])
-        assert found == pytest.approx(alone, abs=1e-5)
+        assert found == near(alone)
 
 
 def test_tag_gives_every_word_its_tag(glassformer: Glassformer, models: dict[str, Path]) -> None:
@@ -124,7 +125,7 @@ def test_train_starts_from_another_model_adapts_and_merges(
     assert glassformer("merge", out, "--out", tmp_path / "plain").code == 0
     assert merge(out, tmp_path / "merged") > 0
     one, other = (api.load(folder).classify(["ab cd"])[0] for folder in (out, tmp_path / "plain"))
-    assert one == pytest.approx(other, abs=1e-6)
+    assert one == near(other)
     require_one_sentence(glassformer("merge", tmp_path / "plain", "--out", tmp_path / "x"), "no adapted layers")
 
 

@@ -11,6 +11,7 @@ import torch
 from glassformer import api
 from glassformer.errors import UserError
 from runs import Tiny, tiny_run, write_text
+from tolerances import within
 
 from .conftest import Glassformer
 
@@ -55,10 +56,10 @@ def test_every_verb_takes_a_dtype(
             found = [json.loads(line)["log_prob"] for line in done.out.splitlines()]
             scores = api.load(models["text"]).score(lines.read_text().splitlines(), log=str)
             exact = [score.log_prob for score in scores]
-            assert found == pytest.approx(exact, abs=20 * NEAR) and (found == exact) == (dtype == "fp32")
+            assert found == within(exact, 20 * NEAR) and (found == exact) == (dtype == "fp32")
         if verb == "evaluate":
             exact_loss = api.load(models["text"], dtype="fp32").evaluate().loss
-            assert json.loads(done.out)["loss"] == pytest.approx(exact_loss, abs=NEAR)
+            assert json.loads(done.out)["loss"] == within(exact_loss, NEAR)
             assert (json.loads(done.out)["loss"] == exact_loss) == (dtype == "fp32")
     exact_vectors = api.load(models["classes"]).embed(lines.read_text().splitlines())
     assert np.abs(np.load(vectors) - exact_vectors).max() < NEAR
@@ -73,7 +74,7 @@ def test_evaluate_without_a_dtype_gives_the_trainers_loss(models: dict[str, Path
 def test_every_model_of_an_ensemble_is_converted(glassformer: Glassformer, models: dict[str, Path]) -> None:
     done = glassformer("evaluate", models["pairs"], models["pairs"], "--loss-only", "--json", "--dtype", "bf16")
     exact = api.load(models["pairs"]).evaluate().loss
-    assert json.loads(done.out)["loss"] == pytest.approx(exact, abs=NEAR)
+    assert json.loads(done.out)["loss"] == within(exact, NEAR)
 
 
 def test_the_matmul_precision_is_set_only_for_fp32_weights(glassformer: Glassformer, models: dict[str, Path]) -> None:

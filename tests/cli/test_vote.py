@@ -12,6 +12,7 @@ from glassformer import api
 from glassformer.config.run import MaskedConfig, TokenizerConfig
 from glassformer.errors import UserError
 from runs import label_run, pair_run, text_run_of, write_labels
+from tolerances import NETWORK, near
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
@@ -47,7 +48,7 @@ def test_classes_have_the_mean_of_the_probabilities(glassformer: Glassformer, me
     assert [row["text"] for row in together] == TEXTS
     for place, row in enumerate(together):
         expected = {name: mean([rows[place]["classes"][name] for rows in alone]) for name in ("cat", "dog")}
-        assert row["classes"] == pytest.approx(expected, abs=1e-6)
+        assert row["classes"] == near(expected)
     label, probability = max(together[0]["classes"].items(), key=lambda item: item[1])
     assert glassformer("classify", *folders, TEXTS[0]).out == f"{label}\t{probability:.4f}\t{TEXTS[0]}\n"
 
@@ -56,7 +57,7 @@ def test_numbers_are_averaged(glassformer: Glassformer, members: dict[str, list[
     folders = members["regression"]
     alone = [float(rows_of(glassformer("classify", folder, "a cat", "--json").out)[0]["number"]) for folder in folders]
     (found,) = rows_of(glassformer("classify", *folders, "a cat", "--json").out)
-    assert found["number"] == pytest.approx(mean(alone), abs=1e-5) and len(set(alone)) == SEEDS
+    assert found["number"] == near(mean(alone)) and len(set(alone)) == SEEDS
 
 
 def test_tags_have_the_mean_of_the_probabilities(glassformer: Glassformer, members: dict[str, list[Path]]) -> None:
@@ -68,7 +69,7 @@ def test_tags_have_the_mean_of_the_probabilities(glassformer: Glassformer, membe
     folders, words = members["tags"], "the dog sees a red cat"
     alone = [outside(rows_of(glassformer("tag", folder, words, "--json").out)[0]) for folder in folders]
     (found,) = rows_of(glassformer("tag", *folders, words, "--json").out)
-    assert outside(found) == pytest.approx([mean(list(of_word)) for of_word in zip(*alone, strict=True)], abs=1e-6)
+    assert outside(found) == near([mean(list(of_word)) for of_word in zip(*alone, strict=True)])
     assert min(found["probabilities"]) >= 0.5, "the tag is the one with the higher mean probability"
 
 
@@ -78,10 +79,10 @@ def test_equal_models_vote_like_one_model(members: dict[str, list[Path]], output
     one, three = api.ensemble([model]), api.ensemble([model] * 3)
     assert one.scores() == model.scores() and one.evaluate() == model.evaluate()
     alone, voted = model.scores(), three.scores()
-    assert {name: x for name, x in voted.items() if name != "report"} == pytest.approx(
-        {name: x for name, x in alone.items() if name != "report"}, abs=1e-4
+    assert {name: x for name, x in voted.items() if name != "report"} == near(
+        {name: x for name, x in alone.items() if name != "report"}, terms=NETWORK
     )
-    assert three.evaluate().loss == pytest.approx(model.evaluate().loss, abs=1e-6)
+    assert three.evaluate().loss == near(model.evaluate().loss)
 
 
 def test_evaluate_measures_the_vote(glassformer: Glassformer, members: dict[str, list[Path]], tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_evaluate_measures_the_vote(glassformer: Glassformer, members: dict[str,
     nats = -sum(math.log(row[label]) for row, label in zip(found, labels, strict=True))
     values = json.loads(glassformer("evaluate", *members["classes"], "--data.path", table, "--json").out)
     assert values["accuracy"] == pytest.approx(100 * n_right / 40)
-    assert values["loss"] == pytest.approx(nats / 40, abs=1e-5)
+    assert values["loss"] == near(nats / 40)
     matrix = values["report"]["matrix"]
     assert sum(map(sum, matrix)) == 40 and matrix[0][0] + matrix[1][1] == n_right
     assert values["loss"] < mean([api.load(folder).evaluate(table).loss for folder in members["classes"]]), "Jensen"
@@ -106,7 +107,7 @@ def test_scores_of_numbers_and_tags_measure_the_vote(members: dict[str, list[Pat
     errors = [
         row["number"] - float(true) for row, true in zip(model.classify(list(columns[0])), columns[3], strict=True)
     ]
-    assert model.scores(table)["rmse"] == pytest.approx(math.sqrt(mean([e * e for e in errors])), abs=1e-4)
+    assert model.scores(table)["rmse"] == near(math.sqrt(mean([e * e for e in errors])), terms=NETWORK)
     tagger = api.ensemble([api.load(folder) for folder in members["tags"]])
     words = tmp_path / "words.conll"
     words.write_text("the\tO\ndog\tB-ANIMAL\nruns\tO\n\ntwo\tO\ncat\tB-ANIMAL\n")

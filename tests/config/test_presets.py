@@ -8,6 +8,7 @@ from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
 from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
+from tolerances import about
 
 
 def count(config: TransformerConfig) -> int:
@@ -59,7 +60,7 @@ def test_pitfall_17_gpt3_has_the_parameter_count_of_its_formula(
     """The count equals the closed form exactly, and the published size after rounding."""
     n_parameters = count(preset(name))
     assert n_parameters == decoder_only(n_layers, d_model, 50257, 2048)
-    assert n_parameters / 1e9 == pytest.approx(billions, rel=0.025)
+    assert n_parameters / 1e9 == about(billions, percent=2.5)
 
 
 def test_the_listed_parameter_counts_are_those_of_the_networks() -> None:

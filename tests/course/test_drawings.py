@@ -16,6 +16,7 @@ from glassformer.course.workshop.solutions.ch07_transformer import beam_search, 
 from glassformer.course.workshop.solutions.ch10_denoising import infill, span_corruption
 from glassformer.course.workshop.solutions.ch14_answers import answer_labels
 from glassformer.errors import UserError
+from tolerances import within
 
 SVG = "{http://www.w3.org/2000/svg}"
 CHAPTERS = Path(__file__).parents[2] / "docs" / "course"
@@ -58,7 +59,7 @@ def test_the_rotated_vectors_have_the_angles_of_their_positions() -> None:
     arrows = re.findall(r'M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)" marker', drawing("rotary").svg)
     angles = [math.degrees(math.atan2(y - y2, x2 - x)) for x, y, x2, y2 in (map(float, arrow) for arrow in arrows)]
     assert [text for text in texts("rotary") if " at " in text] == ["query at 2, key at 0", "query at 3, key at 1"]
-    assert angles == pytest.approx([60, 90, 0, 30], abs=0.1)
+    assert angles == within([60, 90, 0, 30], 0.1)
 
 
 def test_the_beam_finds_what_greedy_search_misses() -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 import glassformer
 from glassformer.cli.main import run
@@ -19,6 +18,7 @@ from glassformer.course.workshop.solutions import LINEAGES, names, require_check
 from glassformer.errors import UserError
 from runs import made_up_text, pair_run, text_run_of, tiny_run, write_text
 from test_extend import printed
+from tolerances import NETWORK, assert_close
 
 ROOT, MAX_LINES = Path(__file__).parents[2], 500
 
@@ -296,7 +296,7 @@ def test_a_model_of_the_package_that_is_trained_gives_its_weights(lineage: Linea
     mine.load_state_dict(network.state_dict())
     inputs = padded_rows(lineage)
     real = inputs["attention_mask"]
-    torch.testing.assert_close(mine(**inputs)[real], network(**inputs)[real], rtol=1e-4, atol=1e-5)
+    assert_close(mine(**inputs)[real], network(**inputs)[real], terms=NETWORK)
 
 
 def test_the_page_leads_from_functions_to_a_trained_model_in_the_inspector(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from glassformer.nn.positions import Rotary, apply_rotary, relative_bucket, rota
 from glassformer.nn.single_head_attention import SingleHeadAttention
 from glassformer.objectives import group_policy, noise
 from glassformer.training.schedules import inverse_sqrt
+from tolerances import NETWORK, assert_close, near
 
 EXERCISES = every_exercise()
 SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
@@ -364,31 +365,29 @@ def test_attention_equals_the_reference() -> None:
     allowed = torch.rand(2, 1, 5, 7) < 0.6
     found = SOLUTIONS["attention"](query, key, value, allowed)
     expected = attention_reference(query, key, value, Mask(pairs=allowed[:, 0]))
-    torch.testing.assert_close(found, expected[0])
+    assert_close(found, expected[0])
 
 
 def test_softmax_and_its_gradient_equal_torch() -> None:
     logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    torch.testing.assert_close(SOLUTIONS["softmax"](logits), logits.softmax(-1))
+    assert_close(SOLUTIONS["softmax"](logits), logits.softmax(-1))
     F.cross_entropy(logits[1:], torch.tensor([3])).backward()
     assert logits.grad is not None
-    torch.testing.assert_close(
-        SOLUTIONS["gradient_of_softmax_cross_entropy"](logits[1].detach(), 3), logits.grad[1], rtol=1e-5, atol=1e-6
-    )
+    assert_close(SOLUTIONS["gradient_of_softmax_cross_entropy"](logits[1].detach(), 3), logits.grad[1])
 
 
 def test_positions_equal_the_package() -> None:
-    torch.testing.assert_close(SOLUTIONS["sinusoids"](50, 8), sinusoid(torch.arange(50), 8), rtol=1e-5, atol=1e-5)
+    assert_close(SOLUTIONS["sinusoids"](50, 8), sinusoid(torch.arange(50), 8))
     x, positions = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 4, 90])
     expected = apply_rotary(x, *Rotary(rotary_frequencies(10_000.0, 8))(positions))
-    torch.testing.assert_close(SOLUTIONS["rotate"](x, positions), expected, rtol=1e-5, atol=1e-5)
+    assert_close(SOLUTIONS["rotate"](x, positions), expected)
 
 
 def test_the_smoothed_loss_and_bleu_equal_torch_and_sacrebleu() -> None:
     for arguments in EXERCISES["label_smoothed_loss"].cases():
         logits, labels, smoothing = arguments
         expected = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=smoothing)
-        torch.testing.assert_close(SOLUTIONS["label_smoothed_loss"](*arguments), expected)
+        assert_close(SOLUTIONS["label_smoothed_loss"](*arguments), expected)
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     for hypotheses, references in EXERCISES["bleu"].cases():
         texts, wanted = ([" ".join(tokens) for tokens in x] for x in (hypotheses, references))
@@ -408,7 +407,7 @@ def test_searches_equal_those_of_the_package() -> None:
         search = Search(config, start_id=first, end_id=end, max_len=99)
         best = beam_search_reference(forward, torch.tensor([1]), search)[0]
         ids, score = SOLUTIONS["beam_search"](*arguments)
-        assert (ids, pytest.approx(score, abs=1e-5)) == (best.ids, best.score)
+        assert (ids, near(score)) == (best.ids, best.score)
         if beam == 1:
             assert ids == SOLUTIONS["greedy"](next_log_p, first, end, max_len)
 
@@ -429,15 +428,15 @@ def test_recurrent_cells_equal_torch() -> None:
     torch.manual_seed(0)
     x, h, c = torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4)
     gru, lstm = nn.GRUCell(3, 4), nn.LSTMCell(3, 4)
-    torch.testing.assert_close(SOLUTIONS["gru_step"](x, h, dict(gru.named_parameters())), gru(x, h))
-    torch.testing.assert_close(SOLUTIONS["lstm_step"](x, h, c, dict(lstm.named_parameters())), lstm(x, (h, c)))
+    assert_close(SOLUTIONS["gru_step"](x, h, dict(gru.named_parameters())), gru(x, h))
+    assert_close(SOLUTIONS["lstm_step"](x, h, c, dict(lstm.named_parameters())), lstm(x, (h, c)))
 
 
 def test_the_loss_and_a_step_of_training_equal_torch() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, -100, 4], [0, -100, -100]])
     expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    torch.testing.assert_close(SOLUTIONS["cross_entropy"](logits, labels), expected)
+    assert_close(SOLUTIONS["cross_entropy"](logits, labels), expected)
     weight = nn.Parameter(torch.randn(3, 4))
     optimizer = torch.optim.AdamW([weight], lr=0.02, weight_decay=0.3)
     mine, moments = weight.detach().clone(), (torch.zeros(3, 4), torch.zeros(3, 4))
@@ -445,10 +444,10 @@ def test_the_loss_and_a_step_of_training_equal_torch() -> None:
         weight.grad = torch.randn(3, 4)
         (gradient,) = SOLUTIONS["clip_gradients"]([weight.grad], 2.0)
         nn.utils.clip_grad_norm_([weight], 2.0)
-        torch.testing.assert_close(gradient, weight.grad)
+        assert_close(gradient, weight.grad)
         optimizer.step()
         mine, moments = SOLUTIONS["adamw_step"](mine, gradient, moments, step, 0.02, 0.3)
-        torch.testing.assert_close(mine, weight.detach())
+        assert_close(mine, weight.detach())
 
 
 def test_the_schedule_equals_the_package() -> None:
@@ -472,21 +471,19 @@ def test_scores_and_context_equal_the_package() -> None:
     is_token = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])
     for package, scores in pairs:
         keys, values = package.project_memory(memory)
-        torch.testing.assert_close(scores, package.scores(package.q_proj(query), keys), rtol=1e-5, atol=1e-5)
+        assert_close(scores, package.scores(package.q_proj(query), keys))
         found, _ = SOLUTIONS["context"](scores, memory, is_token)
-        torch.testing.assert_close(found, package(query, keys, values, is_token), rtol=1e-5, atol=1e-5)
+        assert_close(found, package(query, keys, values, is_token))
 
 
 def test_norms_layers_and_dropout_equal_torch() -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(2, 3, 8), torch.randn(8), torch.randn(8)
-    torch.testing.assert_close(
-        SOLUTIONS["layer_norm"](x, weight, bias, 1e-3), F.layer_norm(x, (8,), weight, bias, 1e-3)
-    )
-    torch.testing.assert_close(SOLUTIONS["rms_norm"](x, weight, 1e-3), F.rms_norm(x, (8,), weight, 1e-3))
-    torch.testing.assert_close(SOLUTIONS["gelu"](4 * x), F.gelu(4 * x), rtol=1e-5, atol=1e-6)
+    assert_close(SOLUTIONS["layer_norm"](x, weight, bias, 1e-3), F.layer_norm(x, (8,), weight, bias, 1e-3))
+    assert_close(SOLUTIONS["rms_norm"](x, weight, 1e-3), F.rms_norm(x, (8,), weight, 1e-3))
+    assert_close(SOLUTIONS["gelu"](4 * x), F.gelu(4 * x))
     dropped = F.dropout(x, 0.3)
-    torch.testing.assert_close(SOLUTIONS["dropout"](x, dropped != 0, 0.3), dropped)
+    assert_close(SOLUTIONS["dropout"](x, dropped != 0, 0.3), dropped)
 
 
 BLOCK = {
@@ -515,10 +512,10 @@ def test_the_block_and_its_feed_forward_layer_equal_the_package() -> None:
     w = {name: own[key].mT if own[key].dim() == 2 else own[key] for name, key in BLOCK.items()}
     x = torch.randn(2, 4, 8)
     found = SOLUTIONS["feed_forward"](x, w)
-    torch.testing.assert_close(found, package.get_submodule("ff")(x), rtol=1e-4, atol=1e-5)
+    assert_close(found, package.get_submodule("ff")(x), terms=NETWORK)
     allowed = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
     found = SOLUTIONS["block"](x, w, allowed, 2)
-    torch.testing.assert_close(found, package(x, BlockInputs(mask=Mask(causal=True))), rtol=1e-4, atol=1e-4)
+    assert_close(found, package(x, BlockInputs(mask=Mask(causal=True))), terms=NETWORK)
 
 
 def test_sampling_equals_the_package() -> None:
@@ -528,9 +525,7 @@ def test_sampling_equals_the_package() -> None:
     for p in (0.0, 0.5, 0.9, 1.0):
         assert torch.equal(SOLUTIONS["top_p"](logits, p), sampling.keep_top_p(logits, p))
     probabilities = SOLUTIONS["with_temperature"](logits, 0.7)
-    torch.testing.assert_close(
-        probabilities, sampling.shape_logits(logits, GenerationConfig(temperature=0.7)).softmax(-1)
-    )
+    assert_close(probabilities, sampling.shape_logits(logits, GenerationConfig(temperature=0.7)).softmax(-1))
     for u in (0.0, 0.31, 0.99):
         expected = sampling.draw(probabilities, torch.full((4,), u))
         assert [SOLUTIONS["draw"](row, u) for row in probabilities] == expected.tolist()
@@ -547,7 +542,7 @@ def test_attention_with_a_cache_equals_attention_without() -> None:
         new = (x[:, :, step] for x in (query, key, value))
         part, cache = SOLUTIONS["attend_with_cache"](*new, cache)
         parts.append(part)
-    torch.testing.assert_close(torch.cat(parts, dim=2), expected)
+    assert_close(torch.cat(parts, dim=2), expected)
 
 
 def test_damage_is_undone_and_buckets_equal_the_package() -> None:
@@ -562,12 +557,12 @@ def test_damage_is_undone_and_buckets_equal_the_package() -> None:
 def test_tuning_equals_torch_and_the_package() -> None:
     x, weight, a, b, alpha = EXERCISES["lora"].cases()[0]
     merged = SOLUTIONS["merged_lora"](weight, a, b, alpha)
-    torch.testing.assert_close(SOLUTIONS["lora"](x, weight, a, b, alpha), F.linear(x, merged))
+    assert_close(SOLUTIONS["lora"](x, weight, a, b, alpha), F.linear(x, merged))
     for chosen, rejected, of_chosen, of_rejected, beta in EXERCISES["dpo_loss"].cases():
         logits = beta * (chosen - rejected - of_chosen + of_rejected)
         expected = F.binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
         found = SOLUTIONS["dpo_loss"](chosen, rejected, of_chosen, of_rejected, beta)
-        torch.testing.assert_close(found, expected)
+        assert_close(found, expected)
     (rewards,) = EXERCISES["group_advantages"].cases()[0]
     found = SOLUTIONS["group_advantages"](rewards)
-    torch.testing.assert_close(found, torch.from_numpy(group_policy.advantages(rewards.numpy())))
+    assert_close(found, torch.from_numpy(group_policy.advantages(rewards.numpy())))

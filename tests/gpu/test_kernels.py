@@ -19,6 +19,7 @@ from glassformer.nn.attention_functions import attention_fused, attention_refere
 from glassformer.nn.experts import Experts, Router
 from glassformer.nn.masks import Mask
 from glassformer.objectives import loss
+from tolerances import NETWORK, assert_close
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
 
@@ -63,8 +64,7 @@ def test_fused_attention_equals_the_reference(
         results.append([context.detach().float(), *(x.grad.float() for x in leaves[: 3 + biased])])  # type: ignore[union-attr]
     for fused, reference in zip(*results, strict=True):
         assert fused.isfinite().all()
-        bound = 2e-4 if dtype == torch.float32 else 0.03 * float(reference.abs().max())
-        torch.testing.assert_close(fused, reference, rtol=0, atol=bound)
+        assert_close(fused, reference, dtype=dtype, terms=NETWORK if dtype == torch.float32 else None)
 
 
 @pytest.mark.parametrize("n_kv_heads", [H, 1])
@@ -114,8 +114,7 @@ def test_flex_attention_equals_the_reference(
         results.append([context.detach().float(), *(x.grad.float() for x in leaves)])  # type: ignore[union-attr]
     for found, reference in zip(*results, strict=True):
         assert found.isfinite().all()
-        bound = 2e-4 if dtype == torch.float32 else 0.03 * float(reference.abs().max())
-        torch.testing.assert_close(found, reference, rtol=0, atol=bound)
+        assert_close(found, reference, dtype=dtype, terms=NETWORK if dtype == torch.float32 else None)
 
 
 def test_flex_attention_takes_less_memory_than_a_dense_mask(gpu: torch.device) -> None:
@@ -167,7 +166,7 @@ def test_experts_in_one_kernel_equal_the_loop_and_do_not_wait(
     _, found, expected = results
     assert int(is_used.sum()) <= 32 and not found["up_proj.weight"].unflatten(0, (64, -1))[~is_used].any()
     for name, of_loop in expected.items():
-        torch.testing.assert_close(found[name], of_loop, rtol=0, atol=0.02 * float(of_loop.abs().max()))
+        assert_close(found[name], of_loop, terms=3, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -181,9 +180,9 @@ def test_the_loss_by_rows_equals_that_of_torch(
     labels[::4] = -100
     found = cross_entropy.cross_entropy_by_rows(logits, labels, -100, smoothing)
     expected = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
-    torch.testing.assert_close(found[0], expected)
+    assert_close(found[0], expected)
     gradients = [torch.autograd.grad(total, logits)[0] for total in (found[0], expected)]
-    torch.testing.assert_close(*gradients)
+    assert_close(*gradients)
 
 
 def test_a_large_loss_takes_little_memory(gpu: torch.device) -> None:

@@ -22,6 +22,7 @@ from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import Sampler
 from glassformer.nn import kv_cache
+from tolerances import assert_close
 
 GREEDY = GenerationConfig(max_new_tokens=28, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=20, temperature=1.3, top_k=9, top_p=0.95, repetition_penalty=1.2, seed=5)
@@ -181,9 +182,9 @@ def test_the_first_id_has_exactly_the_distribution_of_the_model(q: Tensor) -> No
             assert len(ids) == 1 or ids[0] == x
             if len(ids) == 2:
                 both[tuple(ids)] += q[x] / len(GRID) ** 2
-    torch.testing.assert_close(first, P[0], rtol=0, atol=1e-12)
+    assert_close(first, P[0])
     accepted = torch.minimum(P[0], q)
-    torch.testing.assert_close(both, accepted[:, None] * P[1], rtol=0, atol=1e-12)
+    assert_close(both, accepted[:, None] * P[1])
 
 
 def exact(model: Any, prompt: Sequence[int], config: GenerationConfig, n: int) -> dict[tuple[int, ...], float]:

@@ -20,6 +20,7 @@ from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import forced_scores
+from tolerances import F64, NETWORK, near
 
 NUMBERED = pytest.mark.parametrize(("number", "name"), list(enumerate(SEQ2SEQ)))
 START, MAX_LEN, NOBODY, END = 1, 24, 999, 2
@@ -64,8 +65,8 @@ def by_reference(
 def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     assert [[(h.ids, h.ended) for h in row] for row in found] == [[(h.ids, h.ended) for h in row] for row in expected]
     for ours, theirs in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
-        assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-9)
-        assert ours.score == pytest.approx(theirs.score, abs=1e-9)
+        assert ours.log_prob == near(theirs.log_prob, dtype=F64)
+        assert ours.score == near(theirs.score, dtype=F64)
 
 
 class Remembered:
@@ -164,8 +165,8 @@ def test_a_batch_equals_single_searches_and_forced_scores(name: str) -> None:
     pairs = [(source, h) for source, row in zip(SOURCES, found, strict=True) for h in row]
     scores = forced_scores(model, [source for source, _ in pairs], [h.ids for _, h in pairs], start_id=START)
     for (_, h), score in zip(pairs, scores, strict=True):
-        assert h.log_prob == pytest.approx(score.log_prob, abs=1e-9)
-        assert h.score == pytest.approx(score.log_prob / length_penalty(len(h.ids), config), abs=1e-9)
+        assert h.log_prob == near(score.log_prob, dtype=F64)
+        assert h.score == near(score.log_prob / length_penalty(len(h.ids), config), dtype=F64)
 
 
 @pytest.mark.parametrize(("penalty", "length_penalty_type"), PENALTIES)
@@ -256,7 +257,7 @@ def test_half_precision_scores_are_summed_in_fp32() -> None:
     found = searched(Scripted(table), SOURCES[:1], config, NOBODY)[0][0]
     expected = searched(Scripted(table.double()), SOURCES[:1], config, NOBODY)[0][0]
     assert found.ids == expected.ids
-    assert found.log_prob == pytest.approx(expected.log_prob, abs=1e-4)
+    assert found.log_prob == near(expected.log_prob, terms=NETWORK)
 
 
 def test_suppressing_every_id_ends_the_search_unfinished() -> None:

@@ -15,6 +15,7 @@ from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.classification import ClassificationObjective
 from glassformer.tokenization.tokenizer import Tokenizer
+from tolerances import NETWORK, assert_close
 
 PAIRS = [("abc", "d"), ("a", "bcdab"), ("dd", "c"), ("abcd" * 3, "a")]
 CONFIG = TransformerConfig(
@@ -48,7 +49,7 @@ def tensors(row: Example) -> tuple[torch.Tensor, torch.Tensor]:
 def test_predictions_equal_a_plain_forward_with_token_types(network: Transformer, rows: list[Example]) -> None:
     for row, found in zip(rows, predict(network, rows), strict=True):
         ids, types = tensors(row)
-        torch.testing.assert_close(found, network(ids, token_types=types)[0], rtol=1e-4, atol=1e-5)
+        assert_close(found, network(ids, token_types=types)[0], terms=NETWORK)
         assert (found - network(ids)[0]).abs().max() > 1e-2, "token types change the prediction"
 
 
@@ -58,7 +59,7 @@ def test_words_have_a_prediction_at_each_label() -> None:
     tagger = build_model(replace(CONFIG, head=PositionHead(3))).eval()
     ids = np.array([3, 4, 5, 6])
     (found,) = predict(tagger, [Example(ids, labels=np.array([-100, 0, -100, 2]))])  # type: ignore[arg-type]
-    torch.testing.assert_close(found, tagger(torch.from_numpy(ids)[None])[0][[1, 3]])
+    assert_close(found, tagger(torch.from_numpy(ids)[None])[0][[1, 3]])
 
 
 def test_a_training_batch_has_the_token_types_of_its_rows(rows: list[Example]) -> None:
@@ -75,7 +76,7 @@ def test_a_vector_is_the_mean_over_its_tokens(network: Transformer, rows: list[E
     vectors = embed(network, alone)
     for row, vector in zip(alone, vectors, strict=True):
         hidden = network.hidden(torch.from_numpy(row.token_ids)[None])[0]
-        np.testing.assert_allclose(vector, hidden.mean(dim=0).numpy(), rtol=1e-4, atol=1e-5)
+        assert_close(vector, hidden.mean(dim=0).numpy(), terms=NETWORK)
 
 
 def test_an_error_leaves_the_network_in_its_mode(network: Transformer, rows: list[Example]) -> None:

@@ -1,11 +1,10 @@
 """Contexts in a state: rows that leave and join."""
 
-import torch
-
 from configs import random_model
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.contexts import Reader
 from glassformer.inference.rows import Settings, rows_of
+from tolerances import assert_close
 
 
 def test_a_reader_drops_missing_rows_and_takes_new_ones() -> None:
@@ -15,4 +14,4 @@ def test_a_reader_drops_missing_rows_and_takes_new_ones() -> None:
     first, second, third = rows_of([[1], [4], [7]], Settings(GenerationConfig(), 24))
     reader.read({first: [1, 2, 3], second: [4, 5]}, [1, 1])
     found = reader.read({second: [4, 5, 6], third: [7, 8, 9]}, [1, 2])
-    torch.testing.assert_close(found, alone.read({second: [4, 5, 6], third: [7, 8, 9]}, [1, 2]))
+    assert_close(found, alone.read({second: [4, 5, 6], third: [7, 8, 9]}, [1, 2]))

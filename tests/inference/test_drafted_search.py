@@ -23,6 +23,7 @@ from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import log_softmax
 from glassformer.nn import kv_cache
+from tolerances import NETWORK, near
 
 START, MAX_LEN = 1, 24
 TRANSFORMERS = sorted(name for name, config in SEQ2SEQ.items() if isinstance(config, TransformerConfig))
@@ -61,7 +62,7 @@ def drafter_of(kind: str, model: Any, k: int = 4) -> Drafter:
 def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     assert [[(h.ids, h.ended) for h in row] for row in found] == [[(h.ids, h.ended) for h in row] for row in expected]
     for (ours,), (theirs,) in zip(found, expected, strict=True):
-        assert (ours.log_prob, ours.score) == pytest.approx((theirs.log_prob, theirs.score), rel=1e-4, abs=1e-4)
+        assert (ours.log_prob, ours.score) == near((theirs.log_prob, theirs.score), terms=NETWORK)
 
 
 def ends_of(model: Any) -> tuple[int, int]:
@@ -219,7 +220,7 @@ def test_a_step_reads_the_last_id_and_the_draft() -> None:
     ((found,),) = decode_sorted(model, [list(range(10, 40))], search, prefix=[10, 11], drafter=drafter)
     assert found.ids == list(range(10, 20)) and not found.ended
     one = log_softmax(9 * F.one_hot(torch.tensor(0), 100).double())[0]
-    assert found.log_prob == pytest.approx(10 * float(one), rel=1e-4)
+    assert found.log_prob == near(10 * float(one), terms=NETWORK)
     assert model.shapes == [(1, 6), (1, 4)]  # the start, the prefix and a draft; the last id and a draft
     assert small.shapes == [(1, 2), *[(1, 1)] * 6, (1, 1)]
     assert (drafter.counts.n_drafted, drafter.counts.n_accepted) == (6, 6)

@@ -40,6 +40,7 @@ from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from tokenization import families
+from tolerances import NETWORK, assert_close
 
 TEXTS = ["to be", "or not to be that is", "", "question", "to be or not to be, that is the question: whether"]
 POOLINGS = ("first", "last", "mean", "max")
@@ -75,10 +76,10 @@ def test_vectors_are_pooled_as_configured(base: TransformerConfig, head: Head) -
     assert vectors.dtype == np.float32 and vectors.shape == (len(ROWS), 16)
     for row, vector in zip(ROWS, torch.from_numpy(vectors), strict=True):
         ids = torch.from_numpy(row.token_ids)[None]
-        torch.testing.assert_close(vector, by_hand(head, network, network.hidden(ids)[0]), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(vector, torch.from_numpy(embed(network, [row]))[0], rtol=1e-4, atol=1e-5)
+        assert_close(vector, by_hand(head, network, network.hidden(ids)[0]), terms=NETWORK)
+        assert_close(vector, torch.from_numpy(embed(network, [row]))[0], terms=NETWORK)
         if isinstance(head, VectorHead):
-            torch.testing.assert_close(vector, network(ids)[0], rtol=1e-4, atol=1e-5)
+            assert_close(vector, network(ids)[0], terms=NETWORK)
 
 
 def test_the_network_stays_in_training_mode() -> None:
@@ -120,7 +121,7 @@ def test_a_causal_model_reads_a_text_as_in_training(own: Tokenizer, starts: bool
         assert isinstance(model.network, Transformer)
         n_before = int(starts and bool(text))
         hidden = model.network.hidden(torch.tensor([model.text_ids(text)]))[0, n_before:]
-        np.testing.assert_allclose(vector, hidden.mean(dim=0).numpy(), rtol=1e-4, atol=1e-5)
+        assert_close(vector, hidden.mean(dim=0).numpy(), terms=NETWORK)
 
 
 @torch.no_grad()
@@ -134,8 +135,8 @@ def test_the_mean_of_a_causal_model_excludes_tokens_before_the_text() -> None:
     assert isinstance(model.network, Transformer)
     hidden = model.network.hidden(torch.tensor([ids]))[0]
     vectors = model.embed(["to be", "", "or not to be"])
-    np.testing.assert_allclose(vectors[0], hidden[1:].mean(dim=0).numpy(), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(vectors[1], hidden[0].numpy(), rtol=1e-4, atol=1e-5)
+    assert_close(vectors[0], hidden[1:].mean(dim=0).numpy(), terms=NETWORK)
+    assert_close(vectors[1], hidden[0].numpy(), terms=NETWORK)
 
 
 def test_an_empty_text_without_a_start_token_is_refused() -> None:
@@ -168,7 +169,7 @@ def test_other_models_include_special_tokens_in_the_mean(own: Tokenizer, task: s
     assert isinstance(model.network, Transformer)
     hidden = model.network.hidden(torch.tensor([ids]))[0]
     expected = hidden[0] if task == "vectors" else hidden.mean(dim=0)
-    np.testing.assert_allclose(model.embed(["to be or not", "to"])[0], expected.numpy(), rtol=1e-4, atol=1e-5)
+    assert_close(model.embed(["to be or not", "to"])[0], expected.numpy(), terms=NETWORK)
 
 
 def test_text_ids_of_a_denoiser_are_its_encoder_ids(own: Tokenizer) -> None:
@@ -184,7 +185,7 @@ def test_a_long_text_is_cut_with_a_warning(own: Tokenizer) -> None:
     vectors = model.embed([long, "to be"], log=messages.append)
     assert messages == ["1 of 2 texts are longer than 64 tokens and are cut"]
     kept = own.decode(own.encode(long)[:64])
-    np.testing.assert_allclose(vectors[0], model.embed([kept])[0], rtol=1e-4, atol=1e-5)
+    assert_close(vectors[0], model.embed([kept])[0], terms=NETWORK)
 
 
 @torch.no_grad()
@@ -199,8 +200,8 @@ def test_normalized_vectors_have_length_1(pooling: Any, pooler: Any) -> None:
         expected = by_hand(
             replace(head, pooler="none") if pooler == "unused" else head, network, network.hidden(ids)[0]
         )
-        torch.testing.assert_close(vector, expected / expected.norm(), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(vector, network(ids)[0], rtol=1e-4, atol=1e-5)
+        assert_close(vector, expected / expected.norm(), terms=NETWORK)
+        assert_close(vector, network(ids)[0], terms=NETWORK)
 
 
 def test_texts_are_cut_at_max_tokens_of_the_head(own: Tokenizer) -> None:
@@ -210,7 +211,7 @@ def test_texts_are_cut_at_max_tokens_of_the_head(own: Tokenizer) -> None:
     (vector,) = model.embed(["to be or not to be, that is the question"], log=messages.append)
     assert messages == ["1 of 1 texts are longer than 7 tokens and are cut"]
     ids = [own.cls_id or 0, *own.encode("to be or not to be, that is the question")[:5], own.sep_id or 0]
-    np.testing.assert_allclose(vector, embed(model.network, [Example(np.array(ids))])[0], rtol=1e-4, atol=1e-5)
+    assert_close(vector, embed(model.network, [Example(np.array(ids))])[0], terms=NETWORK)
     assert model.vectors_are.endswith("over all tokens; texts are cut to 7 tokens")
 
 

@@ -19,6 +19,7 @@ from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import Sampler, choose
 from glassformer.seeds import Stream, rng
+from tolerances import near
 
 V, MAX_LEN = 19, 24
 """Vocabulary and context of the models."""
@@ -80,10 +81,10 @@ def ids_of(model: Any, request: Request) -> list[list[int]]:
 
 def assert_equal_scores(found: Sequence[Likely], expected: Sequence[Likely]) -> None:
     assert [one.token for one in found] == [one.token for one in expected]
-    assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in expected], abs=1e-5)
+    assert [one.log_prob for one in found] == near([one.log_prob for one in expected])
     for mine, theirs in zip(found, expected, strict=True):
         assert [i for i, _ in mine.top] == [i for i, _ in theirs.top]
-        assert [x for _, x in mine.top] == pytest.approx([x for _, x in theirs.top], abs=1e-5)
+        assert [x for _, x in mine.top] == near([x for _, x in theirs.top])
 
 
 class Schedule:

@@ -16,6 +16,7 @@ from glassformer.inference.ensemble import Ensemble, mean_of_sigmoids
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import forced_scores
+from tolerances import F64, assert_close, near
 
 SOURCE_IDS = random_ids(19, 3, 6, seed=2)
 JOINT = [name for name, config in SEQ2SEQ.items() if not config.source_vocab_size]
@@ -38,7 +39,7 @@ def test_members_of_every_kind_average_their_probabilities() -> None:
     for source, row in zip(SOURCE_IDS, found, strict=True):
         expected = beam_search_reference(mean_of(models), source, search)
         assert [h.ids for h in row] == [h.ids for h in expected]
-        assert [h.log_prob for h in row] == pytest.approx([h.log_prob for h in expected], abs=1e-9)
+        assert [h.log_prob for h in row] == near([h.log_prob for h in expected], dtype=F64)
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
@@ -50,7 +51,7 @@ def test_two_equal_models_equal_one_model(name: str) -> None:
     two = beam_search(Ensemble([model, model]), sources, search)
     assert [[h.ids for h in row] for row in one] == [[h.ids for h in row] for row in two]
     for a, b in zip(one, two, strict=True):
-        assert [h.log_prob for h in a] == pytest.approx([h.log_prob for h in b], abs=1e-9)
+        assert [h.log_prob for h in a] == near([h.log_prob for h in b], dtype=F64)
 
 
 def test_every_decoder_takes_an_ensemble() -> None:
@@ -60,7 +61,7 @@ def test_every_decoder_takes_an_ensemble() -> None:
     found = beam_search(Ensemble(models), source, Search(BeamConfig(1, max_new_tokens=6), 1, 99, 24))
     assert found[0][0].ids == ids
     score = forced_scores(Ensemble(models), SOURCE_IDS[:1].tolist(), [found[0][0].ids], start_id=1)[0]
-    assert score.log_prob == pytest.approx(found[0][0].log_prob, abs=1e-9)
+    assert score.log_prob == near(found[0][0].log_prob, dtype=F64)
 
 
 def test_a_state_selects_in_all_members() -> None:
@@ -73,7 +74,7 @@ def test_a_state_selects_in_all_members() -> None:
         assert state.lengths.tolist() == [3, 3, 3]
         state = state.select(torch.tensor([2, 0]))
         logits, state = ensemble.step(ids[[2, 0], 3:], state)
-    torch.testing.assert_close(logits, whole[[2, 0], 3:])
+    assert_close(logits, whole[[2, 0], 3:])
     assert state.lengths.tolist() == [5, 5]
 
 
@@ -81,15 +82,13 @@ def test_a_vote_is_the_mean_of_full_forward_passes() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(JOINT)]
     ids = random_ids(19, 3, 5)
     with torch.inference_mode():
-        torch.testing.assert_close(
-            Ensemble(models)(token_ids=ids, source_ids=SOURCE_IDS), mean_of(models)(ids, SOURCE_IDS)
-        )
+        assert_close(Ensemble(models)(token_ids=ids, source_ids=SOURCE_IDS), mean_of(models)(ids, SOURCE_IDS))
 
 
 def test_a_vote_on_independent_labels_is_the_mean_of_their_probabilities() -> None:
     probabilities = torch.tensor([[0.5, 0.1], [0.9, 0.3]])
     found = mean_of_sigmoids(list(probabilities.logit()))
-    torch.testing.assert_close(found.sigmoid(), torch.tensor([0.7, 0.2]))
+    assert_close(found.sigmoid(), torch.tensor([0.7, 0.2]))
 
 
 def test_other_vocabularies_are_refused() -> None:

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.tokenization.tokenizer import Tokenizer
+from tolerances import NETWORK, is_close, near
 
 TEXT = "the cat sat on the mat and the dog ran. "
 
@@ -46,7 +46,7 @@ def test_candidates_equal_a_plain_forward_at_each_mask(network: Transformer, tok
     best = logits[places].softmax(dim=1).topk(3)
     assert [[c.token_id for c in of_mask] for of_mask in found.candidates] == best.indices.tolist()
     for of_mask, values in zip(found.candidates, best.values.tolist(), strict=True):
-        assert [c.probability for c in of_mask] == pytest.approx(values, rel=1e-4)
+        assert [c.probability for c in of_mask] == near(values, terms=NETWORK)
     (first, second) = best.indices[:, 0].tolist()
     assert first != second, "equal predictions would hide a swap"
     expected = [first if i == places[0] else second if i == places[1] else token for i, token in enumerate(row)]
@@ -78,4 +78,4 @@ def test_fewer_than_one_candidate_is_refused(network: Transformer, tokenizer: To
 def test_candidates_are_at_most_the_tokens(network: Transformer, tokenizer: Tokenizer) -> None:
     (of_mask,) = MaskFiller(network, tokenizer).fill("[MASK]", 10_000).candidates
     assert len(of_mask) == tokenizer.vocab_size - len(tokenizer.special_tokens)
-    assert np.isclose(sum(c.probability for c in of_mask), 1)
+    assert is_close(sum(c.probability for c in of_mask), 1)

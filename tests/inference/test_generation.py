@@ -31,6 +31,7 @@ from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import Sampler, choose
 from glassformer.models.state import TransformerState
 from glassformer.nn import kv_cache
+from tolerances import assert_close
 
 GREEDY = GenerationConfig(max_new_tokens=10, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=10, temperature=1.3, top_k=12, top_p=0.95, repetition_penalty=1.2, seed=5)
@@ -353,7 +354,7 @@ def test_joined_states_step_as_before(name: str, same_size: bool) -> None:
         ids = random_ids(vocab_size, 5, 1, seed=n)
         together, joined = model.step(ids, joined)
         (first, states[0]), (second, states[1]) = model.step(ids[:2], states[0]), model.step(ids[2:], states[1])
-        torch.testing.assert_close(together, torch.cat((first, second)))
+        assert_close(together, torch.cat((first, second)))
 
 
 def test_joined_states_of_an_ensemble_step_as_before() -> None:
@@ -363,7 +364,7 @@ def test_joined_states_of_an_ensemble_step_as_before() -> None:
     ids = random_ids(19, 3, 1)
     together, _ = models.step(ids, states[0].joined(states[1]))
     apart = [models.step(ids[:2], states[0])[0], models.step(ids[2:], states[1])[0]]
-    torch.testing.assert_close(together, torch.cat(apart))
+    assert_close(together, torch.cat(apart))
 
 
 def test_rows_join_together_when_a_quarter_of_the_batch_is_free() -> None:
@@ -455,13 +456,13 @@ def test_a_prompt_is_read_without_unused_logits(name: str) -> None:
     at = real.sum(dim=1) - 1
     logits, state = model.step(inputs.token_ids, model.start(2, 20, *source), real)
     found, after = read_at(model, inputs.token_ids, model.start(2, 20, *source), real, at)
-    torch.testing.assert_close(found, logits[torch.arange(2), at])
+    assert_close(found, logits[torch.arange(2), at])
     rows = []
     model.output.register_forward_hook(lambda _module, inputs, _found: rows.append(inputs[0].shape[:-1].numel()))
     read_at(model, inputs.token_ids, model.start(2, 20, *source), real, at)
     assert rows == [2]
     next_ids = inputs.token_ids[:, :1]
-    torch.testing.assert_close(model.step(next_ids, after)[0], model.step(next_ids, state)[0])
+    assert_close(model.step(next_ids, after)[0], model.step(next_ids, state)[0])
 
 
 def test_a_model_without_a_method_for_it_reads_a_prompt_with_all_logits() -> None:

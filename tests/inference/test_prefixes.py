@@ -9,6 +9,7 @@ import torch
 from configs import random_ids, random_model
 from glassformer.inference.contexts import n_shared
 from glassformer.inference.prefixes import MIN_SHARED, PrefixCache, tensors_of
+from tolerances import assert_close
 
 MODEL = random_model("llama")
 
@@ -36,7 +37,7 @@ def test_the_state_after_the_longest_known_beginning_is_found() -> None:
         found, state = cache.find(ids)
         assert found == n and state.lengths.tolist() == [n]
         logits, _ = MODEL.step(torch.tensor([ids[n:]]), state)
-        torch.testing.assert_close(logits[0, -1], MODEL(torch.tensor([ids]))[0, -1])
+        assert_close(logits[0, -1], MODEL(torch.tensor([ids]))[0, -1])
     assert cache.n_shared_ids == 19 + 20 + 19 + 18 + 17
 
 
@@ -57,7 +58,7 @@ def test_a_copy_is_found_and_the_kept_state_stays() -> None:
         _, state = cache.find((*ids, token))
         MODEL.step(torch.tensor([[token, token]]), state)
     logits, _ = MODEL.step(torch.tensor([[4, 5]]), cache.find((*ids, 4))[1])
-    torch.testing.assert_close(logits[0, -1], expected)
+    assert_close(logits[0, -1], expected)
 
 
 def test_bytes_are_limited_and_what_was_used_last_stays() -> None:

@@ -20,6 +20,7 @@ from glassformer.inference.sampling import (
     keep_top_p,
     shape_logits,
 )
+from tolerances import assert_close
 
 transformers = pytest.importorskip("transformers")
 B, V = 8, 50
@@ -31,7 +32,7 @@ def logits() -> Tensor:
 
 
 def same(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert_close(found, expected)
 
 
 def test_every_field_that_changes_the_distribution_is_listed(logits: Tensor) -> None:

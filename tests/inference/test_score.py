@@ -19,6 +19,7 @@ from glassformer.inference.score import (
     windows,
 )
 from glassformer.tokenization.tokenizer import Tokenizer
+from tolerances import F64, near
 
 SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9], [5]]
 TARGETS = [[4, 4, 2], [7, 8, 9, 1, 0, 3, 5, 2], [2], [6, 2], []]
@@ -34,8 +35,8 @@ def test_every_token_equals_an_uncached_forward(name: str, max_tokens: int) -> N
         with torch.no_grad():
             log_probs = model(torch.tensor([[1, *target]]), source_ids=torch.tensor([source])).log_softmax(-1)[0]
         expected = [float(log_probs[t, token]) for t, token in enumerate(target)]
-        assert score.token_log_probs == pytest.approx(expected, abs=1e-9)
-        assert score.log_prob == pytest.approx(sum(expected), abs=1e-9)
+        assert score.token_log_probs == near(expected, dtype=F64)
+        assert score.log_prob == near(sum(expected), dtype=F64)
 
 
 @pytest.mark.parametrize(("name", "max_tokens"), [("gpt", 1), ("gpt", 1000), *((name, 25) for name in ALONE)])
@@ -49,7 +50,7 @@ def test_every_token_after_its_context_equals_an_uncached_forward(name: str, max
         with torch.no_grad():
             logits = model(torch.tensor([[*context, *target]]))[0, len(context) - 1 : -1]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(target, dtype=torch.long)[:, None]).squeeze(1)
-        assert score.token_log_probs == pytest.approx(expected.tolist(), abs=1e-9)
+        assert score.token_log_probs == near(expected.tolist(), dtype=F64)
         assert score.is_greedy == (logits.argmax(-1).tolist() == target)
     assert scores[1].is_greedy
 
@@ -73,7 +74,7 @@ def test_probabilities_of_all_continuations_sum_to_one() -> None:
     model = random_model(SEQ2SEQ["paper"])
     source = random_ids(19, 6).tolist()
     scores = forced_scores(model, [source] * 19, [[4, token] for token in range(19)], start_id=1)
-    assert sum(torch.tensor(s.token_log_probs[1]).exp().item() for s in scores) == pytest.approx(1, abs=1e-6)
+    assert sum(torch.tensor(s.token_log_probs[1]).exp().item() for s in scores) == near(1)
     assert sum(score.is_greedy for score in scores) <= 1
 
 

@@ -11,6 +11,7 @@ from glassformer.data.batching import batches_by_length
 from glassformer.inference import beam
 from glassformer.inference.beam import Search, decode_sorted
 from glassformer.inference.beam_reference import beam_search_reference
+from tolerances import F64, near
 
 SOURCES = [[int(i * j) % 13 for j in range(1, 2 + (5 * i) % 7)] for i in range(1, 12)]
 
@@ -27,7 +28,7 @@ def test_batches_keep_the_order_and_change_no_result(name: str, monkeypatch: pyt
         found = decode_sorted(model, sources, search, prefix=[4])
         assert [[(h.ids, h.ended) for h in row] for row in found] == [[(h.ids, h.ended) for h in x] for x in expected]
         for ours, theirs in zip(found, expected, strict=True):
-            assert [h.log_prob for h in ours] == pytest.approx([h.log_prob for h in theirs], abs=1e-9)
+            assert [h.log_prob for h in ours] == near([h.log_prob for h in theirs], dtype=F64)
 
 
 def test_progress_counts_sources_up_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from glassformer.inspection.ablation import Part, ablate, ablation_hooks, all_pa
 from glassformer.inspection.capture import capture, capture_tensors, model_hooks
 from glassformer.models.build import build_model
 from glassformer.reporting import Outcome
+from tolerances import F64, assert_close, is_close, near
 
 
 def quiet(text: str) -> None:
@@ -57,8 +58,8 @@ def test_every_part_equals_a_network_without_its_weights(name: str) -> None:
         for part in all_parts(network):
             with ablate(network, [part]):
                 found = network(**inputs)
-            torch.testing.assert_close(found, without_by_weights(network, part)(**inputs), msg=str(part))
-            assert not torch.allclose(found, unchanged), part
+            assert_close(found, without_by_weights(network, part)(**inputs), msg=str(part))
+            assert not is_close(found, unchanged), part
 
 
 def test_the_parts_of_a_network() -> None:
@@ -88,7 +89,7 @@ def test_a_row_without_a_part_equals_the_part_alone(number: int, name: str) -> N
             together = network(**repeated)
         for row, part in list(zip(together, parts, strict=True))[number % 3 :: 3]:
             with ablate(network, [str(part)], means):
-                torch.testing.assert_close(row, network(**inputs)[0])
+                assert_close(row, network(**inputs)[0])
 
 
 def test_several_parts_are_off_together() -> None:
@@ -99,10 +100,10 @@ def test_several_parts_are_off_together() -> None:
     for part in parts:
         expected = without_by_weights(expected, part)
     with torch.no_grad(), ablate(network, parts):
-        torch.testing.assert_close(network(**inputs), expected(**inputs))
+        assert_close(network(**inputs), expected(**inputs))
     with torch.no_grad(), ablate(network, [Part("decoder", 0), Part("decoder", 1)]):
         x = network.decoder.embeddings(inputs["token_ids"], torch.arange(9), None)
-        torch.testing.assert_close(network(**inputs), network.head(network.decoder.final_norm(x)))
+        assert_close(network(**inputs), network.head(network.decoder.final_norm(x)))
 
 
 @pytest.mark.parametrize("name", ["luong", "luong_concat"])
@@ -113,7 +114,7 @@ def test_the_attention_of_a_recurrent_decoder(name: str) -> None:
     with torch.no_grad():
         changed.decoder.combine.weight[:, : network.decoder.cross_attn.d_context] = 0.0  # of [context; state]
         with ablate(network, ["cross.0.head.0"]):
-            torch.testing.assert_close(network(**inputs), changed(**inputs))
+            assert_close(network(**inputs), changed(**inputs))
 
 
 @pytest.mark.parametrize("name", [name for name in RECURRENT if all_parts(random_model(name))])
@@ -128,8 +129,8 @@ def test_a_recurrent_decoder_without_attention_ignores_the_order_of_its_memory(n
         with ablate(network, ["cross.0.head.0"]):
             before = network(**inputs)
             with model_hooks(network, {"encoder.memory": flipped}):
-                torch.testing.assert_close(network(**inputs), before)
-        assert not torch.allclose(network(**inputs), before)
+                assert_close(network(**inputs), before)
+        assert not is_close(network(**inputs), before)
 
 
 def test_the_mean_of_a_trace_replaces_a_part() -> None:
@@ -142,19 +143,19 @@ def test_the_mean_of_a_trace_replaces_a_part() -> None:
         means = capture_tensors(network, inputs, ["*.context", "*.ff"])
         unchanged = network(**inputs)
         with ablate(network, ["decoder.0.head.0"], means):
-            torch.testing.assert_close(network(**inputs), unchanged)
+            assert_close(network(**inputs), unchanged)
         context = means["decoder.blocks.0.self_attn.context"].clone()
         context[:, 2] = context[:, 2].mean(dim=1, keepdim=True)
         with ablate(network, ["decoder.0.head.2"], means):
             found = network(**inputs)
         with model_hooks(network, {"decoder.blocks.0.self_attn.context": lambda name, x: context}):
-            torch.testing.assert_close(found, network(**inputs))
-        assert not torch.allclose(found, unchanged)
+            assert_close(found, network(**inputs))
+        assert not is_close(found, unchanged)
         mean = means["decoder.blocks.1.ff"].mean(dim=1, keepdim=True).expand(-1, 9, -1)
         with ablate(network, ["decoder.1.feed_forward"], means):
             found = network(**inputs)
         with model_hooks(network, {"decoder.blocks.1.ff": lambda name, x: mean}):
-            torch.testing.assert_close(found, network(**inputs))
+            assert_close(found, network(**inputs))
     with (
         pytest.raises(UserError, match=r"means has no tensor decoder.blocks.0.self_attn.context"),
         ablate(network, ["decoder.0.head.0"], {}),
@@ -175,7 +176,7 @@ def test_parts_are_off_in_beam_search() -> None:
         found = beam_search(network, sources, search)
     assert [[h.ids for h in row] for row in found] == [[h.ids for h in row] for row in expected]
     for ours, theirs in zip(found, expected, strict=True):
-        assert [h.log_prob for h in ours] == pytest.approx([h.log_prob for h in theirs], abs=1e-9)
+        assert [h.log_prob for h in ours] == near([h.log_prob for h in theirs], dtype=F64)
 
 
 def test_parts_are_off_in_all_methods_of_a_model(trained: Outcome) -> None:
@@ -218,4 +219,4 @@ def test_a_capture_inside_the_block_stores_the_changed_tensors() -> None:
     with ablate(network, ["decoder.0.head.1", "decoder.1"]):
         found = capture_tensors(network, inputs)
     assert not found["decoder.blocks.0.self_attn.context"][:, 1].any()
-    torch.testing.assert_close(found["decoder.blocks.1.residual"], found["decoder.blocks.0.residual"])
+    assert_close(found["decoder.blocks.1.residual"], found["decoder.blocks.0.residual"])

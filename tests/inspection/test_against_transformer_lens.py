@@ -18,6 +18,7 @@ from glassformer.inspection.head_scores import duplicate_score, induction_ids, i
 from glassformer.inspection.lens import lens
 from glassformer.inspection.patching import Patching, patch_heads, patch_residual
 from interop.checkpoints import imported
+from tolerances import NETWORK, assert_close, near
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -26,7 +27,6 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 N_LAYERS, N_HEADS, N_TOKENS = 3, 4, 13
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,15 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def test_patterns_and_activations(pair: Pair) -> None:
-    torch.testing.assert_close(pair.tensors["decoder.embeddings"], pair.cache["resid_pre", 0], **CLOSE)
+    assert_close(pair.tensors["decoder.embeddings"], pair.cache["resid_pre", 0], terms=NETWORK)
     for i in range(N_LAYERS):
         block = f"decoder.blocks.{i}"
-        torch.testing.assert_close(pair.tensors[f"{block}.self_attn.weights"], pair.cache["pattern", i], **CLOSE)
+        assert_close(pair.tensors[f"{block}.self_attn.weights"], pair.cache["pattern", i], terms=NETWORK)
         z = pair.cache["z", i].transpose(1, 2)  # (B, T, H, W) there
-        torch.testing.assert_close(pair.tensors[f"{block}.self_attn.context"], z, **CLOSE)
-        torch.testing.assert_close(pair.tensors[f"{block}.self_attn"], pair.cache["attn_out", i], **CLOSE)
-        torch.testing.assert_close(pair.tensors[f"{block}.ff"], pair.cache["mlp_out", i], **CLOSE)
-        torch.testing.assert_close(pair.tensors[f"{block}.residual"], pair.cache["resid_post", i], **CLOSE)
+        assert_close(pair.tensors[f"{block}.self_attn.context"], z, terms=NETWORK)
+        assert_close(pair.tensors[f"{block}.self_attn"], pair.cache["attn_out", i], terms=NETWORK)
+        assert_close(pair.tensors[f"{block}.ff"], pair.cache["mlp_out", i], terms=NETWORK)
+        assert_close(pair.tensors[f"{block}.residual"], pair.cache["resid_post", i], terms=NETWORK)
 
 
 def test_head_scores_equal_its_detection_patterns(pair: Pair) -> None:
@@ -92,7 +92,7 @@ def test_head_scores_equal_its_detection_patterns(pair: Pair) -> None:
                     exclude_current_token=False,
                     error_measure="mul",
                 )
-                assert float(found[head]) == pytest.approx(share * n / n_rows, rel=1e-4, abs=1e-6)
+                assert float(found[head]) == near(share * n / n_rows, terms=NETWORK)
 
 
 def test_the_lens_equals_its_final_norm_and_unembedding(pair: Pair) -> None:
@@ -102,7 +102,7 @@ def test_the_lens_equals_its_final_norm_and_unembedding(pair: Pair) -> None:
     found = [logits for _, logits in lens(pair.network, pair.tensors)]
     assert len(found) == len(expected) == N_LAYERS + 1
     for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, **CLOSE)
+        assert_close(ours, theirs, terms=NETWORK)
 
 
 def test_direct_logit_attribution_from_captured_tensors(pair: Pair) -> None:
@@ -112,7 +112,7 @@ def test_direct_logit_attribution_from_captured_tensors(pair: Pair) -> None:
         names += [f"decoder.blocks.{i}.self_attn", f"decoder.blocks.{i}.ff"]
     parts = torch.stack([pair.tensors[name] for name in names])  # (2L + 1, B, T, D)
     last = pair.tensors[f"decoder.blocks.{N_LAYERS - 1}.residual"]
-    torch.testing.assert_close(parts.sum(dim=0), last, **CLOSE)
+    assert_close(parts.sum(dim=0), last, terms=NETWORK)
     norm, table = pair.network.decoder.final_norm, pair.network.output.proj.weight
     std = (last.var(dim=-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
     direction = (table[3] - table[5]) * norm.weight
@@ -121,10 +121,10 @@ def test_direct_logit_attribution_from_captured_tensors(pair: Pair) -> None:
     embed, pos, *rest = pair.cache.decompose_resid(layer=-1)
     theirs = pair.cache.apply_ln_to_stack(torch.stack([embed + pos, *rest]), layer=-1)
     expected = (theirs * norm.weight) @ (pair.bridge.W_U[:, 3] - pair.bridge.W_U[:, 5])
-    torch.testing.assert_close(found, expected, **CLOSE)
+    assert_close(found, expected, terms=NETWORK)
     difference = pair.tensors["logits"][..., 3] - pair.tensors["logits"][..., 5]
     shift = float(norm.bias @ (table[3] - table[5]))
-    torch.testing.assert_close(found.sum(dim=0) + shift, difference, **CLOSE)
+    assert_close(found.sum(dim=0) + shift, difference, terms=NETWORK)
 
 
 @torch.no_grad()
@@ -137,7 +137,7 @@ def test_an_ablated_head_equals_its_hook(pair: Pair) -> None:
 
             expected = pair.bridge.run_with_hooks(pair.ids, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", without)])
             with ablate(pair.network, [f"decoder.{layer}.head.{head}"]):
-                torch.testing.assert_close(pair.network(pair.ids), expected, **CLOSE)
+                assert_close(pair.network(pair.ids), expected, terms=NETWORK)
 
 
 def test_an_ablated_feed_forward_equals_its_hook(pair: Pair) -> None:
@@ -146,7 +146,7 @@ def test_an_ablated_feed_forward_equals_its_hook(pair: Pair) -> None:
             hooks = [(f"blocks.{layer}.hook_mlp_out", lambda x, hook: torch.zeros_like(x))]
             expected = pair.bridge.run_with_hooks(pair.ids, fwd_hooks=hooks)
             with ablate(pair.network, [f"decoder.{layer}.feed_forward"]):
-                torch.testing.assert_close(pair.network(pair.ids), expected, **CLOSE)
+                assert_close(pair.network(pair.ids), expected, terms=NETWORK)
 
 
 def test_patches_equal_its_patching_functions(pair: Pair) -> None:
@@ -166,5 +166,5 @@ def test_patches_equal_its_patching_functions(pair: Pair) -> None:
         heads = patching.get_act_patch_attn_head_out_all_pos(pair.bridge, corrupted, pair.cache, share)
     assert stream.shape == (N_LAYERS, N_TOKENS) and heads.shape == (N_LAYERS, N_HEADS)
     found = patch_residual(pair.network, both)
-    torch.testing.assert_close(found.shares[:-1], torch.as_tensor(stream), rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(patch_heads(pair.network, both).shares, torch.as_tensor(heads), rtol=1e-3, atol=1e-4)
+    assert_close(found.shares[:-1], torch.as_tensor(stream), terms=NETWORK)
+    assert_close(patch_heads(pair.network, both).shares, torch.as_tensor(heads), terms=NETWORK)

@@ -11,11 +11,11 @@ from glassformer.inspection.capture import capture_tensors
 from glassformer.inspection.lens import lens
 from glassformer.inspection.patching import Patching, patch_residual
 from interop.checkpoints import Both, imported
+from tolerances import NETWORK, assert_close, near
 
 transformers = pytest.importorskip("transformers")
 SIZES = {"layers": 2, "attention_heads": 4, "ffn_dim": 24}
 """Sizes of a stack of BART."""
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def gpt2(folder: Path) -> Both:
@@ -30,8 +30,8 @@ def test_the_lens_of_gpt2(tmp_path: Path) -> None:
     states = both.theirs(input_ids=ids, output_hidden_states=True)
     found = [logits for _, logits in lens(both.network, capture_tensors(both.network, {"token_ids": ids}))]
     for ours, x in zip(found[:-1], states.hidden_states[:-1], strict=True):
-        torch.testing.assert_close(ours, both.theirs.lm_head(both.theirs.transformer.ln_f(x)), **CLOSE)
-    torch.testing.assert_close(found[-1], states.logits, **CLOSE)
+        assert_close(ours, both.theirs.lm_head(both.theirs.transformer.ln_f(x)), terms=NETWORK)
+    assert_close(found[-1], states.logits, terms=NETWORK)
 
 
 @torch.no_grad()
@@ -49,7 +49,7 @@ def test_the_lens_of_bert(tmp_path: Path) -> None:
     states = both.theirs(input_ids=ids, output_hidden_states=True).hidden_states
     found = [logits for _, logits in lens(both.network, capture_tensors(both.network, {"token_ids": ids}))]
     for ours, x in zip(found, states, strict=True):
-        torch.testing.assert_close(ours, both.theirs.cls(x), **CLOSE)
+        assert_close(ours, both.theirs.cls(x), terms=NETWORK)
 
 
 @torch.no_grad()
@@ -66,7 +66,7 @@ def test_the_ablations_of_gpt2(tmp_path: Path) -> None:
         for x, before in zip(zeroed, saved, strict=True):
             x.copy_(before)
         with ablate(both.network, parts):
-            torch.testing.assert_close(both.network(ids), expected, **CLOSE)
+            assert_close(both.network(ids), expected, terms=NETWORK)
 
     for i, block in enumerate(blocks):
         rows = block.attn.c_proj.weight  # (heads · width, D)
@@ -124,6 +124,6 @@ def test_the_patches_of_bart(tmp_path: Path, stack: Any) -> None:
         for layer, to in zip(layers, kept, strict=True)
     ]
     found = patch_residual(both.network, pair, stack)
-    assert found.clean == pytest.approx(clean, abs=1e-4) and found.corrupted == pytest.approx(corrupted, abs=1e-4)
-    torch.testing.assert_close(found.shares, torch.tensor(expected), rtol=1e-3, atol=1e-3)
+    assert found.clean == near(clean, terms=NETWORK) and found.corrupted == near(corrupted, terms=NETWORK)
+    assert_close(found.shares, torch.tensor(expected), terms=NETWORK)
     assert float(found.shares.abs().max()) > 0.05, "some position matters"

@@ -19,6 +19,7 @@ from glassformer.models.build import build_model
 from glassformer.nn.attention import Tap, scoped
 from glassformer.tasks.registry import task_of
 from runs import text_run_of
+from tolerances import assert_close
 
 WEIGHTS = ["*.weights"]
 
@@ -51,7 +52,7 @@ def test_all_attention_of_an_encoder_decoder_is_collected(name: str) -> None:
         layers = attention_layers(found, kind)  # type: ignore[arg-type]
         assert [x.shape for x in layers] == [(2, stack.n_heads, n_queries, n_keys)] * stack.n_layers
         for weights in layers:
-            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+            assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     for weights in attention_layers(found, "decoder"):
         assert not weights.triu(1).any(), "weights of later tokens are 0"
 
@@ -76,7 +77,7 @@ def test_the_weights_equal_those_of_the_forward_pass() -> None:
     found = collect_attention(model, token_ids=token_ids)
     query, key = seen["query"][0, 1], seen["key"][0, 1]
     scores = (query @ key.T / key.shape[-1] ** 0.5).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
-    torch.testing.assert_close(found["decoder.blocks.0.self_attn.weights"][0, 1], scores.softmax(-1))
+    assert_close(found["decoder.blocks.0.self_attn.weights"][0, 1], scores.softmax(-1))
 
 
 def test_dropout_is_off_and_the_mode_is_restored() -> None:
@@ -107,8 +108,8 @@ def test_weights_of_single_steps_are_concatenated() -> None:
     weights = torch.rand(2, 1, 4, 3).softmax(-1)
     found = collect_attention(StepByStep(weights))
     assert list(found) == ["decoder.cross_attn.weights"]
-    torch.testing.assert_close(found["decoder.cross_attn.weights"], weights)
-    torch.testing.assert_close(alignment(found), weights[0, 0])
+    assert_close(found["decoder.cross_attn.weights"], weights)
+    assert_close(alignment(found), weights[0, 0])
 
 
 @pytest.mark.parametrize("attention", [AttendBefore(), AttendBefore("scaled_dot"), AttendAfter(), AttendAfter("dot")])
@@ -117,7 +118,7 @@ def test_recurrent_models_have_an_alignment(attention: AttendBefore | AttendAfte
     model = build_model(RecurrentConfig(attention=attention, reverse_source=True, **sizes))
     matrix = alignment(collect_attention(model, token_ids=ids(2, 5), source_ids=ids(2, 7)))
     assert matrix.shape == (5, 7)
-    torch.testing.assert_close(matrix.sum(-1), torch.ones(5))
+    assert_close(matrix.sum(-1), torch.ones(5))
 
 
 def test_a_model_without_attention_has_no_alignment() -> None:
@@ -129,11 +130,11 @@ def test_a_model_without_attention_has_no_alignment() -> None:
 def test_the_layer_and_the_head_of_an_alignment() -> None:
     names = [f"decoder.blocks.{i}.cross_attn.weights" for i in range(4)]
     layers = {name: torch.rand(1, 2, 4, 5) for name in names}
-    torch.testing.assert_close(alignment(layers), layers[names[2]][0].mean(0), msg="the last but one of four")
-    torch.testing.assert_close(alignment(layers, layer=3, head=1), layers[names[3]][0, 1])
+    assert_close(alignment(layers), layers[names[2]][0].mean(0), msg="the last but one of four")
+    assert_close(alignment(layers, layer=3, head=1), layers[names[3]][0, 1])
     for n in (1, 2, 3):
         few = {name: layers[name] for name in names[:n]}
-        torch.testing.assert_close(alignment(few), layers[names[n - 1]][0].mean(0), msg="the last of few")
+        assert_close(alignment(few), layers[names[n - 1]][0].mean(0), msg="the last of few")
     for wrong, message in (
         ({"layer": 4}, "no layer 4: the model has 4"),
         ({"head": -1}, "no head -1: the model has 2"),

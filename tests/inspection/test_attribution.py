@@ -16,6 +16,7 @@ from glassformer.inspection.capture import capture_tensors
 from glassformer.models.transforms import convert
 from glassformer.reporting import Outcome
 from interop.checkpoints import imported
+from tolerances import NETWORK, near, within
 
 ADDITIVE = [
     name
@@ -23,7 +24,6 @@ ADDITIVE = [
     if isinstance(config.head, TokenHead) and not config.head.transform and config.norm_order != "post"
     if config.residual_scale == 1 and not config.logit_cap
 ]
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 TOKEN, AGAINST = 3, 7
 
 
@@ -45,10 +45,10 @@ def test_the_terms_add_up_to_the_logit_of_the_model(name: str) -> None:
     for position in (-1, 2):
         one = attribute(network, inputs, TOKEN, position=position)
         two = attribute(network, inputs, TOKEN, AGAINST, position)
-        assert one.logit == pytest.approx(float(logits[position, TOKEN]), abs=1e-4)
-        assert sum(values(one).values()) == pytest.approx(one.logit, abs=1e-4)
-        assert two.logit == pytest.approx(float(logits[position, TOKEN] - logits[position, AGAINST]), abs=1e-4)
-        assert sum(values(two).values()) == pytest.approx(two.logit, abs=1e-4)
+        assert one.logit == near(float(logits[position, TOKEN]), terms=NETWORK)
+        assert sum(values(one).values()) == near(one.logit, terms=NETWORK)
+        assert two.logit == near(float(logits[position, TOKEN] - logits[position, AGAINST]), terms=NETWORK)
+        assert sum(values(two).values()) == near(two.logit, terms=NETWORK)
     stack = network.config.head_stack
     heads = [term for part, term in values(one).items() if ".head." in part]
     assert len(heads) == stack.n_layers * stack.n_heads * (2 if network.config.is_encoder_decoder else 1)
@@ -62,7 +62,7 @@ def test_the_terms_of_rounded_weights_add_up_to_the_rounded_logit(name: str, dty
     inputs = inputs_of(network)
     convert(network, dtype)
     found = attribute(network, inputs, TOKEN)
-    assert sum(values(found).values()) == pytest.approx(found.logit, abs=0.05 * max(map(abs, values(found).values())))
+    assert sum(values(found).values()) == within(found.logit, 0.05 * max(map(abs, values(found).values())))
     exact = attribute(random_model(name, dtype=torch.float32), inputs, TOKEN)
     differences = torch.tensor([values(found)[part] - term for part, term in values(exact).items()])
     assert float(differences.abs().max()) < 0.1 * max(map(abs, values(exact).values()))
@@ -86,10 +86,10 @@ def test_the_baseline_is_the_mean_over_all_tokens(name: str) -> None:
     one, two = attribute(network, inputs, TOKEN), attribute(network, inputs, TOKEN, AGAINST)
     for part, term in one.terms.items():
         of_tokens = torch.tensor([terms[part] for terms in each], dtype=torch.float64)
-        assert term.mean == pytest.approx(float(of_tokens.mean()), abs=1e-5)
-        assert term.deviation == pytest.approx(float(of_tokens.std(unbiased=False)), abs=1e-5)
+        assert term.mean == near(float(of_tokens.mean()))
+        assert term.deviation == near(float(of_tokens.std(unbiased=False)))
         assert two.terms[part].mean == 0
-        assert two.terms[part].deviation == pytest.approx(2**0.5 * term.deviation, abs=1e-5)
+        assert two.terms[part].deviation == near(2**0.5 * term.deviation)
     assert Term(2.1, 0.0, 1.0).is_beyond and Term(-2.1, 0.0, 1.0).is_beyond and not Term(1.9, 0.0, 1.0).is_beyond
 
 
@@ -115,15 +115,15 @@ def test_a_head_that_is_off_changes_its_term_and_later_ones_only(name: str) -> N
         is_later = is_later or term == part
         expected = value * scale_without / scale
         if term == part and name == "llama":
-            assert after[term] == pytest.approx(0.0, abs=1e-6) and abs(value) > 1e-3
+            assert after[term] == near(0.0) and abs(value) > 1e-3
         elif term == part:
             assert abs(after[term] - expected) > 1e-3
         elif term == "decoder.1.feed_forward":
             assert is_later and abs(after[term] - expected) > 1e-3
         elif term == "output_bias":
-            assert after[term] == pytest.approx(value, abs=1e-5)
+            assert after[term] == near(value)
         else:
-            assert after[term] == pytest.approx(expected, abs=1e-4), term
+            assert after[term] == near(expected, terms=NETWORK), term
 
 
 @torch.no_grad()
@@ -153,8 +153,8 @@ def test_the_terms_of_gpt2_of_transformers(tmp_path: Path) -> None:
         expected[f"decoder.{i}.feed_forward"] = term(kept[f"h.{i}.mlp"][1][0, -1])
     expected["output_bias"] = float(theirs.ln_f.bias @ both.theirs.lm_head.weight[TOKEN])
     assert list(found.terms) == list(expected)
-    assert values(found) == pytest.approx(expected, abs=1e-5, rel=1e-4)
-    assert sum(expected.values()) == pytest.approx(logit, abs=1e-4)
+    assert values(found) == near(expected, terms=NETWORK)
+    assert sum(expected.values()) == near(logit, terms=NETWORK)
 
 
 def test_a_model_gives_the_terms_of_its_prediction(trained: Outcome) -> None:
@@ -164,9 +164,9 @@ def test_a_model_gives_the_terms_of_its_prediction(trained: Outcome) -> None:
     token = model.tokenizer.decode([best])
     found = model.logit_attribution("a b c")
     assert found.token == best and found == model.logit_attribution("a b c", token)
-    assert sum(values(found).values()) == pytest.approx(float(trace["logits"][0, -1, best]), abs=1e-4)
+    assert sum(values(found).values()) == near(float(trace["logits"][0, -1, best]), terms=NETWORK)
     earlier = model.logit_attribution("a b c", token, position=1)
-    assert earlier.logit == pytest.approx(float(trace["logits"][0, 1, best]), abs=1e-4)
+    assert earlier.logit == near(float(trace["logits"][0, 1, best]), terms=NETWORK)
     for given, message in (
         (("a b c", "zqzq"), r"the answer 'zqzq' has \d tokens"),
         (("a b c", token, token), "both tokens are token"),

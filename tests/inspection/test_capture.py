@@ -23,6 +23,7 @@ from glassformer.nn import attention
 from glassformer.nn.attention_functions import attention_reference
 from glassformer.reporting import Outcome
 from interop.checkpoints import imported, randomise
+from tolerances import NETWORK, assert_close, is_close
 
 SIZES: dict[str, Any] = {"d_embedding": 6, "d_encoder": 4, "d_decoder": 8, "vocab_size": 13}
 
@@ -42,8 +43,8 @@ def test_a_trace_equals_the_fused_pass(name: str) -> None:
     inputs = inputs_of(network)
     found = capture_tensors(network, inputs, ["*"])
     with torch.no_grad():
-        torch.testing.assert_close(found["logits"], network(**inputs), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found["hidden"], network.hidden(**inputs), rtol=1e-4, atol=1e-5)
+        assert_close(found["logits"], network(**inputs), terms=NETWORK)
+        assert_close(found["hidden"], network.hidden(**inputs), terms=NETWORK)
     assert network.state_dict().keys() == build_model(CONFIGS[name]).state_dict().keys()
     assert not {"forward", "hidden", "encode", "step"} & network.__dict__.keys(), "the methods are restored"
 
@@ -56,12 +57,12 @@ def test_shared_layers_have_the_names_of_equal_layers() -> None:
     inputs = {"token_ids": random_ids(19, 1, 5)}
     found, expected = (capture_tensors(network, inputs, ["*"]) for network in (shared, apart))
     assert "encoder.blocks.2.ff.activations" in expected
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert found.keys() == expected.keys() and all(torch.equal(x, expected[name]) for name, x in found.items())
     with head_weights(shared) as weights, torch.no_grad():
         shared(**inputs)
     for i in range(3):
         name = f"encoder.blocks.{i}.self_attn"
-        torch.testing.assert_close(weights[name][1], found[f"{name}.weights"][0, 1])
+        assert_close(weights[name][1], found[f"{name}.weights"][0, 1])
 
 
 def test_the_parts_of_a_block_add_up() -> None:
@@ -70,11 +71,11 @@ def test_the_parts_of_a_block_add_up() -> None:
     x = found["decoder.embeddings"]
     for block in ("decoder.blocks.0", "decoder.blocks.1"):
         x = x + found[f"{block}.self_attn"] + found[f"{block}.ff"]
-        torch.testing.assert_close(found[f"{block}.residual"], x)
+        assert_close(found[f"{block}.residual"], x)
         weights, value = found[f"{block}.self_attn.weights"], found[f"{block}.self_attn.value"]
-        torch.testing.assert_close(found[f"{block}.self_attn.context"], weights @ value)
+        assert_close(found[f"{block}.self_attn.context"], weights @ value)
     ff = network.decoder.blocks[1].ff
-    torch.testing.assert_close(ff.down_proj(found["decoder.blocks.1.ff.activations"]), found["decoder.blocks.1.ff"])
+    assert_close(ff.down_proj(found["decoder.blocks.1.ff.activations"]), found["decoder.blocks.1.ff"])
 
 
 def test_each_layer_of_a_shared_block_has_its_own_tensors() -> None:
@@ -86,12 +87,8 @@ def test_each_layer_of_a_shared_block_has_its_own_tensors() -> None:
         network(**inputs)
         for i in range(3):
             path = f"encoder.blocks.{i}"
-            torch.testing.assert_close(
-                network.encoder.blocks[i].ff(found[f"{path}.self_attn_norm"]), found[f"{path}.ff"]
-            )
-            torch.testing.assert_close(
-                torch.stack(list(weights[f"{path}.self_attn"])), found[f"{path}.self_attn.weights"][0]
-            )
+            assert_close(network.encoder.blocks[i].ff(found[f"{path}.self_attn_norm"]), found[f"{path}.ff"])
+            assert_close(torch.stack(list(weights[f"{path}.self_attn"])), found[f"{path}.self_attn.weights"][0])
 
 
 @pytest.mark.parametrize("attention", [AttendBefore(), AttendAfter("general", input_feeding=True)])
@@ -101,7 +98,7 @@ def test_the_steps_of_a_recurrent_model_are_joined(attention: AttendBefore | Att
     found = capture_tensors(network, inputs)
     assert found["decoder.cross_attn.weights"].shape == (1, 1, 7, 5) and found["decoder.hidden"].shape == (1, 7, 8)
     with torch.no_grad():
-        torch.testing.assert_close(found["logits"], network(**inputs))
+        assert_close(found["logits"], network(**inputs))
 
 
 def test_names_select_tensors() -> None:
@@ -124,7 +121,7 @@ def test_only_the_named_layer_leaves_the_fused_kernel(monkeypatch: pytest.Monkey
         return attention_reference(*given)
 
     monkeypatch.setattr(attention, "attention_reference", counted)
-    torch.testing.assert_close(capture_tensors(network, inputs, [name])[name], expected)
+    assert_close(capture_tensors(network, inputs, [name])[name], expected)
     assert len(calls) == 1
 
 
@@ -144,7 +141,7 @@ def test_a_stored_tensor_is_a_copy() -> None:
     before = capture_tensors(network, inputs, ["*.embeddings"])["decoder.embeddings"]
     with model_hooks(network, {"decoder.blocks.0.self_attn_norm.input": lambda name, x: x.mul_(2)}):
         found = capture_tensors(network, inputs, ["*.embeddings"])["decoder.embeddings"]
-    torch.testing.assert_close(found, before)
+    assert_close(found, before)
 
 
 def test_a_hook_replaces_the_output_of_a_head() -> None:
@@ -158,9 +155,9 @@ def test_a_hook_replaces_the_output_of_a_head() -> None:
     with torch.no_grad():
         with model_hooks(network, {"decoder.blocks.0.self_attn.context": without}):
             ablated = network(**inputs)
-        assert not torch.allclose(ablated, network(**inputs))
+        assert not is_close(ablated, network(**inputs))
         network.decoder.blocks[0].self_attn.out_proj.weight[:, 8:12] = 0.0
-        torch.testing.assert_close(ablated, network(**inputs))
+        assert_close(ablated, network(**inputs))
 
 
 def test_hooks_act_in_their_order_and_in_nested_blocks() -> None:
@@ -294,12 +291,12 @@ def test_weights_and_residual_stream_equal_transformers(family: str, tmp_path: P
             pairs, states = {(stack, "self"): theirs.attentions}, theirs.hidden_states
     for (stack, part), layers in pairs.items():
         for i, weights in enumerate(layers):
-            torch.testing.assert_close(
-                found[f"{stack}.blocks.{i}.{part}_attn.weights"], weights, rtol=1e-4, atol=2e-6, msg=f"{stack} {part}"
+            assert_close(
+                found[f"{stack}.blocks.{i}.{part}_attn.weights"], weights, terms=NETWORK, msg=f"{stack} {part}"
             )
     stack = "encoder" if family == "Bert" else "decoder"
-    torch.testing.assert_close(found[f"{stack}.blocks.0.residual"], states[1], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found["logits"], theirs.logits, rtol=1e-4, atol=1e-5)
+    assert_close(found[f"{stack}.blocks.0.residual"], states[1], terms=NETWORK)
+    assert_close(found["logits"], theirs.logits, terms=NETWORK)
 
 
 def test_a_trace_is_a_mapping_with_axes(trained: Outcome) -> None:
@@ -310,7 +307,7 @@ def test_a_trace_is_a_mapping_with_axes(trained: Outcome) -> None:
     with pytest.raises(KeyError, match="did you mean logits"):
         trace["logit"]
     again = capture(model, trace.inputs["token_ids"][0].tolist(), names=["logits"])
-    torch.testing.assert_close(again["logits"], trace["logits"])  # the fused kernel and the formulas
+    assert_close(again["logits"], trace["logits"])  # the fused kernel and the formulas
 
 
 def test_the_standard_names_of_every_stack_exist() -> None:

@@ -25,6 +25,7 @@ from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.reporting import Outcome
 from glassformer.tokenization.special_tokens_template import Frame
 from runs import pair_run, text_run_of
+from tolerances import F64, assert_close, near
 
 TRANSFORMERS = [
     "gpt",
@@ -69,7 +70,7 @@ def test_batched_effects_equal_one_part_at_a_time(name: str, is_mean: bool, monk
     assert found.before == pytest.approx(before) and math.isfinite(before)
     for part, change in found.changes.items():
         with ablate(network, [part], means):
-            assert change == pytest.approx(loss_of(network, inputs, measure) - before, abs=1e-9), part
+            assert change == near(loss_of(network, inputs, measure) - before, dtype=F64), part
     assert is_mean or any(abs(change) > 1e-6 for change in found.changes.values())
 
 
@@ -88,7 +89,7 @@ def test_the_loss_of_a_causal_model_is_that_of_its_score(trained: Outcome) -> No
     trace = capture(model, "the cat sat on the mat")
     score = model.score("the cat sat on the mat", log=quiet)
     loss = loss_of(model.network, trace.inputs, measure_of(model, trace.inputs))
-    assert loss == pytest.approx(-score.log_prob / (len(trace.target) - 1), rel=1e-5)
+    assert loss == near(-score.log_prob / (len(trace.target) - 1))
 
 
 @pytest.mark.parametrize("name", ["paper", "bahdanau"])
@@ -132,7 +133,7 @@ def test_a_masked_model_without_a_reference_has_a_divergence_at_its_masks() -> N
     for ids, positions in (([7, 4, 9, 4], [1, 3]), ([7, 8, 9, 5], [0, 1, 2, 3])):
         inputs = {"token_ids": torch.tensor([ids])}
         measure = measure_of(network, inputs)
-        assert measure.name == "kl" and loss_of(network, inputs, measure) == pytest.approx(0.0, abs=1e-12)
+        assert measure.name == "kl" and loss_of(network, inputs, measure) == near(0.0, dtype=F64)
         with torch.no_grad():
             unchanged = network(**inputs)
             with ablate(network, [part]):
@@ -151,14 +152,14 @@ def test_a_network_without_its_task_is_compared_with_its_unchanged_output(name: 
     network = random_model(name)
     inputs = inputs_of(network)
     found = measure_of(network, inputs)
-    assert found.name == "change" and loss_of(network, inputs, found) == pytest.approx(0.0, abs=1e-12)
+    assert found.name == "change" and loss_of(network, inputs, found) == near(0.0, dtype=F64)
     with ablate(network, ["encoder.0"]):
         assert loss_of(network, inputs, found) > 0
 
 
 def test_the_divergence_of_equal_logits_is_zero() -> None:
     logits = torch.randn(2, 3, 5)
-    torch.testing.assert_close(kl_divergence(logits, logits + 1), torch.zeros(2, 3), atol=1e-6, rtol=0)
+    assert_close(kl_divergence(logits, logits + 1), torch.zeros(2, 3))
     assert bool((kl_divergence(logits, torch.randn(2, 3, 5)) > 0).all())
 
 
@@ -172,7 +173,7 @@ def test_the_effects_of_a_trained_masked_model(tmp_path: Path) -> None:
     assert model.config.mask_id == model.tokenizer.mask_id is not None
     trace = capture(model, "the dog")
     found = effects(model.network, trace.inputs, measure_of(model, trace.inputs))
-    assert found.measure == "kl" and found.before == pytest.approx(0.0, abs=1e-6)
+    assert found.measure == "kl" and found.before == near(0.0)
     assert min(found.changes.values()) >= -1e-6
 
 

@@ -24,6 +24,7 @@ from glassformer.inspection.patching import (
 )
 from glassformer.nn.linear_layers import Int8Linear
 from glassformer.reporting import Outcome
+from tolerances import NETWORK, assert_close, near
 
 NAMES = ["gpt", "llama", "t5", "bert"]
 CHANGED, OTHER = 4, 13
@@ -100,7 +101,7 @@ def test_an_estimate_is_the_slope_at_the_corrupted_run(name: str) -> None:
         found = estimate(network, pair, places)
         for row, path in zip(found.shares, places.names.values(), strict=True):
             expected = [slope(path, i) / (found.clean - found.corrupted) for i in range(len(row))]
-            assert row.tolist() == pytest.approx(expected, abs=1e-5, rel=1e-4), path
+            assert row.tolist() == near(expected, terms=NETWORK), path
 
 
 def test_frozen_weights_give_the_same_estimate() -> None:
@@ -132,13 +133,13 @@ def test_means_over_pairs_and_their_baseline(trained: Outcome) -> None:
     each = [patch(model.network, pair, head_places(model.network)) for pair in pairs]
     assert exact.n_texts == 6 and [one.clean for one in exact.of_texts] == [one.clean for one in each]
     shares = torch.stack([one.shares for one in each])
-    torch.testing.assert_close(exact.shares, shares.mean(0))
+    assert_close(exact.shares, shares.mean(0))
     assert estimated.shares.shape == exact.shares.shape and not math.isnan(rank_correlation(exact, estimated))
     for (i, j), one in exact.beside_others().items():
         others = (shares.sum((1, 2)) - shares[:, i, j]) / (shares[0].numel() - 1)
-        assert one.own.mean == pytest.approx(float(shares[:, i, j].mean()), abs=1e-6)
-        assert one.own.deviation == pytest.approx(float(shares[:, i, j].std()), abs=1e-6)
-        assert one.baseline == pytest.approx(float(others.mean()), abs=1e-6)
+        assert one.own.mean == near(float(shares[:, i, j].mean()))
+        assert one.own.deviation == near(float(shares[:, i, j].std()))
+        assert one.baseline == near(float(others.mean()))
         difference = shares[:, i, j] - others
         assert one.is_beyond is (float(difference.mean()) > 3 * float(difference.std()) / 6**0.5)
     alone, _ = patch_pairs(model.network, pairs[:1])

@@ -36,6 +36,7 @@ from glassformer.inspection.head_scores import (
 )
 from glassformer.models.build import build_model
 from glassformer.reporting import Outcome
+from tolerances import assert_close, near
 
 IDS = [3, 4, 3, 3, 5, 4, 3, 5]
 
@@ -77,7 +78,7 @@ def test_scores_equal_loops_over_positions(is_causal: bool, ids: list[int]) -> N
         "sharpness": mean([float(row.max()) for row in w]),
     }
     assert list(found) == list(expected) == list(NAMES)
-    assert found == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    assert found == near(expected, nan_ok=True)
 
 
 def test_each_score_is_one_for_its_attention() -> None:
@@ -98,9 +99,9 @@ def test_each_score_is_one_for_its_attention() -> None:
 def test_rows_of_zeros_have_no_entropy() -> None:
     w = weights_of(5, True, 2, 3)
     zeroed = torch.cat((w, torch.zeros(2, 3, 4, 5)), dim=2)
-    torch.testing.assert_close(entropy(zeroed), entropy(w))
+    assert_close(entropy(zeroed), entropy(w))
     assert bool(entropy(torch.zeros(2, 2)).isnan())
-    torch.testing.assert_close(entropy(torch.full((7, 4), 0.25)), torch.tensor(math.log(4)))
+    assert_close(entropy(torch.full((7, 4), 0.25)), torch.tensor(math.log(4)))
 
 
 def test_a_batch_of_layers_and_heads_has_the_scores_of_each() -> None:
@@ -109,7 +110,7 @@ def test_a_batch_of_layers_and_heads_has_the_scores_of_each() -> None:
     for name, values in together.items():
         for layer in range(2):
             for head in range(3):
-                torch.testing.assert_close(values[layer, head], head_scores(w[layer, head], IDS)[name])
+                assert_close(values[layer, head], head_scores(w[layer, head], IDS)[name])
     with pytest.raises(ValueError, match="ids: expected 8 × 8 weights to match 7 ids"):
         head_scores(w, IDS[:7])
 
@@ -141,7 +142,7 @@ def test_the_scores_of_a_trace(name: str) -> None:
         source = inputs.others["source_ids"][0]
         weights = trace["encoder.blocks.0.self_attn.weights"][0]
         expected = induction_score(weights, source)
-        torch.testing.assert_close(found["encoder"]["induction"][0], expected, equal_nan=True)
+        assert_close(found["encoder"]["induction"][0], expected, equal_nan=True)
 
 
 def one_layer(weights: Tensor, ids: list[int]) -> LayerScores:
@@ -173,7 +174,7 @@ def test_uniform_attention_has_an_excess_of_0_and_a_perfect_head_of_1() -> None:
             if name == pattern:
                 assert found == pytest.approx(1)
             elif name == "uniform":
-                assert found == pytest.approx(0, abs=1e-6)
+                assert found == near(0)
             elif name == "random":
                 assert abs(found) < MARGIN
     mean_of_uniform = sum(1 / (t + 1) for t in range(1, len(ids))) / (len(ids) - 1)
@@ -238,7 +239,7 @@ def test_the_heads_of_a_model(trained: Outcome) -> None:
     assert list(found) == list(PATTERNS) and random_length(model) == 15
     for name, head in found.items():
         assert not head.is_found and head.kind == "decoder"
-        assert head.score == pytest.approx(float(scores[name][head.layer, head.head]), abs=1e-6, nan_ok=True)
+        assert head.score == near(float(scores[name][head.layer, head.head]), nan_ok=True)
 
 
 def test_the_repeated_random_ids() -> None:
@@ -270,5 +271,5 @@ def test_an_induction_head_by_construction() -> None:
     before = previous @ onehot[ids]  # layer 0 writes the previous token to another subspace
     scores = (onehot[ids] @ before.T) * 50  # layer 1: query is the token, key the token before the key position
     w = scores.masked_fill(torch.ones(2 * n, 2 * n).triu(1).bool(), -1e9).softmax(-1)
-    assert float(induction_score(w, ids)) == pytest.approx(1.0, abs=1e-6)
+    assert float(induction_score(w, ids)) == near(1.0)
     assert float(previous_score(w)) < 0.2

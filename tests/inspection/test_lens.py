@@ -12,6 +12,7 @@ from glassformer.errors import UserError
 from glassformer.inspection.capture import capture, capture_tensors
 from glassformer.inspection.lens import NAMES, lens, lens_cells, lens_labels, lens_logits
 from glassformer.reporting import Outcome
+from tolerances import NETWORK, assert_close
 
 WITH_TOKENS = [name for name, config in CONFIGS.items() if isinstance(config.head, TokenHead)]
 
@@ -29,8 +30,8 @@ def test_the_last_layer_gives_the_logits_of_the_model(name: str) -> None:
     n_layers = network.config.head_stack.n_layers
     assert list(found) == ["embeddings", *[f"block {i}" for i in range(n_layers)]]
     logits = capture_tensors(network, inputs, ["logits"])["logits"]
-    torch.testing.assert_close(found[f"block {n_layers - 1}"].float(), logits, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(found["block 0"].float(), logits, atol=1e-3)
+    assert_close(found[f"block {n_layers - 1}"].float(), logits, terms=NETWORK)
+    assert (found["block 0"].float() - logits).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["gpt", "post_norm", "bert", "t5"])
@@ -45,17 +46,17 @@ def test_every_layer_equals_a_network_cut_after_it(name: str) -> None:
         with torch.no_grad():
             expected = network(**inputs)
         name_of = "embeddings" if n == 0 else f"block {n - 1}"
-        torch.testing.assert_close(found[name_of], expected, rtol=1e-4, atol=1e-4, msg=name_of)
+        assert_close(found[name_of], expected, terms=NETWORK, dtype=torch.float32, msg=name_of)  # taps give fp32
 
 
 def test_the_norm_is_optional() -> None:
     network = random_model("gpt")
     x = torch.randn(1, 5, 16, dtype=torch.float64)
     with torch.no_grad():
-        torch.testing.assert_close(lens_logits(network, x, norm=False), network.head(x))
-        torch.testing.assert_close(lens_logits(network, x), network.head(network.decoder.final_norm(x)))
+        assert_close(lens_logits(network, x, norm=False), network.head(x))
+        assert_close(lens_logits(network, x), network.head(network.decoder.final_norm(x)))
     post = random_model("post_norm")
-    torch.testing.assert_close(lens_logits(post, x), lens_logits(post, x, norm=False))
+    assert_close(lens_logits(post, x), lens_logits(post, x, norm=False))
 
 
 @pytest.mark.parametrize("norm", [True, False])
@@ -75,7 +76,7 @@ def test_the_cells_of_the_lens(norm: bool) -> None:
             assert cells.label_rank[layer, t].item() == sorted(p.tolist(), reverse=True).index(float(p[label]))
             order = p.argsort(descending=True)[:3]
             assert cells.top_ids[layer, t].tolist() == order.tolist()
-            torch.testing.assert_close(cells.top_probabilities[layer, t], p[order])
+            assert_close(cells.top_probabilities[layer, t], p[order])
     assert cells.label_rank[:, -1].tolist() == [-1] * 3 and bool(cells.label_probability[:, -1].isnan().all())
 
 
@@ -112,4 +113,4 @@ def test_the_lens_of_a_trained_model(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
     trace = capture(model, "the cat")
     cells = lens_cells(model.network, trace, lens_labels(model.network, trace.inputs))
-    torch.testing.assert_close(cells.top_ids[-1, :, 0], trace["logits"][0].argmax(-1))
+    assert_close(cells.top_ids[-1, :, 0], trace["logits"][0].argmax(-1))

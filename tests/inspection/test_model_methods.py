@@ -17,6 +17,7 @@ from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from runs import Tiny
+from tolerances import assert_close
 
 TEXT = "one two three"
 
@@ -62,7 +63,7 @@ def test_attention_has_weights_only(model: Model, pairs: Model) -> None:
     weights = model.attention(TEXT)
     assert weights and all(name.endswith(".weights") for name in weights)
     sums = weights["decoder.blocks.0.self_attn.weights"].sum(-1)
-    torch.testing.assert_close(sums, torch.ones_like(sums))
+    assert_close(sums, torch.ones_like(sums))
     assert any(".cross_attn." in name for name in pairs.attention(source="ab"))
     with pytest.raises(UserError, match="give a source text"):
         pairs.attention("ab")
@@ -72,7 +73,7 @@ def test_the_last_row_of_the_logit_lens_is_the_prediction(model: Model) -> None:
     cells = inspection.logit_lens(model, model.trace(TEXT))
     assert torch.equal(cells.top_probabilities, model.logit_lens(TEXT).top_probabilities)
     expected = model.trace(TEXT)["logits"][0].softmax(-1).max(-1)
-    torch.testing.assert_close(cells.top_probabilities[-1, :, 0], expected.values)
+    assert_close(cells.top_probabilities[-1, :, 0], expected.values)
     assert cells.tokens == model.tokenizer.tokens(model.text_ids(TEXT))
     assert cells.top_tokens()[-1][0][0] == model.tokenizer.tokens([int(expected.indices[0])])[0]
 

@@ -23,6 +23,7 @@ from glassformer.inspection.patching import Patching, Restored, patch_heads, pat
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from runs import label_run, pair_run, text_run_of
+from tolerances import NETWORK, assert_close, near
 
 WITH_TOKENS = [name for name, config in CONFIGS.items() if isinstance(config.head, TokenHead)]
 CHANGED = 4
@@ -59,7 +60,7 @@ def one_by_one(network: Any, pair: Patching, path: str) -> list[float]:
 def check(network: Any, pair: Patching, found: Restored, paths: list[str]) -> None:
     assert len(found.layers) == len(found.shares) == len(paths)
     for row, path in zip(found.shares.tolist(), paths, strict=True):
-        assert row == pytest.approx(one_by_one(network, pair, path), abs=1e-5), path
+        assert row == near(one_by_one(network, pair, path)), path
     with torch.no_grad():
         for inputs, value in ((pair.clean, found.clean), (pair.corrupted, found.corrupted)):
             logits = network(**inputs)[0, pair.position]
@@ -88,7 +89,7 @@ def test_the_batches_do_not_change_the_shares(max_bytes: int, monkeypatch: pytes
     whole = [patch(network, pair).shares for patch in (patch_residual, patch_heads)]
     monkeypatch.setattr(sys.modules[changed_outputs.__module__], "MAX_BYTES", max_bytes)
     for patch, shares in zip((patch_residual, patch_heads), whole, strict=True):
-        torch.testing.assert_close(patch(network, pair).shares, shares)
+        assert_close(patch(network, pair).shares, shares)
 
 
 @pytest.mark.parametrize("position", [-1, 6])
@@ -100,12 +101,12 @@ def test_the_shares_follow_the_graph_of_a_causal_model(position: int) -> None:
     assert found.layers == ["embeddings", "block 0", "block 1"] and found.shares.shape == (3, n)
     of_embeddings = torch.zeros(n)
     of_embeddings[CHANGED] = 1.0
-    torch.testing.assert_close(found.shares[0], of_embeddings, msg="only one token differs")
+    assert_close(found.shares[0], of_embeddings, msg="only one token differs")
     assert not found.shares[:, :CHANGED].abs().gt(1e-6).any(), "earlier positions do not read the changed token"
     assert not found.shares[:, at + 1 :].abs().gt(1e-6).any(), "the prediction does not read later positions"
     of_last = torch.zeros(n)
     of_last[at] = 1.0
-    torch.testing.assert_close(found.shares[-1], of_last, msg="after the last block only one position is read")
+    assert_close(found.shares[-1], of_last, msg="after the last block only one position is read")
 
 
 def test_an_encoder_decoder_is_patched_in_each_part() -> None:
@@ -149,7 +150,7 @@ def test_two_texts_of_a_trained_model(trained: Outcome) -> None:
     assert model.tokenizer.tokens([pair.answer, pair.wrong]) == ["a", "b"] and pair.position == -1
     found = patch_residual(model.network, pair)
     assert found.shares.shape == (3, len(model.prompt_ids("a b")))
-    torch.testing.assert_close(found.shares[-1, -1], torch.tensor(1.0))
+    assert_close(found.shares[-1, -1], torch.tensor(1.0))
     for given, message in (
         (("a b", "a b"), "the clean and the corrupted text have equal tokens"),
         (("a b", "a b c d"), r"the clean text has \d tokens and the corrupted text \d: choose words"),
@@ -180,7 +181,7 @@ def test_the_position_of_a_masked_model_is_its_mask(tmp_path: Path) -> None:
     model = api.load(api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "run").folder)
     pair = patching_of(model, "a [MASK] b", "c [MASK] b", "a", "b")
     assert pair.clean["token_ids"][0, pair.position] == model.tokenizer.mask_id
-    assert float(patch_residual(model.network, pair).shares[-1, pair.position]) == pytest.approx(1.0, abs=1e-4)
+    assert float(patch_residual(model.network, pair).shares[-1, pair.position]) == near(1.0, terms=NETWORK)
 
 
 def random_pairs(folder: Path, objective: ObjectiveConfig | None = None) -> Model:
@@ -217,7 +218,7 @@ def test_two_sources_share_the_output_before_it_differs(tmp_path: Path) -> None:
     assert pair.labels("decoder") == model.tokenizer.tokens(prefix)
     check_stacks(model, pair)
     shares = patch_residual(model.network, pair, "encoder").shares
-    assert float(shares[0, 1]) == pytest.approx(1.0, abs=1e-4), "only this token of the source differs"
+    assert float(shares[0, 1]) == near(1.0, terms=NETWORK), "only this token of the source differs"
     assert not patch_residual(model.network, pair, "decoder").shares[0].any(), "the prefixes are equal"
 
 

@@ -19,6 +19,7 @@ from glassformer.inspection.strongest import Strongest, Units, activities, stron
 from glassformer.model import Model
 from glassformer.reporting import Outcome
 from runs import made_up_text, pair_run
+from tolerances import NETWORK, assert_close, near
 
 K = 4
 TEXTS = [" ".join(line.split()[:5]) for line in made_up_text(30, seed=3).splitlines()]
@@ -63,20 +64,20 @@ def test_the_strongest_texts_are_those_of_a_search_over_all(model: Model, units:
     activity = [direct(model, text, units) for text in TEXTS]
     strengths = torch.stack([x.amax(dim=0) for x in activity])  # (N, U)
     assert found.n_texts == len(TEXTS) and found.n_units == strengths.shape[1]
-    torch.testing.assert_close(found.strengths, strengths.T.sort(dim=1, descending=True).values[:, :K])
+    assert_close(found.strengths, strengths.T.sort(dim=1, descending=True).values[:, :K])
     for unit in range(0, found.n_units, 5):
         texts = found.texts(unit)
         numbers = [text.number for text in texts]  # two texts may have equal strengths
         assert len(set(numbers)) == K
-        torch.testing.assert_close(strengths[numbers, unit], strengths[:, unit].topk(K).values)
+        assert_close(strengths[numbers, unit], strengths[:, unit].topk(K).values)
         for text in texts:
             expected = activity[text.number][:, unit]
             assert math.isnan(text.activity[0]), "the first token of a decoder is left out"
-            assert text.activity[1:] == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-5)
-            assert text.strength == pytest.approx(float(expected.max()), rel=1e-4)
+            assert text.activity[1:] == near(expected.tolist(), terms=NETWORK)
+            assert text.strength == near(float(expected.max()), terms=NETWORK)
             assert text.tokens == model.tokenizer.tokens(model.text_ids(TEXTS[text.number]))
         quantiles = torch.quantile(strengths[:, unit].double(), torch.tensor([0.5, 0.95], dtype=torch.float64))
-        assert found.baseline(unit) == pytest.approx(quantiles.tolist(), rel=1e-4)
+        assert found.baseline(unit) == near(quantiles.tolist(), terms=NETWORK)
 
 
 def test_memory_is_bounded(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

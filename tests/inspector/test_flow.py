@@ -20,6 +20,7 @@ from glassformer.model import Model
 from inspector.browsing import given_to
 from inspector.direct import Inspector
 from inspector.network.node import run_node
+from tolerances import NETWORK, assert_close
 
 FAMILIES = ["gpt", "llama", "t5", "bart", "bert", "paper", "sandwich", "one_kv_head_wide_value", *RECURRENT]
 EDGES = ["fused_qkv", "rotary_partial_qk_norm", "attention_only", "d_embedding", "token_types", "unequal_stacks"]
@@ -54,11 +55,11 @@ def test_every_tensor_of_the_flow_is_that_of_the_trace(models: dict[str, Model],
         x = expected[key] if key.endswith(".positions") else expected[key][0]
         assert list(x.shape) == list(shape)
         if x.ndim == 2:
-            torch.testing.assert_close(unpacked(inspector.tensor(run=shown.name, name=key)), x, rtol=1e-4, atol=1e-5)
+            assert_close(unpacked(inspector.tensor(run=shown.name, name=key)), x, terms=NETWORK)
             continue
         for head in range(x.shape[0]):
             found = unpacked(inspector.tensor(run=shown.name, name=key, head=head))
-            torch.testing.assert_close(found, x[head], rtol=1e-4, atol=1e-5)
+            assert_close(found, x[head], terms=NETWORK)
 
 
 def test_a_part_of_the_tokens_is_that_part(models: dict[str, Model]) -> None:

@@ -35,6 +35,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 from inspector.conftest import FAMILIES
 from inspector.direct import Inspector
 from runs import text_run_of, tiny_run, write_text
+from tolerances import NETWORK, is_close, near
 
 TEXT = {"text": "abc de fgh"}
 PAIR = {"source": "red dog sees", "target": "sieht hund rot"}
@@ -99,8 +100,8 @@ def test_log_probabilities_and_loss_equal_the_score(models: dict[str, Model], fa
     else:
         score, tokens = model.score(TEXT["text"], log=str), found["target"][1:]
     assert found["n_scored"] == score.n_tokens == len(tokens)
-    assert found["loss"] == pytest.approx(score.nats_per_token, abs=1e-5)
-    assert sum(token["log_prob"] for token in tokens) == pytest.approx(score.log_prob, abs=1e-4)
+    assert found["loss"] == near(score.nats_per_token)
+    assert sum(token["log_prob"] for token in tokens) == near(score.log_prob, terms=NETWORK)
     assert all(token["rank"] >= 1 for token in tokens)
 
 
@@ -111,12 +112,12 @@ def test_a_prediction_equals_the_softmax_of_the_logits(models: dict[str, Model])
     probabilities = logits.softmax(-1)
     token = found["target"][2]
     for token_id, name, probability in token["top"]:
-        assert probability == pytest.approx(float(probabilities[token_id]), abs=1e-6)
+        assert probability == near(float(probabilities[token_id]))
         assert name == inspector.vocabulary()["tokens"][token_id]
-    assert token["entropy"] == pytest.approx(float(-(probabilities * probabilities.log()).sum()), abs=1e-4)
+    assert token["entropy"] == near(float(-(probabilities * probabilities.log()).sum()), terms=NETWORK)
     best, log_prob = token["top"][0], found["target"][3]["log_prob"]
-    assert best[2] == float(probabilities.max()) or best[2] == pytest.approx(float(probabilities.max()), abs=1e-6)
-    assert log_prob == pytest.approx(float(probabilities[found["target"][3]["id"]].log()), abs=1e-4)
+    assert best[2] == float(probabilities.max()) or best[2] == near(float(probabilities.max()))
+    assert log_prob == near(float(probabilities[found["target"][3]["id"]].log()), terms=NETWORK)
 
 
 def test_the_next_tokens_follow_greedy_generation(models: dict[str, Model]) -> None:
@@ -199,7 +200,7 @@ def test_masks_are_predicted_and_classes_have_probabilities(models: dict[str, Mo
     assert chosen[:3] == [candidate.token_id for candidate in filled]
     labels = Inspector(models["classifier"]).run(text="red dog")["labels"]
     expected = models["classifier"].classify("red dog")
-    assert {x["name"]: pytest.approx(x["probability"], abs=1e-6) for x in labels} == expected
+    assert {x["name"]: near(x["probability"]) for x in labels} == expected
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
@@ -208,7 +209,7 @@ def test_the_alignment_equals_the_plot(models: dict[str, Model], family: str) ->
     inspector = Inspector(model)
     found = inspector.alignment(inspector.run(**PAIR)["run"])
     expected = alignment(capture(model, **PAIR))
-    assert np.allclose(found["weights"], expected.numpy(), atol=1e-6)
+    assert is_close(found["weights"], expected.numpy())
     for row, column, weight in found["links"]:
         assert weight == max(found["weights"][row]) == found["weights"][row][column]
 
@@ -273,18 +274,18 @@ def test_ablation_and_effects_equal_the_functions(models: dict[str, Model], fami
     kind = next(kind for kind in ("decoder", "encoder", "cross") if kind in found)
     off = f"{kind}.0.head.0"
     answer = inspector.ablate(run, off)
-    assert answer["after"]["loss"] - answer["before"]["loss"] == pytest.approx(found[kind][0][0], abs=1e-5)
+    assert answer["after"]["loss"] - answer["before"]["loss"] == near(found[kind][0][0])
     inputs = capture(model, **given_to(model)).inputs
     with ablate(model, [off]):
         expected = loss_of(model.network, inputs, measure_of(model, inputs))
         logits = capture(model, **given_to(model), names=["logits"])["logits"][0]
     if answer["measure"] == "loss":
-        assert answer["after"]["loss"] == pytest.approx(expected, abs=1e-5)
+        assert answer["after"]["loss"] == near(expected)
     sent = unpacked(inspector.logits(run, 1, off), "<f4")
-    assert np.allclose(sent, logits[1].numpy(), atol=1e-5), "the card beside the panel shows the same model"
+    assert is_close(sent, logits[1].numpy()), "the card beside the panel shows the same model"
     top = answer["after"]["positions"][1]["top"]
     assert [i for i, _, _ in top] == logits[1].topk(5).indices.tolist()
-    assert inspector.ablate(run, "")["after"]["loss"] == pytest.approx(answer["before"]["loss"], abs=1e-5)
+    assert inspector.ablate(run, "")["after"]["loss"] == near(answer["before"]["loss"])
     assert inspector.ablate(run, off, mean=True)["after"]["loss"] != answer["after"]["loss"]
     with pytest.raises(UserError, match="has no part"):
         inspector.ablate(run, f"{kind}.0.head.99")
@@ -300,7 +301,7 @@ def test_ablation_changes_the_labels_of_a_classifier(models: dict[str, Model]) -
         expected = model.classify("red dog")
     for side, scores in (("before", model.classify("red dog")), ("after", expected)):
         found = {label["name"]: label["probability"] for label in answer[side]["labels"]}
-        assert found == pytest.approx(scores, abs=1e-6)
+        assert found == near(scores)
 
 
 def test_positions_of_a_pair_are_those_of_the_written_tokens(models: dict[str, Model]) -> None:
@@ -308,7 +309,7 @@ def test_positions_of_a_pair_are_those_of_the_written_tokens(models: dict[str, M
     run = inspector.run(**PAIR)
     positions = inspector.ablate(run["run"], "")["before"]["positions"]
     for position, written, read in zip(positions, run["written"], run["target"], strict=True):
-        assert position["log_prob"] == pytest.approx(written["log_prob"], abs=1e-6)
+        assert position["log_prob"] == near(written["log_prob"])
         assert position["top"] == read["top"][:5]
 
 
@@ -321,7 +322,7 @@ def test_scores_of_heads_equal_the_functions(models: dict[str, Model], family: s
     for kind, scores in trace_scores(trace).items():
         for name, values in scores.items():
             sent = [[head[name] for head in layer] for layer in found["kinds"][kind]["heads"]]
-            assert np.allclose(np.array(sent, dtype=float), values.numpy(), atol=1e-6, equal_nan=True)
+            assert is_close(np.array(sent, dtype=float), values.numpy(), equal_nan=True)
     if family == "recurrent":
         assert found["best"] == []
     else:
@@ -360,7 +361,7 @@ def test_the_lens_equals_the_function(models: dict[str, Model], family: str, nor
         for place, cell in enumerate(row):
             assert [i for i, _, _ in cell["top"]] == expected.top_ids[layer, place].tolist()
             p = float(expected.label_probability[layer, place])
-            assert cell["next"] == pytest.approx(p, abs=1e-6) or (cell["next"] is None and p != p)
+            assert cell["next"] == near(p) or (cell["next"] is None and p != p)
     json.dumps(found, allow_nan=False)
     if norm:
         tokens = run["source"] if family == "encoder" else run["target"]
@@ -380,9 +381,9 @@ def test_the_results_of_the_tree_equal_the_translations(models: dict[str, Model]
     expected = model.translations(PAIR["source"], n_best=3, beam=3, length_penalty=0.6)
     assert [result["text"] for result in found["results"]] == [translation.text for translation in expected]
     for result, translation in zip(found["results"], expected, strict=True):
-        assert result["score"] == pytest.approx(translation.hypothesis.score, abs=1e-5)
+        assert result["score"] == near(translation.hypothesis.score)
         node = found["nodes"][result["node"]]
-        assert node["log_prob"] == pytest.approx(result["log_prob"], abs=1e-5)
+        assert node["log_prob"] == near(result["log_prob"])
         assert node["state"] == ("finished" if result["ended"] else "kept")
     assert {node["state"] for node in found["nodes"]} >= {"root", "kept", "pruned"}
     with pytest.raises(UserError, match="beam: expected 1 to 32, got 0"):
@@ -395,7 +396,7 @@ def test_patching_equals_the_function(models: dict[str, Model]) -> None:
     model = models["decoder"]
     found = Inspector(model).patch("abc de", "abd de", "a", "b")
     pair = patching_of(model, "abc de", "abd de", "a", "b")
-    assert np.allclose(found["map"], patch_residual(model.network, pair).shares.numpy(), atol=1e-5)
+    assert is_close(found["map"], patch_residual(model.network, pair).shares.numpy())
     assert len(found["map"]) == len(found["layers"]) == 3 and len(found["map"][0]) == len(found["tokens_clean"])
     assert (found["answer"], found["wrong"]) == ("a", "b")
     with pytest.raises(UserError, match="choose words with equal numbers of tokens"):
@@ -408,7 +409,7 @@ def test_patching_of_each_stack_equals_the_function(models: dict[str, Model], st
     given = ("red dog sees", "red cat sees", "hund", "katze")
     found = Inspector(model).patch(*given, target="sieht", stack=stack)
     pair = patching_of(model, *given, target="sieht")
-    assert np.allclose(found["map"], patch_residual(model.network, pair, stack).shares.numpy(), atol=1e-5)
+    assert is_close(found["map"], patch_residual(model.network, pair, stack).shares.numpy())
     assert found["stack"] == stack and found["target"] == model.tokenizer.tokens(model.encode_target("sieht"))
     ids = model.encode_source("red cat sees") if stack == "encoder" else model.encode_target("sieht")
     assert found["tokens_corrupted"] == model.tokenizer.tokens(ids) and len(found["map"][0]) == len(ids)
@@ -441,7 +442,7 @@ def test_a_checkpoint_opens_beside_the_model(models: dict[str, Model]) -> None:
     assert card["step"] == 10
     other = inspector.run(**TEXT, model=card["id"])
     expected = glassformer.load(model.folder, step=10).score(TEXT["text"], log=str).nats_per_token
-    assert other["loss"] == pytest.approx(expected, abs=1e-5)
+    assert other["loss"] == near(expected)
     assert other["loss"] != inspector.run(**TEXT)["loss"]
     with pytest.raises(UserError, match="has another tokenizer"):
         inspector.compare(folder=str(models["classifier"].folder))

@@ -19,6 +19,7 @@ from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
+from tolerances import printed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -53,7 +54,7 @@ def test_steps_follow_greedy_generation_and_branch(show_model: OpenModel, models
     assert [row[3] for row in rows] == [expected, model.tokenizer.decode([first[0], other])]
     assert rows[1][1:3] == ["0", "1"], "it comes from branch 0 at step 1"
     log_prob = float(torch.tensor([first[2], second[2]]).log().sum())
-    assert number(rows[1][4]) == pytest.approx(log_prob, rel=1e-3)
+    assert number(rows[1][4]) == printed(log_prob, figures=4)
     panel.locator(".branch").first.click()
     found.settle()
     assert written.count() == 4, "the first branch is still there"
@@ -137,10 +138,10 @@ def test_a_head_is_switched_off_as_by_the_function(show_model: OpenModel, models
     first = 0 if run["written"] else 1
     for i, token in enumerate(predicted[first:], first):
         log_prob = float(logits.log_softmax(-1)[i - first, token["id"]])
-        assert shown[i].tolist() == pytest.approx([token["log_prob"], log_prob, log_prob - token["log_prob"]], abs=2e-3)
+        assert shown[i].tolist() == printed([token["log_prob"], log_prob, log_prob - token["log_prob"]], figures=4)
     position = len(predicted) - 1
     tops = found.frame("Most probable tokens").locator(".pair > div").nth(1).locator(".bar-text").all_inner_texts()
-    assert percents(tops) == pytest.approx(logits[position].softmax(-1).topk(5).values.tolist(), abs=1e-3)
+    assert percents(tops) == printed(logits[position].softmax(-1).topk(5).values.tolist(), decimals=3)
     found.page.get_by_role("button", name="all on").click()
     found.settle()
     assert "all parts are on" in found.frame("Parts").inner_text()
@@ -158,7 +159,7 @@ def test_the_map_of_effects_equals_the_function(show_model: OpenModel, models: d
     assert close(found.numbers("Parts"), torch.cat(columns, dim=1))
     value = expected.heads("decoder")[1][0]
     shown = found.page.get_by_role("switch", name="decoder.1.0").inner_text()
-    assert number(shown) == pytest.approx(value, abs=6e-3)
+    assert number(shown) == printed(value, decimals=2)
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
@@ -177,7 +178,7 @@ def test_the_beams_equal_the_translations(show_model: OpenModel, models: dict[st
     def shown() -> list[tuple[str, float]]:
         return [(row[4], number(row[1])) for row in found.cells("Results")[1:]]
 
-    assert shown() == [(one.text, pytest.approx(one.hypothesis.score, rel=1e-3)) for one in expected]
+    assert shown() == [(one.text, printed(one.hypothesis.score, figures=4)) for one in expected]
     requests = len(found.requests)
     for value in (0, 2):
         found.set_slider("penalty", value)
@@ -188,7 +189,7 @@ def test_the_beams_equal_the_translations(show_model: OpenModel, models: dict[st
             for result, length in zip(answer["results"], lengths, strict=True)
         ]
         best = sorted(scores, key=lambda x: (-x[0], -x[1]))
-        assert shown() == [(text, pytest.approx(score, rel=1e-3)) for _, score, text in best]
+        assert shown() == [(text, printed(score, figures=4)) for _, score, text in best]
     assert len(found.requests) == requests, "the page ranks the results itself"
 
 
@@ -246,7 +247,7 @@ def test_the_length_penalty_ranks_results_again(open_model: OpenModel, models: d
             expected = [*sorted(ended, key=lambda text: -scores[text]), "cut"]
             rows = found.cells("Results")[1:]
             assert [row[4] for row in rows] == expected
-            assert [number(row[1]) for row in rows] == pytest.approx([scores[text] for text in expected], rel=1e-3)
+            assert [number(row[1]) for row in rows] == printed([scores[text] for text in expected], figures=4)
             orders.add(tuple(expected))
     assert len(orders) == 2, "the penalty changes the order"
 

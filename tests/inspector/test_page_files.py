@@ -24,10 +24,11 @@ from glassformer.model import Model
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.model_directory import publish
-from inspector.browsing import TEXT, Open, Visit, given_to, hash_of
+from inspector.browsing import TEXT, Open, Visit, close, given_to, hash_of
 from inspector.conftest import FAMILIES, OpenModel, Serve
 from inspector.direct import Inspector
 from runs import tiny_run, write_text
+from tolerances import is_close
 
 NEEDS_A_SERVER = "glassformer inspect DIR"
 OpenFile = Callable[..., Visit]
@@ -80,7 +81,7 @@ def test_the_single_file_needs_no_server(open_file: OpenFile, models: dict[str, 
     kind = next(iter(Inspector(models[name]).card()["attention"]))
     weights = attention_layers(capture(models[name], **given_to(models[name])), kind)
     found.show(hash_of(panel="attention", kind=kind, layer=0, head=0))
-    assert torch.allclose(found.numbers("Head"), weights[0][0, 0], atol=1e-4, rtol=1e-3)
+    assert close(found.numbers("Head"), weights[0][0, 0])
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
@@ -92,7 +93,7 @@ def test_the_single_file_computes_the_sampling_rules(open_file: OpenFile, models
     found.until("() => document.querySelector('#side .facts').textContent.includes('can be chosen')")
     found.set_slider("temperature", 0.5)
     expected = (logits / 0.5).softmax(-1).sort(descending=True).values[:15]
-    assert torch.allclose(found.numbers("Next token")[:, 0], expected, atol=1e-4, rtol=1e-3)
+    assert close(found.numbers("Next token")[:, 0], expected)
 
 
 def test_a_text_with_html_stays_text_in_the_single_file(models: dict[str, Model], visit: Open, tmp_path: Path) -> None:
@@ -210,10 +211,10 @@ def test_the_page_saves_what_it_shows(open_model: OpenModel, models: dict[str, M
         saved[form] = Path(download.value.path()).read_bytes()
     rows = list(csv.reader(io.StringIO(saved["CSV"].decode())))
     assert rows[0][1:] == labels and [row[0] for row in rows[1:]] == labels
-    assert torch.allclose(torch.tensor([[float(x) for x in row[1:]] for row in rows[1:]]), weights, atol=2e-5)
+    assert is_close(torch.tensor([[float(x) for x in row[1:]] for row in rows[1:]]), weights)
     data = json.loads(saved["JSON"])
     assert [data[name] for name in ("kind", "layer", "head")] == ["decoder", 1, 1] and data["columns"] == labels
-    assert torch.allclose(torch.tensor(data["weights"]), weights, atol=2e-5)
+    assert is_close(torch.tensor(data["weights"]), weights)
     root = ElementTree.fromstring(saved["SVG"])
     space = "{http://www.w3.org/2000/svg}"
     assert root.tag == f"{space}svg"

@@ -12,6 +12,7 @@ from glassformer.model import Model
 from inspector.browsing import Open, Visit, hash_of, number, percents
 from inspector.conftest import LABELS, Serve
 from inspector.direct import Inspector
+from tolerances import near, printed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -59,11 +60,11 @@ def test_every_answer_has_the_numbers_of_the_verb(labelled: dict[str, Model], ki
     run = inspector.run(text=TEXT)
     ablated = inspector.ablate(run["run"], OFF)
     for found, expected in ((run, intact), (ablated["before"], intact), (ablated["after"], without)):
-        assert sent(found) == pytest.approx(expected, abs=1e-5)
+        assert sent(found) == near(expected)
     inputs = encoded(model, TEXT).inputs
     measured = effects(model.network, inputs, measure_of(model, inputs))
-    assert inspector.effects(run["run"])["encoder"][0][1] == pytest.approx(measured.heads("encoder")[0][1], abs=1e-6)
-    assert ablated["after"]["loss"] == pytest.approx(measured.heads("encoder")[0][1], abs=1e-6)
+    assert inspector.effects(run["run"])["encoder"][0][1] == near(measured.heads("encoder")[0][1])
+    assert ablated["after"]["loss"] == near(measured.heads("encoder")[0][1])
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -74,13 +75,13 @@ def test_every_panel_shows_the_numbers_of_the_verb(
     view = {"text": TEXT, "pos": POSITION, "panel": "ablation", "off": "encoder.0.1"}
     found: Visit = visit(serve(Inspector(model)).address + hash_of(**view))
     found.until("() => document.querySelector('#side .changes').textContent.includes('Without encoder.0')")
-    intact, near = answer_of(model), {"abs": 6e-4}
+    intact = answer_of(model)
     with model.ablate(OFF):
         without = answer_of(model)
     card = found.page.locator("#side")
     before, after = (found.page.locator("#panels .pair > div").nth(i) for i in (0, 1))
-    assert shown(before, intact) == pytest.approx(intact, **near)
-    assert shown(after, without) == shown(card, without) == pytest.approx(without, **near)
+    assert shown(before, intact) == printed(intact, decimals=3)
+    assert shown(after, without) == shown(card, without) == printed(without, decimals=3)
     assert not found.frame("Change per position").is_visible(), "no token has a probability"
     explained = "The labels are independent"
     assert (explained in card.inner_text()) is (explained in found.frame("Parts").inner_text()) is model.is_multi_label
@@ -91,7 +92,7 @@ def test_every_panel_shows_the_numbers_of_the_verb(
     formulas = {"multi_label": "p = sigmoid(logit)", "regression": "number = mean + std · output"}
     assert card.locator(".formula").inner_text() == formulas.get(kind, "p = softmax(logits)")
     found.open_tab("Attention")
-    assert shown(card, intact) == pytest.approx(intact, **near)
+    assert shown(card, intact) == printed(intact, decimals=3)
     assert model.folder is not None
     found.open_tab("Compare")
     earlier = glassformer.load(model.folder, step=int(found.view()["step"]))
@@ -102,4 +103,4 @@ def test_every_panel_shows_the_numbers_of_the_verb(
     if kind == "regression":
         assert f"number {intact['number']:.4f} (first), {second['number']:.4f} (second)" in facts
     else:
-        assert shown(found.page.locator("#panels .bars").first, second) == pytest.approx(second, **near)
+        assert shown(found.page.locator("#panels .bars").first, second) == printed(second, decimals=3)

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-import torch
 
 from glassformer.errors import UserError
 from glassformer.inspection.attribution import logit_attribution
@@ -18,6 +17,7 @@ from glassformer.model import Model
 from inspector.browsing import TEXT, Visit, given_to, number
 from inspector.conftest import OpenModel
 from inspector.direct import Inspector
+from tolerances import printed
 
 LINES = ["abc de", "fgh abc de", "de de abc", "", "hij fgh", "abc fgh de", "cc dd"]
 GIVEN = [line for line in LINES if line]
@@ -145,7 +145,7 @@ def check_attribution(found: Visit, model: Model) -> None:
     assert rows.keys() == expected.terms.keys()
     for name, term in expected.terms.items():
         shown = [number(cell) for cell in rows[name][:3]]
-        assert shown == pytest.approx([term.value, term.mean, term.deviation], rel=1e-2, abs=1e-4)
+        assert shown == printed([term.value, term.mean, term.deviation], figures=3)
         assert (rows[name][3] == "yes") is term.is_beyond
     assert f"{expected.logit:.2f}".replace("-", "−") in found.frame("Attribution").locator(".detail").first.inner_text()
     fields = found.frame("Attribution").locator("input[type=text]")
@@ -157,7 +157,7 @@ def check_attribution(found: Visit, model: Model) -> None:
     pair = model.logit_attribution(TEXT, "a", "b")
     rows = {row[0]: row[1:] for row in found.cells("Attribution")[1:]}
     for name, term in pair.terms.items():
-        assert number(rows[name][0]) == pytest.approx(term.value, rel=1e-2, abs=1e-4)
+        assert number(rows[name][0]) == printed(term.value, figures=3)
 
 
 def check_texts(found: Visit, model: Model) -> None:
@@ -173,8 +173,8 @@ def check_texts(found: Visit, model: Model) -> None:
     texts, (median, _) = expected.texts(3), expected.baseline(3)
     rows = found.cells("Strongest texts")[1:]
     assert [int(row[0]) - 1 for row in rows] == [text.number for text in texts]
-    assert [number(row[1]) for row in rows] == pytest.approx([text.strength for text in texts], rel=1e-3)
-    assert number(rows[0][2]) == pytest.approx(median, rel=1e-3, abs=1e-4)
+    assert [number(row[1]) for row in rows] == printed([text.strength for text in texts], figures=4)
+    assert number(rows[0][2]) == printed(median, figures=4)
     assert card.locator("ol .token").count() == sum(len(text.tokens) for text in texts)
     assert found.view()["unit"] == "decoder.1.neuron.3"
     card.get_by_role("button", name="validation texts").click()
@@ -195,7 +195,7 @@ def check_ablation(found: Visit, model: Model) -> None:
     for part, beside in expected.items():
         own = beside.own
         numbers = [own.mean, own.deviation, *own.quartiles, beside.baseline]
-        assert [number(x) for x in rows[str(part)][:6]] == pytest.approx(numbers, rel=1e-2, abs=1e-4)
+        assert [number(x) for x in rows[str(part)][:6]] == printed(numbers, figures=3)
         assert (rows[str(part)][6] == "yes") is beside.is_beyond
     switch = found.page.get_by_role("switch", name="decoder.0.1")
     assert "mean of the others" in (switch.get_attribute("title") or "")
@@ -212,9 +212,9 @@ def check_patching(found: Visit, model: Model) -> None:
     found.settle()
     pair = patching_of(model, *PAIR)
     exact, estimated = patch_pairs(model.network, [pair], "heads")
-    assert torch.allclose(found.numbers("Patching"), exact.shares, rtol=1e-2, atol=1e-4)
+    assert found.numbers("Patching").numpy() == printed(exact.shares.numpy(), figures=3)
     card.get_by_role("button", name="estimate by the gradient").click()
-    assert torch.allclose(found.numbers("Patching"), estimated.shares, rtol=1e-2, atol=1e-4)
+    assert found.numbers("Patching").numpy() == printed(estimated.shares.numpy(), figures=3)
     correlation = f"{rank_correlation(exact, estimated):.2f}".replace("-", "−")
     assert f"rank correlation of exact and estimate {correlation}" in card.inner_text()
     card.locator("summary", has_text="more pairs").click()

@@ -16,6 +16,7 @@ from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TARGET, TEXT, Open, Visit, hash_of, percents
 from inspector.conftest import OpenModel, Serve
+from tolerances import printed
 
 LOADED = "() => document.querySelector('#side .facts').textContent.includes('can be chosen')"
 
@@ -39,13 +40,13 @@ def test_two_tabs_keep_their_own_models(models: dict[str, Model], serve: Serve, 
     for text in ("abc", "fgh"):
         for found, expected in ((second, other), (first, model)):
             found.run(text)
-            assert loss_shown(found) == pytest.approx(loss_of(expected, text), abs=6e-4)
+            assert loss_shown(found) == printed(loss_of(expected, text), decimals=3)
             assert f"step {expected.step}" in found.page.locator("#header").inner_text()
     first.view()  # the address is written
     first.page.reload()
     first.tokens("target").first.wait_for()
     first.settle()
-    assert loss_shown(first) == pytest.approx(loss_of(model, "fgh"), abs=6e-4)
+    assert loss_shown(first) == printed(loss_of(model, "fgh"), decimals=3)
 
 
 def test_two_tabs_of_a_gallery_keep_their_own_models(
@@ -65,10 +66,10 @@ def test_two_tabs_of_a_gallery_keep_their_own_models(
         found.page.locator("#tokens .token").first.wait_for()
         found.settle()
     tabs["first"].run(TEXT)
-    assert loss_shown(tabs["first"]) == pytest.approx(loss_of(models["decoder"], TEXT), abs=6e-4)
+    assert loss_shown(tabs["first"]) == printed(loss_of(models["decoder"], TEXT), decimals=3)
     tabs["second"].run(SOURCE, TARGET)
     score = models["encoder-decoder"].score(TARGET, source=SOURCE)
-    assert loss_shown(tabs["second"]) == pytest.approx(float(score.nats_per_token), abs=6e-4)
+    assert loss_shown(tabs["second"]) == printed(float(score.nats_per_token), decimals=3)
     tabs["first"].open_tab("Logit lens")
     assert tabs["first"].status() == ""
 
@@ -83,7 +84,7 @@ def test_a_model_that_the_server_does_not_have_is_refused(models: dict[str, Mode
     found.page.get_by_role("button", name="Open ").click()
     found.tokens("target").first.wait_for()
     found.settle()
-    assert loss_shown(found) == pytest.approx(loss_of(models["decoder"], TEXT), abs=6e-4)
+    assert loss_shown(found) == printed(loss_of(models["decoder"], TEXT), decimals=3)
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
@@ -99,13 +100,13 @@ def test_the_card_shows_the_ablated_model_beside_its_panel(
     card = found.page.locator("#side .bar-text").all_inner_texts()
     after = found.frame("Most probable tokens").locator(".pair > div").nth(1).locator(".bar-text").all_inner_texts()
     assert card[:5] == after, "one screen shows one number for one token"
-    assert percents(card) == pytest.approx(expected.sort(descending=True).values[:15].tolist(), abs=1e-3)
+    assert percents(card) == printed(expected.sort(descending=True).values[:15].tolist(), decimals=3)
     assert "Without decoder.0.head.1, decoder.0.feed_forward." in found.page.locator("#side .changes").inner_text()
     found.open_tab("Attention")
     found.until(LOADED)
     intact = capture(model, **given, names=["logits"])["logits"][0, 2].softmax(-1)
     shown = percents(found.page.locator("#side .bar-text").all_inner_texts())
-    assert shown == pytest.approx(intact.sort(descending=True).values[:15].tolist(), abs=1e-3)
+    assert shown == printed(intact.sort(descending=True).values[:15].tolist(), decimals=3)
     assert found.page.locator("#side .changes").inner_text() == ""
 
 
@@ -116,7 +117,7 @@ def test_the_card_shows_the_ablated_labels(show_model: OpenModel, models: dict[s
     found.until("() => document.querySelector('#side .changes').textContent.includes('Without encoder.0.')")
     labels, texts = (found.page.locator(f"#side .bar-{part}").all_inner_texts() for part in ("label", "text"))
     shown = dict(zip(labels, texts, strict=True))
-    assert percents(list(shown.values())) == pytest.approx([expected[name] for name in shown], abs=1e-3)
+    assert percents(list(shown.values())) == printed([expected[name] for name in shown], decimals=3)
 
 
 def test_the_probabilities_of_the_model_are_the_default(models: dict[str, Model], serve: Serve, visit: Open) -> None:
@@ -125,7 +126,7 @@ def test_the_probabilities_of_the_model_are_the_default(models: dict[str, Model]
     found.until(LOADED)
     own = capture(model, TEXT)["logits"][0, 2].softmax(-1).sort(descending=True).values[:15]
     texts = found.page.locator("#side .bar-text")
-    assert percents(texts.all_inner_texts()) == pytest.approx(own.tolist(), abs=1e-3)
+    assert percents(texts.all_inner_texts()) == printed(own.tolist(), decimals=3)
     found.set_slider("temperature", 0.7)
     changes = found.page.locator("#side .changes")
     assert "temperature 0.7" in changes.inner_text()
@@ -210,4 +211,4 @@ def test_position_8_has_one_meaning(show_model: OpenModel, models: dict[str, Mod
     found.until(LOADED)
     expected = float(capture(models[name], source=SOURCE, target=TARGET)["logits"][0, 1].softmax(-1).max())
     shown = found.page.locator("#side .bar-text").first.inner_text()
-    assert percents([shown])[0] == pytest.approx(expected, abs=1e-3)
+    assert percents([shown])[0] == printed(expected, decimals=3)

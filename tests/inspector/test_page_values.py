@@ -20,6 +20,7 @@ from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
+from tolerances import printed, within
 
 
 def heads_of(model: Model) -> Mapping[str, list[Tensor]]:
@@ -192,7 +193,7 @@ def test_the_bars_are_the_softmax_of_the_logits(show_model: OpenModel, models: d
         assert found.tokens(side).nth(position).get_attribute("aria-pressed") == "true"
         shown = found.page.locator("#side .bar-text").all_inner_texts()
         expected = logits[position].softmax(-1).sort(descending=True).values[:15]
-        assert percents(shown) == pytest.approx(expected.tolist(), abs=1e-3)
+        assert percents(shown) == printed(expected.tolist(), decimals=3)
         assert close(found.numbers(title), torch.stack([expected, expected], dim=1))
         names = model.tokenizer.tokens(logits[position].topk(3).indices.tolist())
         assert [row[0] for row in found.cells(title)[1:4]] == names
@@ -213,7 +214,7 @@ def test_the_sampling_rules_change_the_bars(show_model: OpenModel, models: dict[
         shown = found.numbers("Next token")[:, 0]
         assert close(shown, expected), label
         assert f"{int((shaped > 0).sum())} of {len(shaped)} tokens" in found.page.locator("#side .facts").inner_text()
-        assert label == "temperature" or float(shown.sum()) == pytest.approx(1, abs=1e-3)
+        assert label == "temperature" or float(shown.sum()) == printed(1, decimals=3)
         assert len(found.requests) == requests, "the page computes the rules itself"
     found.set_slider("temperature", 0)
     best = keep_top_k(logits, 1).softmax(-1).max()
@@ -227,7 +228,7 @@ def test_labels_of_a_classifier_are_bars(show_model: OpenModel, models: dict[str
     found = show_model("classifier")
     expected = models["classifier"].classify(TEXT)
     shown = {row[0]: number(row[1]) for row in found.cells("Next token")[1:]}
-    assert shown == pytest.approx(expected, abs=1e-3)
+    assert shown == printed(expected, decimals=3)
 
 
 def test_the_alignment_equals_the_function(show_model: OpenModel, models: dict[str, Model]) -> None:
@@ -256,7 +257,7 @@ def test_the_lens_shows_the_most_probable_tokens(show_model: OpenModel, models: 
             names = model.tokenizer.tokens(expected.top_ids[layer, :, 0].tolist())
             for cell, best, p in zip(row[1:], names, expected.top_probabilities[layer, :, 0].tolist(), strict=True):
                 text, shown = cell.rsplit(" ", 1)
-                assert text == best and float(shown) == pytest.approx(p, abs=6e-4)
+                assert text == best and float(shown) == printed(p, decimals=3)
 
 
 def test_the_experts_of_each_token_are_those_of_the_trace(models: dict[str, Model], serve: Serve, visit: Open) -> None:
@@ -298,14 +299,14 @@ def test_the_selected_position_of_the_lens_is_in_view(show_model: OpenModel) -> 
 
     found.page.set_viewport_size({"width": 390, "height": 844})
     found.settle()
-    assert place()[0] == pytest.approx(place()[1], abs=2) and place()[1] > 100, "the last position is selected"
+    assert place()[0] == within(place()[1], 2) and place()[1] > 100, "the last position is selected"
     found.tokens("target").first.click()
     found.settle()
     assert place()[0] == 0
     found.tokens("target").last.click()
     found.open_tab("Attention")
     found.open_tab("Logit lens")
-    assert place()[0] == pytest.approx(place()[1], abs=2)
+    assert place()[0] == within(place()[1], 2)
 
 
 def test_the_formula_is_that_of_the_attention(show_model: OpenModel) -> None:

@@ -17,6 +17,7 @@ from inspector.browsing import READY, SOURCE, TARGET, Open, Visit, given_to, has
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
 from inspector.network.answers import with_large_effects
+from tolerances import printed
 
 READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
     "Which token does this one look at?",
@@ -88,26 +89,26 @@ def test_the_sentences_have_the_numbers_of_the_model(show_model: OpenModel, mode
     view = found.view()
     weights = attention_layers(trace, view["kind"])[int(view["layer"])][0, int(view["head"])]
     row, key = map(int, places.findall(seen))
-    assert percents_of(seen)[0] == pytest.approx(float(weights[row, key]), abs=6e-4)
+    assert percents_of(seen)[0] == printed(float(weights[row, key]), decimals=3)
 
     seen = ask(found, ALIGNED)
     row, key = map(int, places.findall(seen))
-    assert percents_of(seen)[0] == pytest.approx(float(alignment(trace)[row, key]), abs=6e-4)
+    assert percents_of(seen)[0] == printed(float(alignment(trace)[row, key]), decimals=3)
 
-    assert percents_of(ask(found, MASK)) == pytest.approx([1, 0], abs=6e-4)
+    assert percents_of(ask(found, MASK)) == printed([1, 0], decimals=3)
 
     ask(found, OFF)
     changes = effects(model.network, trace.inputs, measure_of(model, trace.inputs))
     largest = max(float(x) for kind in ("encoder", "decoder", "cross") for row in changes.heads(kind) for x in row)
     means = found.page.locator(".visit-answer p").nth(1).inner_text()
-    assert number(re.findall(r"by ([\d.]+) nats per token", means)[0]) == pytest.approx(largest, abs=6e-3)
+    assert number(re.findall(r"by ([\d.]+) nats per token", means)[0]) == printed(largest, decimals=2)
 
 
 def test_the_gate_has_the_numbers_of_the_model(show_model: OpenModel, models: dict[str, Model]) -> None:
     found, model = show_model("recurrent", FIRST), models["recurrent"]
     keep = capture(model, **given_to(model), names=["decoder.cells.0.keep"])["decoder.cells.0.keep"][0].mean(dim=-1)
     shown = percents_of(ask(found, GATE))
-    assert shown == pytest.approx([float(keep.max()), float(keep.min())], abs=6e-4)
+    assert shown == printed([float(keep.max()), float(keep.min())], decimals=3)
     assert found.page.locator(".flow-text h3").inner_text().endswith("Recurrent step")
     assert found.view()["pos"] == str(int(keep.argmin()))
 
@@ -131,7 +132,7 @@ def test_a_word_that_is_left_out_changes_the_probability_of_the_model(
     falls = {(word, t): x - y for word in words for t, (x, y) in enumerate(zip(before, after[word], strict=True))}
     word, t = max(falls, key=lambda key: falls[key])
     assert f"Without “{word}”, the probability of token {t} " in seen
-    assert percents_of(seen) == pytest.approx([before[t], after[word][t]], abs=6e-4)
+    assert percents_of(seen) == printed([before[t], after[word][t]], decimals=3)
 
 
 def test_the_part_that_writes_a_token_has_the_largest_term(show_model: OpenModel, models: dict[str, Model]) -> None:
@@ -142,7 +143,7 @@ def test_the_part_that_writes_a_token_has_the_largest_term(show_model: OpenModel
     expected = logit_attribution(model, trace, position=position)
     term = max(expected.terms.values(), key=lambda one: one.value - one.mean)
     shown = [number(x) for x in re.findall(r"(?:is|adds|and) (−?\d+\.\d+)", seen)]
-    assert shown == pytest.approx([expected.logit, term.value, term.mean], abs=6e-3)
+    assert shown == printed([expected.logit, term.value, term.mean], decimals=2)
 
 
 def test_an_unexpected_token_has_the_smallest_probability(show_model: OpenModel, models: dict[str, Model]) -> None:
@@ -152,12 +153,12 @@ def test_an_unexpected_token_has_the_smallest_probability(show_model: OpenModel,
     rows = trace["logits"][0].softmax(-1)
     chosen = [float(row[i]) for row, i in zip(rows, ids, strict=True)]
     t = chosen.index(min(chosen))
-    assert percents_of(ask(found, UNEXPECTED)) == pytest.approx([chosen[t], float(rows[t].max())], abs=6e-4)
+    assert percents_of(ask(found, UNEXPECTED)) == printed([chosen[t], float(rows[t].max())], decimals=3)
     seen = ask(found, SURE)
     best = rows.topk(2).values
     is_end = rows.argmax(-1) == model.translator.end_id
     surest = int((best[:, 0] - best[:, 1] - is_end.float()).argmax())
-    assert percents_of(seen) == pytest.approx(best[surest].tolist(), abs=6e-4)
+    assert percents_of(seen) == printed(best[surest].tolist(), decimals=3)
 
 
 def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model], serve: Serve, visit: Open) -> None:

@@ -15,6 +15,7 @@ from glassformer.interop.hf import choose_family  # noqa: E402
 from interop.checkpoints import VOCAB, Both, config_of, imported  # noqa: E402
 from interop.decoding import drawn_prompts, ours_greedy, theirs_written  # noqa: E402
 from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
+from tolerances import assert_close, near  # noqa: E402
 
 SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {
@@ -93,7 +94,7 @@ def test_an_imported_regression_model_returns_its_number(tmp_path: Path) -> None
         ids = torch.tensor([tokenizer.frames.text.around(tokenizer.encode(text))])
         with torch.inference_mode():
             expected = float(both.theirs(ids)["logits"])
-        assert found == {"number": pytest.approx(expected, abs=1e-5)}
+        assert found == {"number": near(expected)}
 
 
 def assert_same_hidden(both: Both) -> None:
@@ -105,7 +106,7 @@ def assert_same_hidden(both: Both) -> None:
         found = both.network.hidden(token_ids=ids, **mine)
         theirs = both.theirs(ids, output_hidden_states=True, **other)
     expected = theirs["last_hidden_state"] if "last_hidden_state" in theirs else theirs["hidden_states"][-1]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert_close(found, expected)
 
 
 def test_a_window_of_one_token_equals_transformers_without_cache(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_left_padding_needs_position_ids(tmp_path: Path) -> None:
             both.theirs(ids, attention_mask=keep.long(), **more)["logits"][:, 2:]
             for more in ({}, {"position_ids": positions})
         )
-    torch.testing.assert_close(given, ours, rtol=1e-5, atol=1e-5)
+    assert_close(given, ours)
     assert float((alone - ours).abs().max()) > 1e-3
 
 

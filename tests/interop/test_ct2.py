@@ -40,6 +40,7 @@ from glassformer.models.transformer import Transformer  # noqa: E402
 from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer  # noqa: E402
+from tolerances import NETWORK, near  # noqa: E402
 
 SIZES: dict[str, Any] = {"d_model": 16, "max_len": 24}
 GPT = TransformerConfig(decoder=Stack(2, 4, d_ff=20), **SIZES)
@@ -183,7 +184,7 @@ def test_beam_search_equals_glassformer(tmp_path: Path, config: TransformerConfi
     for row, one in zip(rows, found, strict=True):
         ((best,),) = beam_search(network, (row, None), Search(search, 2, end, 24))
         assert [names[i] for i in best.ids] == one.hypotheses[0]
-        assert one.scores[0] == pytest.approx(best.score, abs=1e-4)
+        assert one.scores[0] == near(best.score, terms=NETWORK)
 
 
 def test_texts_with_two_vocabularies(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 from interop.checkpoints import model_directory
 from interop.family_configs import FAMILY_CONFIGS
+from tolerances import assert_close
 
 NO_BIAS = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 MODERN = replace(GPT, norm="rmsnorm", norm_weight=False, qk_norm=True, activation="relu2", **NO_BIAS)
@@ -65,7 +66,7 @@ def test_a_recast_model_computes_the_same_function(case: str) -> None:
     inputs = random_inputs(network)
     with torch.inference_mode():
         expected, found = (one(inputs.token_ids, **inputs.others) for one in (network, filled(other, weights)))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("recast", [with_norm_scales, with_relu2_as_gate, with_gates_of_one, with_zero_biases])
@@ -91,7 +92,7 @@ def test_any_combination_of_scales_and_biases_may_be_missing(name: str, missing:
     inputs = random_inputs(network)
     with torch.inference_mode():
         expected, found = (one(inputs.token_ids, **inputs.others) for one in (network, filled(other, weights)))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", LAYER_NORM_FAMILIES)

@@ -23,6 +23,7 @@ from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.models.build import build_model  # noqa: E402
 from glassformer.store.model_directory import weights_of  # noqa: E402
 from interop.checkpoints import VOCAB, imported, model_directory, save  # noqa: E402
+from tolerances import assert_close  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -117,7 +118,7 @@ def test_export_of_models_of_labels(tmp_path: Path, name: str) -> None:
     with torch.inference_mode():
         expected, found = (network(token_ids=ids, attention_mask=keep) for network in networks)
     rows = keep if kind == "Token" else slice(None)
-    torch.testing.assert_close(found[rows], expected[rows], rtol=1e-5, atol=1e-5)
+    assert_close(found[rows], expected[rows])
 
 
 @settings(max_examples=30)
@@ -138,7 +139,7 @@ def test_a_linear_classifier_equals_one_with_a_gelu_pooler(
     inputs = random_inputs(network)
     with torch.inference_mode():
         logits = [one(inputs.token_ids, **inputs.others) for one in (network, again)]
-    torch.testing.assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12 * max(1.0, scale))
+    assert_close(logits[1], logits[0], amplification=max(1.0, scale))
 
 
 def test_more_classes_than_half_the_width_are_refused(tmp_path: Path) -> None:

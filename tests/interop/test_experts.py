@@ -23,6 +23,7 @@ from runs import tiny_run, write_text
 transformers = pytest.importorskip("transformers")
 
 from interop.checkpoints import VOCAB, imported, model_directory  # noqa: E402
+from tolerances import NETWORK, assert_close  # noqa: E402
 
 SIZES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES |= {"num_key_value_heads": 1, "intermediate_size": 20, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
@@ -44,14 +45,12 @@ def test_router_logits_and_balance_loss_equal_those_of_transformers(name: str, t
     inputs = {"token_ids": ids, "attention_mask": keep}
     ours = capture_tensors(both.network, inputs, [f"decoder.blocks.{i}.ff.router.proj" for i in range(2)])
     for (_, mine), other in zip(sorted(ours.items()), theirs.router_logits, strict=True):
-        torch.testing.assert_close(mine.flatten(0, 1)[keep.flatten()], other[keep.flatten()], rtol=1e-4, atol=1e-5)
+        assert_close(mine.flatten(0, 1)[keep.flatten()], other[keep.flatten()], terms=NETWORK)
     one_layer = theirs.router_logits[:1]
     load_balancing_loss = transformers.models.mixtral.modeling_mixtral.load_balancing_loss_func
     p = one_layer[0].softmax(dim=-1)
     active = torch.zeros_like(p).scatter(-1, p.topk(2).indices, 1.0)
-    torch.testing.assert_close(
-        balance_loss(p, active, keep.flatten()), load_balancing_loss(one_layer, 5, 2, keep.long()), rtol=1e-5, atol=1e-6
-    )
+    assert_close(balance_loss(p, active, keep.flatten()), load_balancing_loss(one_layer, 5, 2, keep.long()))
 
 
 def test_one_active_expert_with_normalised_weights_is_imported_and_not_trained(tmp_path: Path) -> None:

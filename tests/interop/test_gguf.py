@@ -33,6 +33,7 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E4
 from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer  # noqa: E402
 from interop.test_llama import llama  # noqa: E402
 from tokenization import families  # noqa: E402
+from tolerances import assert_close  # noqa: E402
 
 NO_BIASES = dict.fromkeys(("qkv_bias", "attn_out_bias", "ff_bias"), False)
 GPT = TransformerConfig(decoder=Stack(2, 3, d_ff=24), d_model=12, max_len=24, activation="gelu_tanh")
@@ -140,9 +141,7 @@ def test_rotary_scalings(tmp_path: Path) -> None:
     assert "llama.rope.scaling.type" not in metadata(reader)
     assert network.decoder is not None and len(network.decoder.rotaries) == 1
     plain = 500.0 ** -(torch.arange(0, 6, 2) / 6)
-    torch.testing.assert_close(
-        plain / held(reader)["rope_freqs.weight"], network.decoder.rotaries[0].inverse_frequencies
-    )
+    assert_close(plain / held(reader)["rope_freqs.weight"], network.decoder.rotaries[0].inverse_frequencies)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

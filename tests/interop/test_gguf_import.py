@@ -37,6 +37,7 @@ from interop.gguf_files import rewritten  # noqa: E402
 from interop.test_gguf import ROTARY, turning  # noqa: E402
 from interop.test_gpt2 import gpt2  # noqa: E402
 from interop.test_llama import llama  # noqa: E402
+from tolerances import assert_close  # noqa: E402
 
 TEXTS = (
     TEXT,
@@ -56,10 +57,6 @@ def logits(model: Model) -> Tensor:
     with torch.inference_mode():
         found: Tensor = model.network(token_ids=IDS)
     return found
-
-
-def assert_close(x: Tensor, expected: Tensor) -> None:
-    assert float((x - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, read_model, weights_of, write_model_files
 from runs import pair_run
 from tokenization import families
+from tolerances import NETWORK, near
 
 from .conftest import DOCS, MAX_LEN, Twins
 
@@ -92,7 +93,7 @@ def test_loglikelihoods_and_greedy_flags_equal_hf(hf: Any, ours: Any) -> None:
     for batched in (3, 1, "auto"):
         ours.batch_size, ours.is_auto = 64 if batched == "auto" else batched, batched == "auto"
         found = ours.loglikelihood(requests)
-        assert [log_prob for log_prob, _ in found] == pytest.approx([log_prob for log_prob, _ in expected], abs=1e-4)
+        assert [log_prob for log_prob, _ in found] == near([log_prob for log_prob, _ in expected], terms=NETWORK)
         assert [is_greedy for _, is_greedy in found] == [is_greedy for _, is_greedy in expected]
 
 
@@ -100,10 +101,10 @@ def test_rolling_loglikelihoods_equal_hf(hf: Any, ours: Any) -> None:
     texts = [DOCS[:1500], DOCS[5000:5040], "x", DOCS[7000:7400], ""]
     requests = instances("loglikelihood_rolling", [(text,) for text in texts])
     found, expected = ours.loglikelihood_rolling(requests), hf.loglikelihood_rolling(requests)
-    assert found == pytest.approx(expected, abs=1e-3) and found[-1] == 0
+    assert found == near(expected, terms=NETWORK) and found[-1] == 0
     for mine, other, text in zip(found, expected, texts[:-1], strict=False):
         n_bytes = len(text.encode())
-        assert math.exp(-mine / n_bytes) == pytest.approx(math.exp(-other / n_bytes), rel=1e-5)
+        assert math.exp(-mine / n_bytes) == near(math.exp(-other / n_bytes))
 
 
 def test_start_tokens_of_the_tokenizer_are_used(hf: Any, tmp_path: Path) -> None:
@@ -127,12 +128,12 @@ def test_start_tokens_of_the_tokenizer_are_used(hf: Any, tmp_path: Path) -> None
     other = type(hf)(pretrained=theirs, tokenizer=fast, batch_size=3)
     requests = instances("loglikelihood", [("The statement", " is"), ("", "In the beginning"), ("a\n", "b")])
     found, expected = ours.loglikelihood(requests), other.loglikelihood(requests)
-    assert [x for x, _ in found] == pytest.approx([x for x, _ in expected], abs=1e-4)
+    assert [x for x, _ in found] == near([x for x, _ in expected], terms=NETWORK)
     alone = ours.loglikelihood_rolling(instances("loglikelihood_rolling", [("In the beginning",)]))
     model = api.load(tmp_path / "ours", device="cpu")
-    assert alone == pytest.approx([expected[1][0]], abs=1e-4)
-    assert model.score("In the beginning").log_prob == pytest.approx(expected[1][0], abs=1e-4)
-    assert model.score("The statement", " is").log_prob == pytest.approx(expected[0][0], abs=1e-4)
+    assert alone == near([expected[1][0]], terms=NETWORK)
+    assert model.score("In the beginning").log_prob == near(expected[1][0], terms=NETWORK)
+    assert model.score("The statement", " is").log_prob == near(expected[0][0], terms=NETWORK)
 
 
 CHATML = (
@@ -204,7 +205,7 @@ def test_conversations_equal_hf(chatting: tuple[Any, Any]) -> None:
         assert ours.tok_encode(text) == hf.tok_encode(text, add_special_tokens=False)
     pairs = instances("loglikelihood", [(text, target) for text in texts for target in (" is executed", "was")])
     found, expected = ours.loglikelihood(pairs), hf.loglikelihood(pairs)
-    assert [x for x, _ in found] == pytest.approx([x for x, _ in expected], abs=1e-4)
+    assert [x for x, _ in found] == near([x for x, _ in expected], terms=NETWORK)
     asked = instances("generate_until", [(text, {"max_gen_toks": 20, "until": ["never"]}) for text in texts])
     answers = ours.generate_until(asked)
     assert answers == hf.generate_until(asked)
@@ -229,7 +230,7 @@ def test_tasks_with_a_chat_template_equal_hf(
     assert [row["arguments"] for row in rows] == [row["arguments"] for row in others]
     for row, other in zip(rows, others, strict=True):
         pairs = zip(row["filtered_resps"], other["filtered_resps"], strict=True)
-        assert all(mine[0] == pytest.approx(theirs[0], abs=1e-4) for mine, theirs in pairs)
+        assert all(mine[0] == near(theirs[0], terms=NETWORK) for mine, theirs in pairs)
 
 
 def test_chat_templates_that_cannot_be_used(chatting: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +264,8 @@ def test_a_trained_start_token_precedes_every_context(twins: Twins, tmp_path: Pa
     unstarted = GlassformerLM(str(twins.folder), device="cpu")
     model = unstarted.model
     expected = [model.score("In the beginning"), model.score("The statement", " is"), model.score("x")]
-    assert [s for s, _ in unstarted.loglikelihood(requests)] == pytest.approx([s.log_prob for s in expected], abs=1e-4)
-    assert unstarted.loglikelihood_rolling(rolling) == pytest.approx([expected[0].log_prob], abs=1e-4)
+    assert [s for s, _ in unstarted.loglikelihood(requests)] == near([s.log_prob for s in expected], terms=NETWORK)
+    assert unstarted.loglikelihood_rolling(rolling) == near([expected[0].log_prob], terms=NETWORK)
     stored = read_model(twins.folder)
     config = replace(stored.config, decoder_start_id=stored.tokenizers.target.eos_id)
     (tmp_path / "started").mkdir()
@@ -278,8 +279,8 @@ def test_a_trained_start_token_precedes_every_context(twins: Twins, tmp_path: Pa
     )
     assert first.n_tokens == expected[0].n_tokens + 1 and second.log_prob != expected[1].log_prob
     found = [log_prob for log_prob, _ in started.loglikelihood(requests)]
-    assert found == pytest.approx([first.log_prob, second.log_prob, third.log_prob], abs=1e-4)
-    assert started.loglikelihood_rolling(rolling) == pytest.approx([first.log_prob], abs=1e-4)
+    assert found == near([first.log_prob, second.log_prob, third.log_prob], terms=NETWORK)
+    assert started.loglikelihood_rolling(rolling) == near([first.log_prob], terms=NETWORK)
 
 
 @pytest.mark.parametrize("n", [0, 1, 4, 5, 8, 9, 30])
@@ -438,7 +439,7 @@ def test_custom_tasks_from_the_command_line(
         ("docs_perplexity", ("word_perplexity,none", "byte_perplexity,none", "bits_per_byte,none")),
     ):
         for score in scores:
-            assert found[task][score] == pytest.approx(expected[task][score], rel=1e-4), score
+            assert found[task][score] == near(expected[task][score], terms=NETWORK), score
 
 
 def test_a_missing_harness_is_one_sentence_with_the_command(

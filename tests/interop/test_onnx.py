@@ -27,6 +27,7 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel, read_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from interop.checkpoints import model_directory
+from tolerances import NETWORK, assert_close
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -153,13 +154,13 @@ def test_the_graph_gives_the_same_logits(name: str, tmp_path: Path, capfd: pytes
         real = feeds.get("attention_mask", torch.ones(feeds["token_ids"].shape, dtype=torch.bool))
         with torch.no_grad():
             wanted, hidden = model.network(**feeds), model.network.hidden(**feeds)
-        torch.testing.assert_close(found.pop("last_hidden_state")[real], hidden[real], rtol=1e-4, atol=2e-5)
+        assert_close(found.pop("last_hidden_state")[real], hidden[real], terms=NETWORK)
         if name == "answers":
             found = {"logits": torch.stack([found["start_logits"], found["end_logits"]], dim=-1)}
         (logits,) = found.values()
         assert set(found) == {"sentence_embedding" if name == "vectors_alibi_window" else "logits"}
         by_token = wanted.dim() == 3
-        torch.testing.assert_close(logits[real] if by_token else logits, wanted[real] if by_token else wanted)
+        assert_close(logits[real] if by_token else logits, wanted[real] if by_token else wanted)
 
 
 def looped(step: Any, state: Any, inputs: tuple[Tensor, ...], reverse: bool = False) -> Any:
@@ -187,8 +188,8 @@ def test_a_recurrent_network_of_scans_gives_the_same_outputs(name: str, monkeypa
     with torch.no_grad():
         hidden = scanned.hidden(inputs.token_ids, real, **feeds)
         wanted = network(inputs.token_ids, real, **feeds)
-        torch.testing.assert_close(hidden[real], network.hidden(inputs.token_ids, real, **feeds)[real])
-    torch.testing.assert_close(scanned.head(hidden, real)[real], wanted[real])
+        assert_close(hidden[real], network.hidden(inputs.token_ids, real, **feeds)[real])
+    assert_close(scanned.head(hidden, real)[real], wanted[real])
 
 
 def test_an_export_and_a_graph_with_other_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

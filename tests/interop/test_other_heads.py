@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,6 +22,7 @@ from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.model import Model  # noqa: E402
 from interop.checkpoints import imported, model_directory, save  # noqa: E402
 from interop.test_every_class import drawn  # noqa: E402
+from tolerances import NETWORK, assert_close, near  # noqa: E402
 
 QUESTION, CONTEXT = "to be?", "that is the question: to be, or not to be. Ist es edler im Gemüt?"
 
@@ -62,7 +62,7 @@ def test_answers_equal_the_best_span_of_transformers(answering: tuple[Model, Pat
     model, hf = answering
     score, start, end = by_hand(hf, QUESTION, max_tokens)
     found = model.answer(QUESTION, CONTEXT, max_tokens=max_tokens)
-    assert found.score == pytest.approx(score, rel=1e-4)
+    assert found.score == near(score, terms=NETWORK)
     assert found.text == CONTEXT[start:end].strip() == CONTEXT[found.start : found.end]
     assert model.answer([QUESTION, "to?"], CONTEXT, max_tokens=max_tokens)[0] == found
 
@@ -108,7 +108,7 @@ def test_labels_that_do_not_exclude_each_other(tmp_path: Path, n_labels: int) ->
     ids = torch.tensor([both.ours.text_ids("to be")])
     with torch.no_grad():
         expected = both.theirs(ids).logits.sigmoid()[0]
-    assert list(both.ours.classify("to be").values()) == pytest.approx(expected.tolist(), rel=1e-4)
+    assert list(both.ours.classify("to be").values()) == near(expected.tolist(), terms=NETWORK)
     both.assert_comes_back(tmp_path / "back")
 
 
@@ -141,7 +141,7 @@ def test_pairs_are_read_with_and_without_token_types(family: str, tmp_path: Path
     with torch.no_grad():
         logits = theirs(ids[None], **({"token_type_ids": types[None]} if second_type else {})).logits
     (found,) = ours.classify([("to be", "that is")])
-    assert list(found.values()) == pytest.approx(logits.softmax(dim=-1)[0].tolist(), rel=1e-4)
+    assert list(found.values()) == near(logits.softmax(dim=-1)[0].tolist(), terms=NETWORK)
 
 
 def replace_config(config: Any, **changes: Any) -> Any:
@@ -157,7 +157,7 @@ def test_a_text_read_twice_is_classified(tmp_path: Path) -> None:
     found = both.network(torch.from_numpy(ids), torch.from_numpy(mask))
     for row, logits in zip(rows, found, strict=True):
         with torch.no_grad():
-            torch.testing.assert_close(logits, both.theirs(torch.tensor([row])).logits[0], rtol=1e-4, atol=1e-5)
+            assert_close(logits, both.theirs(torch.tensor([row])).logits[0], terms=NETWORK)
     assert len(both.ours.classify("to be")) == 3
     with pytest.raises(UserError, match="is an encoder-decoder, which has no text vectors"):
         both.ours.embed("to be")
@@ -173,7 +173,7 @@ def test_a_decoder_tags_words_from_the_text_before_them(tmp_path: Path) -> None:
         logits = both.theirs(torch.tensor([[i for part in parts for i in part]])).logits[0, firsts]
     best, found = logits.softmax(dim=-1).max(dim=-1), both.ours.tag([words])[0]
     assert [tag for tag, _ in found] == [f"LABEL_{i}" for i in best.indices.tolist()]
-    assert [p for _, p in found] == pytest.approx(best.values.tolist(), rel=1e-4)
+    assert [p for _, p in found] == near(best.values.tolist(), terms=NETWORK)
     assert both.ours.tag([words[:2]])[0] == [(tag, pytest.approx(p)) for tag, p in found[:2]]
 
 
@@ -197,7 +197,7 @@ def test_a_decoder_is_a_sentence_encoder(tmp_path: Path) -> None:
     for text, vector in zip(("to be", "that is the question"), found, strict=True):
         with torch.no_grad():
             last = theirs.model(torch.tensor([model.text_ids(text)])).last_hidden_state[0, -1]
-        np.testing.assert_allclose(vector, (last / last.norm()).numpy(), rtol=1e-4, atol=1e-5)
+        assert_close(vector, (last / last.norm()).numpy(), terms=NETWORK)
     export(tmp_path / "ours", tmp_path / "back")
     again = import_model(tmp_path / "back", tmp_path / "again", log=lambda text: None)
     assert again.architecture == "Qwen3Model" and again.run.model == model.config

@@ -21,6 +21,7 @@ from glassformer.interop.equivalent import halves_order, permute_residual, with_
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import weights_of
+from tolerances import assert_close
 
 STACK = Stack(2, 2, d_ff=14)
 PLAIN = TransformerConfig(decoder=STACK, d_model=12, vocab_size=17, max_len=16)
@@ -65,7 +66,7 @@ def test_a_permutation_keeps_logits_and_is_reversible(name: str) -> None:
     weights = weights_of(model)
     permuted = permute_residual(weights, config, order)
     assert any(not torch.equal(permuted[key], x) for key, x in weights.items())
-    torch.testing.assert_close(logits(with_weights(config, permuted)), logits(model), rtol=0, atol=1e-5)
+    assert_close(logits(with_weights(config, permuted)), logits(model))
     back = permute_residual(permuted, config, order.argsort())
     assert all(torch.equal(back[key], x) for key, x in weights.items())
 
@@ -75,7 +76,7 @@ def test_interleaved_sinusoids_become_halves() -> None:
     model = network(config)
     halves, weights = with_halves(config, weights_of(model))
     assert halves == replace(config, positions=SinusoidalPositions("halves"))
-    torch.testing.assert_close(logits(with_weights(halves, weights)), logits(model), rtol=0, atol=1e-5)
+    assert_close(logits(with_weights(halves, weights)), logits(model))
     assert with_halves(halves, weights) == (halves, weights)
     wrong = with_weights(halves, weights_of(model))  # without the permutation the model differs
     assert (logits(wrong) - logits(model)).abs().max() > 1e-2

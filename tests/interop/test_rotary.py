@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 transformers = pytest.importorskip("transformers")
 
@@ -17,6 +16,7 @@ from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.families.rotary import read_rotary, write_rotary  # noqa: E402
 from glassformer.interop.hf_config import HFConfig  # noqa: E402
 from glassformer.models.build import build_model  # noqa: E402
+from tolerances import F64, assert_close, near  # noqa: E402
 
 MAX_LEN = 256
 LINEAR = {"rope_type": "linear", "factor": 4.0}
@@ -72,10 +72,10 @@ def test_frequencies_equal_transformers() -> None:
         )
         theirs = LlamaRotaryEmbedding(config)
         positions = read(rope_parameters=parameters)
-        bound = 4 * torch.finfo(torch.float32).eps * max(2, parameters.get("factor", 2))
         ours = build_model(replace_positions(positions, d_head)).decoder.rotaries[0]  # type: ignore[union-attr]
-        torch.testing.assert_close(ours.inverse_frequencies, theirs.inv_freq, rtol=bound, atol=0)
-        assert ours.attention_factor == pytest.approx(theirs.attention_scaling, rel=1e-12)
+        ratio = ours.inverse_frequencies / theirs.inv_freq  # frequencies of any size are compared alike
+        assert_close(ratio, torch.ones_like(ratio), terms=4, amplification=max(2, parameters.get("factor", 2)))
+        assert ours.attention_factor == near(theirs.attention_scaling, dtype=F64)
         assert read(**old(parameters)) == read(**old(parameters, "rope_type")) == positions
         assert read(**write_rotary(positions)) == positions
 

@@ -16,6 +16,7 @@ from glassformer.inference.rows import Settings
 from glassformer.interop.generation import STOPPING
 from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, drawn_prompts, padded
+from tolerances import assert_close
 
 transformers = pytest.importorskip("transformers")
 N_NEW = 9
@@ -67,7 +68,7 @@ def test_beams_equal_transformers(t5: Both, stopping: bool | str) -> None:
         assert [h.ids for h in ours] == expected, (seed, beam, n_best, penalty, ends)
         assert [h.ended for h in ours] == [row[-1] in ends for row in expected]
         scores = torch.tensor([h.score for h in ours])
-        torch.testing.assert_close(scores, theirs.sequences_scores, atol=1e-5, rtol=1e-5)
+        assert_close(scores, theirs.sequences_scores)
         lengths.update(len(h.ids) for h in ours if h.ended)
     assert len(lengths) > 4 and lengths.total() > 40
 

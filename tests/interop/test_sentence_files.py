@@ -26,6 +26,7 @@ from interop.checkpoints import model_directory, randomise, save, tensors  # noq
 from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
 from interop.test_bert import BERT, COMMON, DISTIL  # noqa: E402
 from tokenization import families  # noqa: E402
+from tolerances import NETWORK, assert_close  # noqa: E402
 
 TEXTS = [
     "to be, or not to be",
@@ -134,7 +135,7 @@ def test_modules_survive_import_and_export(tmp_path: Path, name: str, mode: str,
     cut: list[str] = []
     vectors = model.embed(TEXTS, log=cut.append)
     assert len(cut) == 1 and cut[0].endswith("texts are longer than 9 tokens and are cut")
-    np.testing.assert_allclose(vectors, their_vectors(hf, mode, normalize, 9), rtol=1e-4, atol=1e-5)
+    assert_close(vectors, their_vectors(hf, mode, normalize, 9), terms=NETWORK)
 
     messages = export(tmp_path / "ours", tmp_path / "back").said
     assert any(line.startswith("modules.json for sentence-transformers: Transformer, Pooling") for line in messages)
@@ -168,7 +169,7 @@ def test_the_new_format_of_the_settings(tmp_path: Path, form: str) -> None:
     model, messages = imported(hf, tmp_path / "ours")
     assert model.network.config.head == VectorHead("first", "unused", True, 8) and len(messages) == 1
     found = model.embed(TEXTS, log=messages.append)
-    np.testing.assert_allclose(found, their_vectors(hf, "cls", True, 8), rtol=1e-4, atol=1e-5)
+    assert_close(found, their_vectors(hf, "cls", True, 8), terms=NETWORK)
 
 
 def test_defaults_are_the_mean_and_the_models_length(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_another_head_is_ignored(tmp_path: Path) -> None:
     write(hf, "config.json", json.loads((hf / "config.json").read_text()) | {"architectures": ["RobertaForMaskedLM"]})
     model, _ = imported(hf, tmp_path / "ours")
     expected = their_vectors(hf, "mean", True, 22)
-    np.testing.assert_allclose(model.embed(TEXTS, log=lambda text: None), expected, rtol=1e-4, atol=1e-5)
+    assert_close(model.embed(TEXTS, log=lambda text: None), expected, terms=NETWORK)
 
 
 @pytest.mark.parametrize("head", [VectorHead("mean"), VectorHead("first"), VectorHead("max", normalize=True)])

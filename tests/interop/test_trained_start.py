@@ -19,6 +19,7 @@ from glassformer.store.model_directory import read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402
 from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
+from tolerances import NETWORK, near  # noqa: E402
 
 BOS = tiny_tokenizer().bos_id
 
@@ -87,7 +88,7 @@ def test_a_trained_start_token_survives_export_and_import(name: str, start: int,
     import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     again = api.load(tmp_path / "again")
     assert again.prompt_ids("ab") == ours.prompt_ids("ab") and again.prompt_ids("") == [start]
-    assert again.score("ab").log_prob == pytest.approx(ours.score("ab").log_prob, abs=1e-4)
+    assert again.score("ab").log_prob == near(ours.score("ab").log_prob, terms=NETWORK)
 
 
 @pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a separate start token", "the end token"])
@@ -100,7 +101,7 @@ def test_an_imported_model_is_evaluated_with_the_same_start(start: int, tmp_path
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in ("ab", "cde", "f")), "utf-8")
     before, after = (api.load(place).evaluate(text) for place in (folder, tmp_path / "again"))
     assert after.n_tokens == before.n_tokens
-    assert after.loss == pytest.approx(before.loss, abs=1e-5)
+    assert after.loss == near(before.loss)
 
 
 def test_decoder_start_token_id_of_a_decoder_only_model_is_ignored(tmp_path: Path) -> None:

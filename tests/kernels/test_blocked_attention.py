@@ -12,6 +12,7 @@ from glassformer.kernels.attention import Blocks
 from glassformer.kernels.processor import Choices
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
+from tolerances import assert_close
 
 B, H, T, K = 3, 4, 40, 16
 
@@ -56,7 +57,7 @@ def test_context_and_gradients_equal_the_reference(case: str) -> None:
         added = added + torch.full((T, T), -math.inf).triu(1)
     found = Blocks.apply(*qkv, added, case == "causal", 1 / math.sqrt(K), 0.0)
     for one, other in zip(with_gradients(expected, qkv), with_gradients(found, qkv), strict=True):
-        torch.testing.assert_close(other, one)
+        assert_close(other, one)
 
 
 @pytest.mark.usefixtures("block")

@@ -27,6 +27,7 @@ from glassformer.nn.attention_functions import attention_fused, attention_refere
 from glassformer.nn.masks import Mask
 from glassformer.training.optimizers.build import build_optimizer
 from runs import step_of
+from tolerances import assert_close, near
 
 # Warnings of torch while it traces its own code.
 pytestmark = [
@@ -115,7 +116,7 @@ def test_context_and_gradients_equal_the_reference(
         results.append([context, *torch.autograd.grad(context.sin().sum(), leaves)])
     for found, expected in zip(*results, strict=True):
         assert found.isfinite().all()
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        assert_close(found, expected)
     assert len(graphs) == 2, "one for the blocks, one for the context"
 
 
@@ -138,7 +139,7 @@ def test_any_packed_rows_equal_the_reference(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         formulas.__wrapped__(patch)  # type: ignore[attr-defined]
         found = attention_fused(*made, mask.as_blocks())
-    torch.testing.assert_close(found, attention_reference(*made, mask)[0], rtol=1e-10, atol=1e-10)
+    assert_close(found, attention_reference(*made, mask)[0])
 
 
 def test_blocks_without_an_allowed_pair_are_skipped(formulas: list[str]) -> None:
@@ -157,7 +158,7 @@ def test_queries_in_fp32_are_read_like_values(formulas: list[str]) -> None:
     query, key, value = (x.bfloat16() for x in tensors(20, 2, K))
     found = attention_fused(query.float(), key.float(), value, mask)
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, attention_fused(query, key, value, mask))
+    assert_close(found, attention_fused(query, key, value, mask))
 
 
 # Where it is used
@@ -227,7 +228,7 @@ def test_the_layers_share_their_blocks(name: str, formulas: list[str], monkeypat
         expected = network(ids, **given)
         assert not formulas
         use_on_cpu(monkeypatch)
-        torch.testing.assert_close(network(ids, **given), expected)
+        assert_close(network(ids, **given), expected)
     assert formulas.count("create_block_mask") == n_masks
     assert formulas.count("flex_attention") == config.decoder.n_layers
 
@@ -291,7 +292,7 @@ def test_training_compiles_once_for_all_documents(
     counters.clear()
     with torch._dynamo.config.patch(error_on_recompile=compiled):
         found = losses(config, batches, compiled, recompute, has_one_shape)
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert found == near(expected)
     n_graphs = counters["stats"]["unique_graphs"]
     if compiled:
         assert n_graphs == len(graphs) == 1, "traced once"

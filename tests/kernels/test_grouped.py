@@ -12,6 +12,7 @@ from torch import Tensor
 from glassformer.kernels import grouped
 from glassformer.kernels.grouped import Groups
 from glassformer.nn.experts import Experts, Router
+from tolerances import assert_close
 
 GROUPS = Groups(torch.tensor([1] * 3 + [3] * 4 + [4]), n_groups=6)
 """Three of six groups have no rows: the first, one in the middle, and the last."""
@@ -27,10 +28,9 @@ def test_the_function_of_pytorch_equals_the_loop(dtype: torch.dtype, has_bias: b
     bias = torch.randn(6 * 24, dtype=dtype, requires_grad=True) if has_bias else None
     variables = [rows, weight] if bias is None else [rows, weight, bias]
     found, expected = (path(rows, GROUPS, weight, bias) for path in (grouped._by_kernel, grouped._by_loop))
-    bound = 8 * torch.finfo(dtype).eps
-    torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+    assert_close(found, expected, terms=8)
     gradients = [torch.autograd.grad(y.square().sum(), variables) for y in (found, expected)]
-    torch.testing.assert_close(*gradients, rtol=bound, atol=bound * float(gradients[1][1].abs().max()))
+    assert_close(*gradients, terms=8)
     assert not gradients[0][1][:24].any() and gradients[0][1][24:48].any()
 
 
@@ -76,7 +76,7 @@ def test_experts_in_bfloat16_do_not_wait_for_the_sizes_of_groups(
     assert on_a_gpu == [torch.bfloat16] * 3
     for found, expected in zip(*results, strict=True):
         assert found.dtype == expected.dtype
-        torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * float(expected.abs().max()))
+        assert_close(found, expected, terms=3, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Products by packed weights and of wide layers equal those of `nn.Linear`; a copy of an old weight is never used."""
 
 import copy
+import math
 import threading
 from dataclasses import fields, replace
 
@@ -17,6 +18,7 @@ from glassformer.kernels.packed import PackedWeights
 from glassformer.kernels.processor import PLAIN, Choices
 from glassformer.nn.linear_layers import Int8Linear, Linear
 from processors import KINDS, of_kind
+from tolerances import assert_close, is_close
 
 CAN = processor.detect()
 """Abilities of PyTorch here, without the changes of `--processor`."""
@@ -26,12 +28,9 @@ pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorc
 EVERYTHING = Choices(**{field.name: True for field in fields(Choices)})
 """Every fast path, also one that is added later; `packed_rows` True is 1."""
 
-CLOSE: dict[torch.dtype, dict[str, float]] = {
-    torch.float32: {},
-    torch.bfloat16: {},
-    torch.float16: {"rtol": 2e-3, "atol": 2e-3},
-}
-"""Tolerances; PyTorch's product in float16 adds in float16 or in fp32, depending on the processor."""
+ROUNDINGS = {torch.float32: 512, torch.bfloat16: 2, torch.float16: math.isqrt(512)}
+"""Terms of a product. A sum in bfloat16 is kept in fp32: the product and the bias are rounded. PyTorch's product in
+float16 adds in float16 or in fp32, depending on the processor: √512 of 512 terms (Higham and Mary 2019)."""
 
 
 @pytest.fixture
@@ -62,9 +61,9 @@ def test_products_and_gradients_equal_those_of_torch(
     found, expected = one(of[0]), F.linear(of[0], one.weight, one.bias)
     assert ("_Product" in type(found.grad_fn).__name__) == (not is_only_wide or not bias)
     factors = torch.randn_like(expected)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
     gradients = [torch.autograd.grad((y * factors).sum(), of) for y in (found, expected)]
-    torch.testing.assert_close(*gradients)
+    assert_close(*gradients)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -97,7 +96,7 @@ def test_a_wide_layer_computes_in_the_dtype_of_autocast(dtype: torch.dtype, monk
     monkeypatch.setattr(products, "MIN_WIDE", 1)
     one, x = layer(bias=False), torch.randn(3, 24)
     with torch.autocast("cpu", dtype=dtype):
-        torch.testing.assert_close(one(x), F.linear(x, one.weight))
+        assert_close(one(x), F.linear(x, one.weight))
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -108,7 +107,7 @@ def test_gradients_of_gradients_and_frozen_weights() -> None:
         (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
         return torch.autograd.grad(gradient.square().sum(), one.weight)[0]
 
-    torch.testing.assert_close(penalty(one(x)), penalty(F.linear(x, one.weight, one.bias)))
+    assert_close(penalty(one(x)), penalty(F.linear(x, one.weight, one.bias)))
     one.requires_grad_(False)
     one(x).sum().backward()
     assert one.weight.grad is None and x.grad is not None
@@ -128,7 +127,7 @@ def test_products_in_float16_equal_those_of_torch(n_rows: int, bias: bool, monke
         results.append([y, *torch.autograd.grad((y * torch.ones_like(y)).sum(), of)])
     for found, expected in zip(*results, strict=True):
         assert found.dtype == torch.float16
-        torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+        assert_close(found, expected, terms=ROUNDINGS[torch.float16])
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -145,7 +144,7 @@ def test_gradients_of_gradients_of_a_wide_layer(dtype: torch.dtype, monkeypatch:
         monkeypatch.setattr(products, "MIN_WIDE", least)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             results.append(penalty(one(x)))
-    torch.testing.assert_close(*results, rtol=0.05 if dtype == torch.bfloat16 else 1e-5, atol=1e-3)
+    assert_close(*results, dtype=dtype)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -158,7 +157,7 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype, shape
         expected = F.linear(x, one.weight, one.bias)
     with PackedWeights(), torch.no_grad():
         found = one(x)
-        torch.testing.assert_close(found, expected, **CLOSE[dtype])
+        assert_close(found, expected, terms=ROUNDINGS[dtype])
         assert found.dtype == dtype
     packs = {torch.float32: True, torch.bfloat16: CAN.packs_bfloat16, torch.float16: CAN.packs_float16}
     assert (one.weight in packed_weights._packed) == packs[dtype]
@@ -205,7 +204,7 @@ def test_rows_in_fp32_read_a_weight_in_float16(shape: tuple[int, ...]) -> None:
             packed = one(x)
     assert (one.weight in packed_weights._packed) == (CAN.packs_float16 and x.numel() > 0)
     for found in (plain, packed):
-        torch.testing.assert_close(found, expected)
+        assert_close(found, expected)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -242,8 +241,8 @@ def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> No
         one.weight = nn.Parameter(2 * one.weight.detach())
     with PackedWeights(), torch.no_grad():
         after = one(x)
-        torch.testing.assert_close(after, F.linear(x, one.weight, one.bias), **CLOSE[dtype])
-    assert not torch.allclose(before, after)
+        assert_close(after, F.linear(x, one.weight, one.bias), terms=ROUNDINGS[dtype])
+    assert not is_close(before, after)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -251,7 +250,7 @@ def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", 0)
     one, x = layer(), torch.randn(5, 24)
     with PackedWeights(), torch.no_grad():
-        torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
+        assert_close(one(x), F.linear(x, one.weight, one.bias))
     assert one.weight not in packed_weights._packed
 
 
@@ -282,7 +281,7 @@ def test_transforms_of_torch_func_work() -> None:
 
     found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)["weight"]
     expected = torch.stack([torch.autograd.grad(loss(weights, row), one.weight)[0] for row in x])
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -308,7 +307,7 @@ def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, mon
         results.append([found, *torch.autograd.grad((found * factors).sum(), [x, one.weight])])
     for wide, plain in zip(*results, strict=True):
         assert wide.dtype == plain.dtype
-        torch.testing.assert_close(wide, plain)
+        assert_close(wide, plain)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -329,7 +328,7 @@ def test_products_in_fp32_are_packed_from_the_measured_number_of_rows(
     for shape, n_rows in (((1, 512), 1), ((2, 1, 512), 2), ((3, 512), 3)):
         one, x = Linear(512, 512), torch.randn(shape)
         with PackedWeights(), torch.inference_mode():
-            torch.testing.assert_close(one(x), F.linear(x, one.weight, one.bias))
+            assert_close(one(x), F.linear(x, one.weight, one.bias))
         assert (one.weight in packed_weights._packed) == (rows is not None and n_rows >= rows)
 
 
@@ -344,7 +343,7 @@ def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch:
     assert torch.equal(found, F.linear(x, large.weight, large.bias))
 
 
-@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("dtype", ROUNDINGS)
 @pytest.mark.parametrize("shape", [(1, 512), (2, 512), (33, 512)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
@@ -354,9 +353,9 @@ def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
     monkeypatch.setattr(processor, "this", of_kind(kind, CAN))
     one, x = Linear(512, 512).to(dtype), torch.randn(shape).to(dtype)
     expected = F.linear(x, one.weight, one.bias)
-    torch.testing.assert_close(one(x), expected, **CLOSE[dtype])
+    assert_close(one(x), expected, terms=ROUNDINGS[dtype])
     with PackedWeights(), torch.inference_mode():
-        torch.testing.assert_close(one(x), expected, **CLOSE[dtype])
+        assert_close(one(x), expected, terms=ROUNDINGS[dtype])
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -371,4 +370,4 @@ def test_weights_that_are_parts_of_one_vector_give_the_products_of_the_layer(off
     assert one.weight.storage_offset() == offset
     x = torch.randn(3, 24, dtype=dtype)
     with PackedWeights(), torch.no_grad():
-        torch.testing.assert_close(one(x), F.linear(x, expected.weight, expected.bias))
+        assert_close(one(x), F.linear(x, expected.weight, expected.bias))

@@ -14,6 +14,7 @@ from configs import GPT, random_ids, random_model, randomise
 from glassformer.config.transformer import NoPositions
 from glassformer.models.transformer import Transformer
 from glassformer.nn import AttentionCost, CacheStep, LayerCache, Linear, Mask, attention_fused
+from tolerances import assert_close
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend" / "attention-module.md"
 
@@ -96,7 +97,7 @@ def test_its_cache_equals_the_full_forward_pass(model: Transformer) -> None:
     logits, state = model.step(prompts, model.start(3, 40), real)
     pasts = [ids[row, :n] for row, n in enumerate(n_tokens)]
     for row, past in enumerate(pasts):
-        torch.testing.assert_close(logits[row][real[row]], model(past[None])[0], rtol=1e-9, atol=1e-9)
+        assert_close(logits[row][real[row]], model(past[None])[0])
     rows = torch.tensor([2, 0, 0, 1])
     _, other = model.step(ids[:2, :7], model.start(2, 40))
     state = state.select(rows).joined(other)
@@ -106,7 +107,7 @@ def test_its_cache_equals_the_full_forward_pass(model: Transformer) -> None:
         logits, state = model.step(new, state)
         pasts = [torch.cat(pair) for pair in zip(pasts, new, strict=True)]
         for row, past in enumerate(pasts):
-            torch.testing.assert_close(logits[row, -1], model(past[None])[0, -1], rtol=1e-9, atol=1e-9)
+            assert_close(logits[row, -1], model(past[None])[0, -1])
 
 
 @torch.no_grad()
@@ -123,7 +124,7 @@ def test_beams_branch_only_if_the_cache_has_slots() -> None:
             logits, state = model.step(new, state.select(torch.tensor(rows)))
             pasts = [torch.cat((pasts[row], token)) for row, token in zip(rows, new, strict=True)]
             for row, past in enumerate(pasts):
-                torch.testing.assert_close(logits[row, 0], model(past[None])[0, -1], rtol=1e-9, atol=1e-9)
+                assert_close(logits[row, 0], model(past[None])[0, -1])
 
 
 def test_a_cache_without_slots_is_not_cropped() -> None:

@@ -10,6 +10,7 @@ from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
 from glassformer.data.batching import padded
 from glassformer.models.branches import Branches
 from glassformer.nn.kv_cache import LayerCache
+from tolerances import assert_close
 
 CPU = torch.device("cpu")
 LENGTHS = (3, 1, 5)  # lengths before the rows branch
@@ -58,7 +59,7 @@ def test_every_row_has_its_own_past(name: str, width: int) -> None:
             ids, real = padded(pasts, CPU)
             whole = model(ids, real, **{key: x[owners] for key, x in source.items()})
             expected = whole[torch.arange(len(pasts)), state.lengths - 1]
-            torch.testing.assert_close(logits[:, 0], expected, rtol=1e-10, atol=1e-10)
+            assert_close(logits[:, 0], expected)
     assert n_compacted == 0 if width == 1 else n_compacted > 0
 
 

@@ -15,6 +15,7 @@ from glassformer.kernels.linear import int8_dtype
 from glassformer.models.transforms import convert, weights_dtype
 from glassformer.nn.linear_layers import Int8Linear
 from glassformer.nn.positions import Rotary
+from tolerances import assert_close
 
 BOUNDS = {torch.bfloat16: 2**-4, torch.float16: 2**-7, torch.int8: 2**-4}
 """Largest relative error: 16 and 8 times the rounding unit of the dtype, 2^-8, 2^-11 and 1 / 254, with a margin."""
@@ -92,7 +93,7 @@ def test_packed_float16_reads_the_last_projection_in_fp32(
     assert proj.weight.dtype == (torch.float16 if packs else torch.float32)
     x = torch.randn(5, proj.in_features).half()
     with torch.inference_mode():
-        torch.testing.assert_close(proj(x), x.float() @ proj.weight.float().T)
+        assert_close(proj(x), x.float() @ proj.weight.float().T)
 
 
 @pytest.mark.parametrize("name", ["int4", "float32", "", "bf32"])

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from configs import BERT, CONFIGS, random_ids, random_model
 from glassformer.models.heads import pool
+from tolerances import assert_close
 
 HIDDEN = torch.tensor([[1.0, -5.0, 3.0, 90.0], [80.0, 2.0, 7.0, -1.0]])[..., None]
 MASK = torch.tensor([[True, True, True, False], [False, True, True, True]])
@@ -21,8 +22,8 @@ MASK = torch.tensor([[True, True, True, False], [False, True, True, True]])
     ],
 )
 def test_pooling_reads_real_tokens_only(how: str, masked: list[float], whole: list[float]) -> None:
-    torch.testing.assert_close(pool(HIDDEN, MASK, how).flatten(), torch.tensor(masked))
-    torch.testing.assert_close(pool(HIDDEN, None, how).flatten(), torch.tensor(whole))
+    assert_close(pool(HIDDEN, MASK, how).flatten(), torch.tensor(masked))
+    assert_close(pool(HIDDEN, None, how).flatten(), torch.tensor(whole))
 
 
 def test_a_pooler_is_before_the_classifier() -> None:
@@ -30,7 +31,7 @@ def test_a_pooler_is_before_the_classifier() -> None:
     token_ids = random_ids(19, 2, 5)
     first = model.hidden(token_ids)[:, 0]
     head = model.output
-    torch.testing.assert_close(model(token_ids), head.proj(torch.tanh(head.pooler(first))))
+    assert_close(model(token_ids), head.proj(torch.tanh(head.pooler(first))))
 
 
 def test_a_norm_is_after_the_pooler() -> None:
@@ -39,14 +40,14 @@ def test_a_norm_is_after_the_pooler() -> None:
     head, mean = model.output, model.hidden(token_ids).mean(dim=1)
     assert head.pooler.bias is None
     pooled = F.layer_norm(F.gelu(mean @ head.pooler.weight.T), (16,), head.pooler_norm.weight, head.pooler_norm.bias)
-    torch.testing.assert_close(model(token_ids), head.proj(pooled))
+    assert_close(model(token_ids), head.proj(pooled))
 
 
 def test_a_vector_is_the_output_of_the_pooler() -> None:
     model = random_model("vectors_first")
     token_ids = random_ids(19, 2, 5)
     expected = torch.tanh(model.output.pooler(model.hidden(token_ids)[:, 0]))
-    torch.testing.assert_close(model(token_ids), expected)
+    assert_close(model(token_ids), expected)
     assert [name for name in model.state_dict() if name.startswith("output.")] == [
         "output.pooler.weight",
         "output.pooler.bias",
@@ -61,7 +62,7 @@ def test_token_head_by_hand() -> None:
     x = F.gelu(hidden @ transform.dense.weight.T + transform.dense.bias)
     x = F.layer_norm(x, (16,), transform.norm.weight, transform.norm.bias, BERT.norm_eps)
     expected = x @ model.encoder.embeddings.tokens.weight.T + model.output.bias
-    torch.testing.assert_close(model(token_ids), expected)
+    assert_close(model(token_ids), expected)
 
 
 def test_a_constant_bias_is_stored_and_not_trained() -> None:
@@ -71,14 +72,14 @@ def test_a_constant_bias_is_stored_and_not_trained() -> None:
     hidden = torch.randn(1, 2, 16).double()
     before = model.head(hidden)
     model.output.bias += 2.0
-    torch.testing.assert_close(model.head(hidden), before + 2)
+    assert_close(model.head(hidden), before + 2)
 
 
 def test_factorised_tables_and_scaled_logits() -> None:
     model = random_model("d_embedding")
     hidden = torch.randn(1, 2, 16).double()
     expected = hidden @ model.output.narrow.weight.T * 16**-0.5 @ model.decoder.embeddings.tokens.weight.T
-    torch.testing.assert_close(model.head(hidden), expected)
+    assert_close(model.head(hidden), expected)
 
 
 @pytest.mark.parametrize(

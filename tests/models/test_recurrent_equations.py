@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from configs import RECURRENT, Recorder, random_inputs, random_model
 from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention
 from glassformer.models.recurrent import RecurrentModel
+from tolerances import assert_close
 
 Weights = dict[str, Tensor]
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
     """Check that two tensors are equal up to the rounding of float64."""
-    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+    assert_close(ours, expected)
 
 
 def cell(kind: str, p: Weights, at: str, x: Tensor, state: list[Tensor]) -> list[Tensor]:

@@ -9,6 +9,7 @@ from configs import LLAMA, Recorder, random_ids, random_model
 from glassformer.config.transformer import LinearScaling, RotaryPositions
 from glassformer.errors import UserError
 from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies
+from tolerances import assert_close
 
 POSITIONS = RotaryPositions(base=100.0, scaling=LinearScaling(2.0), base_pattern=(100.0, 7.0, 0.0))
 CONFIG = replace(LLAMA, decoder=replace(LLAMA.decoder, n_layers=4), positions=POSITIONS)
@@ -26,8 +27,8 @@ def test_each_layer_rotates_by_its_base() -> None:
         if expected is not None:
             cos_sin = Rotary(expected)(positions)
             query, key = apply_rotary(query, *cos_sin), apply_rotary(key, *cos_sin)
-        torch.testing.assert_close(tap.seen[f"decoder.blocks.{i}.self_attn.query"], query)
-        torch.testing.assert_close(tap.seen[f"decoder.blocks.{i}.self_attn.key"], key)
+        assert_close(tap.seen[f"decoder.blocks.{i}.self_attn.query"], query)
+        assert_close(tap.seen[f"decoder.blocks.{i}.self_attn.key"], key)
         x = tap.seen[f"decoder.blocks.{i}.residual"]
     assert len(model.decoder.rotaries) == 2
 

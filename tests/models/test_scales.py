@@ -8,6 +8,7 @@ import torch
 from configs import GPT, Recorder, random_ids, random_model
 from glassformer.errors import UserError
 from glassformer.nn.masks import Mask
+from tolerances import assert_close
 
 IDS = random_ids(19, 2, 5)
 
@@ -18,7 +19,7 @@ def test_factors_follow_the_configuration(norm_order: str) -> None:
     model, tap = random_model(config), Recorder()
     logits, embeddings = model(IDS, tap=tap), model.decoder.embeddings
     x = tap.seen["decoder.embeddings"]
-    torch.testing.assert_close(x, 3 * embeddings.tokens(IDS) + embeddings.positions(torch.arange(5)))
+    assert_close(x, 3 * embeddings.tokens(IDS) + embeddings.positions(torch.arange(5)))
     block = model.decoder.blocks[0]
 
     def attention(h: torch.Tensor) -> torch.Tensor:
@@ -32,8 +33,8 @@ def test_factors_follow_the_configuration(norm_order: str) -> None:
     else:
         y = x + attention(block.self_attn_norm(x)) / 2
         y = y + block.ff(block.ff_norm(y)) / 2
-    torch.testing.assert_close(tap.seen["decoder.blocks.0.residual"], y)
-    torch.testing.assert_close(logits, tap.seen["decoder.final"] @ model.output.proj.weight.T / 4)
+    assert_close(tap.seen["decoder.blocks.0.residual"], y)
+    assert_close(logits, tap.seen["decoder.final"] @ model.output.proj.weight.T / 4)
 
 
 @pytest.mark.parametrize("norm_order", ["sandwich", "output"])

@@ -11,6 +11,7 @@ from glassformer.inspection.head_weights import head_weights
 from glassformer.nn import attention
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.masks import Mask
+from tolerances import assert_close
 
 IDS = random_ids(19, 2, 7)
 
@@ -36,7 +37,7 @@ def test_scores_are_bounded_before_the_mask() -> None:
     assert bool((scores.abs() > 0.4).any())  # the bound matters
     weights = scores.masked_fill(~mask.dense(5, 5), -torch.inf).softmax(dim=-1)
     assert module.out_proj is not None
-    torch.testing.assert_close(module(x, mask=mask), module.out_proj((weights @ value).transpose(1, 2).flatten(2)))
+    assert_close(module(x, mask=mask), module.out_proj((weights @ value).transpose(1, 2).flatten(2)))
 
 
 @pytest.mark.usefixtures("no_fast_path")
@@ -45,17 +46,17 @@ def test_no_fast_path_is_taken() -> None:
     model, documents = random_model("capped"), torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 2)
     tap = Recorder()
     logits = model(IDS, tap=tap)
-    torch.testing.assert_close(model(IDS), logits)
+    assert_close(model(IDS), logits)
     assert tap.seen["decoder.blocks.0.self_attn.scores"].abs().max() <= CONFIGS["capped"].score_cap
     assert logits.abs().max() < CONFIGS["capped"].logit_cap
     packed = model(IDS, document_ids=documents, positions=torch.tensor([[0, 1, 2, 0, 1, 2, 3]] * 2))
-    torch.testing.assert_close(packed[:, :3], logits[:, :3])
-    torch.testing.assert_close(packed[:, 3:], model(IDS[:, 3:]))
+    assert_close(packed[:, :3], logits[:, :3])
+    assert_close(packed[:, 3:], model(IDS[:, 3:]))
     state, steps = model.start(2, 16), []
     for i in range(IDS.shape[1]):
         step, state = model.step(IDS[:, i : i + 1], state)
         steps.append(step)
-    torch.testing.assert_close(torch.cat(steps, dim=1), logits)
+    assert_close(torch.cat(steps, dim=1), logits)
 
 
 def test_weights_of_heads_have_the_bound() -> None:
@@ -64,4 +65,4 @@ def test_weights_of_heads_have_the_bound() -> None:
     with head_weights(model) as weights:
         model(IDS)
     expected = tap.seen["decoder.blocks.0.self_attn.weights"][0]
-    torch.testing.assert_close(torch.stack(list(weights["decoder.blocks.0.self_attn"])), expected)
+    assert_close(torch.stack(list(weights["decoder.blocks.0.self_attn"])), expected)

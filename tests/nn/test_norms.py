@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
+from tolerances import NETWORK, assert_close
 
 WIDTH = 7
 
@@ -26,11 +27,11 @@ def test_layer_norm(weight: bool, bias: bool, eps: float, dtype: torch.dtype) ->
     for y in (norm(x), layer_norm_reference(x, norm.weight, norm.bias, eps)):
         wanted = [x, *norm.parameters()]
         results.append([y, *torch.autograd.grad((y * torch.arange(WIDTH)).sum(), wanted)])
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-10)
+    assert_close(*results)
     if weight and bias:
         theirs = nn.LayerNorm(WIDTH, eps, dtype=dtype)
         theirs.load_state_dict(norm.state_dict())
-        torch.testing.assert_close(norm(x), theirs(x))
+        assert_close(norm(x), theirs(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -43,19 +44,19 @@ def test_rms_norm(weight: bool, eps: float, dtype: torch.dtype) -> None:
     for y in (norm(x), rms_norm_reference(x, norm.weight, eps)):
         wanted = [x, *norm.parameters()]
         results.append([y, *torch.autograd.grad((y * torch.arange(WIDTH)).sum(), wanted)])
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-10)
+    assert_close(*results)
     if weight:
         theirs = nn.RMSNorm(WIDTH, eps, dtype=dtype)
         theirs.load_state_dict(norm.state_dict())
-        torch.testing.assert_close(norm(x), theirs(x))
+        assert_close(norm(x), theirs(x))
 
 
 def test_untrained_norms_only_normalise() -> None:
     x = torch.randn(5, WIDTH) * 4 + 2
     y = LayerNorm(WIDTH, eps=0.0)(x)
-    torch.testing.assert_close(y.mean(-1), torch.zeros(5), rtol=0, atol=1e-5)
-    torch.testing.assert_close(y.var(-1, unbiased=False), torch.ones(5), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(RMSNorm(WIDTH, eps=0.0)(x).square().mean(-1), torch.ones(5), rtol=1e-4, atol=1e-4)
+    assert_close(y.mean(-1), torch.zeros(5))
+    assert_close(y.var(-1, unbiased=False), torch.ones(5), terms=NETWORK)
+    assert_close(RMSNorm(WIDTH, eps=0.0)(x).square().mean(-1), torch.ones(5), terms=NETWORK)
 
 
 def test_rms_norm_takes_narrower_input_than_its_weight() -> None:
@@ -63,4 +64,4 @@ def test_rms_norm_takes_narrower_input_than_its_weight() -> None:
     x = torch.randn(5, WIDTH, dtype=torch.bfloat16)
     y = RMSNorm(WIDTH)(x)
     assert y.dtype == torch.bfloat16
-    torch.testing.assert_close(y.float(), rms_norm_reference(x.float(), None, 1e-5), rtol=0.02, atol=0.02)
+    assert_close(y.float(), rms_norm_reference(x.float(), None, 1e-5), terms=2, dtype=torch.bfloat16)

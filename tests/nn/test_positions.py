@@ -20,6 +20,7 @@ from glassformer.nn.positions import (
     sinusoid,
     yarn_scaled,
 )
+from tolerances import assert_close
 
 
 def rotated_scores(rotary: Rotary, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
@@ -34,9 +35,9 @@ def test_sinusoids_exist_for_any_position_and_are_not_trained() -> None:
     assert not list(module.parameters()) and not list(module.buffers())
     far = module(torch.tensor([[0, 5], [123_456, 7]]))
     assert far.shape == (2, 2, 8) and far.isfinite().all()
-    torch.testing.assert_close(far[0, 1], sinusoid(torch.tensor([5]), 8)[0])
+    assert_close(far[0, 1], sinusoid(torch.tensor([5]), 8)[0])
     interleaved, halves = sinusoid(torch.arange(9), 8), sinusoid(torch.arange(9), 8, "halves")
-    torch.testing.assert_close(halves, torch.cat([interleaved[:, ::2], interleaved[:, 1::2]], -1))
+    assert_close(halves, torch.cat([interleaved[:, ::2], interleaved[:, 1::2]], -1))
     assert sinusoid(torch.arange(3, device="meta"), 8).is_meta  # on the device of its input
 
 
@@ -52,10 +53,10 @@ def test_rotary_scores_depend_on_the_distance_alone(d_rotary: int) -> None:
     query, key = torch.randn(8).double(), torch.randn(8).double()
     scores = rotated_scores(rotary, query, key, torch.arange(6))
     later = rotated_scores(rotary, query, key, torch.arange(6) + 50)
-    torch.testing.assert_close(scores, later, rtol=1e-5, atol=1e-5)  # angles are single precision
+    assert_close(scores, later, dtype=torch.float32)  # angles are single precision
     for offset in range(-5, 6):
         diagonal = scores.diagonal(offset)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-5, atol=1e-5)
+        assert_close(diagonal, diagonal[:1].expand_as(diagonal), dtype=torch.float32)
     assert scores[0].std() > 0.01
 
 
@@ -63,16 +64,16 @@ def test_rotary_rotates_pairs_of_the_two_halves() -> None:
     rotary = Rotary(torch.tensor([torch.pi / 2, 0.0]))
     x = torch.tensor([1.0, 2.0, 3.0, 4.0, 9.0])[None, None, None]
     turned = apply_rotary(x, *rotary(torch.tensor([1])))  # (1, 3) by a quarter turn, (2, 4) not; 9 is not rotated
-    torch.testing.assert_close(turned.flatten(), torch.tensor([-3.0, 2.0, 1.0, 4.0, 9.0]))
-    torch.testing.assert_close(turned.norm(), x.norm())
+    assert_close(turned.flatten(), torch.tensor([-3.0, 2.0, 1.0, 4.0, 9.0]))
+    assert_close(turned.norm(), x.norm())
 
 
 def test_scalings_keep_high_frequencies_and_lower_low_ones() -> None:
     plain = rotary_frequencies(10000.0, 64)
-    torch.testing.assert_close(linear_scaled(plain, 4.0), plain / 4)
+    assert_close(linear_scaled(plain, 4.0), plain / 4)
     for scaled in (llama3_scaled(plain, 4.0, 1.0, 4.0, 2048), yarn_scaled(plain, 10000.0, 4.0, 2048, 32, 1)[0]):
         assert scaled[0] == plain[0]
-        torch.testing.assert_close(scaled[-1], plain[-1] / 4)
+        assert_close(scaled[-1], plain[-1] / 4)
         ratio = plain / scaled
         assert (ratio.diff() >= -1e-6).all() and 1 < ratio[len(ratio) // 2] < 4
     assert yarn_scaled(plain, 10000.0, 1.0, 2048, 32, 1)[1] == 1.0
@@ -81,7 +82,7 @@ def test_scalings_keep_high_frequencies_and_lower_low_ones() -> None:
 def test_the_attention_factor_multiplies_queries_and_keys() -> None:
     frequencies = rotary_frequencies(10.0, 4)
     plain, warm = Rotary(frequencies)(torch.arange(3)), Rotary(frequencies, 1.5)(torch.arange(3))
-    torch.testing.assert_close(warm, tuple(1.5 * x for x in plain))
+    assert_close(warm, tuple(1.5 * x for x in plain))
 
 
 def test_alibi_slopes_of_twelve_heads() -> None:

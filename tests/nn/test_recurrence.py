@@ -18,6 +18,7 @@ from glassformer.nn.recurrence import (
     run_by_steps,
     run_masked,
 )
+from tolerances import assert_close, is_close
 
 CELLS = {"rnn": (nn.RNN, rnn_step), "gru": (nn.GRU, gru_step), "lstm": (nn.LSTM, lstm_step)}
 B, T, D_X, D_FED, D = 4, 6, 3, 2, 5
@@ -63,7 +64,7 @@ def test_the_loop_equals_pytorchs_module(cell: str, d_fed: int, n_layers: int) -
         (outputs.square().sum() + sum(part.sum() for part in last)).backward()
         results.append([outputs, *last, *(p.grad for p in cells.parameters())])
     for loop, module in zip(*results, strict=True):
-        torch.testing.assert_close(loop, module, rtol=1e-10, atol=1e-10)
+        assert_close(loop, module)
 
 
 class Recorder:
@@ -99,12 +100,12 @@ def test_single_steps_of_an_encoder_equal_pytorchs_module(cell: str, bidirection
     cells, x, tap = made(cell, n_layers, bidirectional), random(B, T, D_X + D_FED), Recorder()
     outputs, last = run_by_steps(cells, CELLS[cell][1], x, tap)
     expected, ends = run(cells, x)
-    torch.testing.assert_close((outputs, last), (expected, ends), rtol=1e-10, atol=1e-10)
+    assert_close((outputs, last), (expected, ends))
     # The states that the tap received are those of the top layer, the backward ones in the order of reading
     parts = [torch.cat(tap.found[f"{n_layers - 1}.forward.state"], dim=1)]
     if bidirectional:
         parts.append(torch.cat(tap.found[f"{n_layers - 1}.backward.state"], dim=1).flip(1))
-    torch.testing.assert_close(torch.cat(parts, dim=2), expected, rtol=1e-10, atol=1e-10)
+    assert_close(torch.cat(parts, dim=2), expected)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -114,7 +115,7 @@ def test_the_gates_of_a_gru_give_its_states(bidirectional: bool) -> None:
     for direction in ("forward", "backward")[: 1 + bidirectional]:
         keep, new, state = (torch.cat(tap.found[f"0.{direction}.{name}"], dim=1) for name in ("keep", "new", "state"))
         before = torch.cat((torch.zeros(B, 1, D, dtype=x.dtype), state[:, :-1]), dim=1)
-        torch.testing.assert_close((1 - keep) * new + keep * before, state, rtol=1e-10, atol=1e-10)
+        assert_close((1 - keep) * new + keep * before, state)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -127,8 +128,8 @@ def test_the_gates_of_an_lstm_give_its_states(bidirectional: bool) -> None:
             for name in ("write", "keep", "new", "read", "cell", "state")
         )
         before = torch.cat((torch.zeros(B, 1, D, dtype=x.dtype), cell[:, :-1]), dim=1)
-        torch.testing.assert_close(keep * before + write * new, cell, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(read * cell.tanh(), state, rtol=1e-10, atol=1e-10)
+        assert_close(keep * before + write * new, cell)
+        assert_close(read * cell.tanh(), state)
 
 
 @pytest.mark.parametrize(("cell", "gate"), [("gru", "new"), ("gru", "reset"), ("lstm", "write"), ("lstm", "read")])
@@ -136,7 +137,7 @@ def test_a_tap_replaces_a_gate(cell: str, gate: str) -> None:
     cells, x = made(cell, 1), random(B, T, D_X + D_FED)
     outputs, _ = run_by_steps(cells, CELLS[cell][1], x, Recorder(gate))
     plain, _ = run(cells, x)
-    assert not torch.allclose(outputs, plain)
+    assert not is_close(outputs, plain)
     if gate != "reset":  # without new content, or unread, every state is zero
         assert outputs.abs().max() == 0
 
@@ -159,8 +160,8 @@ def test_dropout_acts_between_layers_in_training_only() -> None:
         torch.manual_seed(0)
         above = step(step.project(x)[0], None, begin)
         expected = run(cells.eval(), x[:, :1], begin)[1]
-        torch.testing.assert_close(above[0][0], expected[0][0])
-        assert torch.allclose(above[1][0], expected[1][0]) is not training
+        assert_close(above[0][0], expected[0][0])
+        assert is_close(above[1][0], expected[1][0]) is not training
 
 
 @EVERY
@@ -175,9 +176,9 @@ def test_padding_anywhere_changes_nothing(cell: str, bidirectional: bool, begins
     for b in range(B - 1):
         row = begin and tuple(tuple(part[b : b + 1] for part in layer) for layer in begin)
         alone, ends = run(cells, x[b : b + 1, REAL[b]], row)
-        torch.testing.assert_close(outputs[b, REAL[b]], alone[0])
+        assert_close(outputs[b, REAL[b]], alone[0])
         for layer, of_row in zip(last, ends, strict=True):
-            torch.testing.assert_close([part[b] for part in layer], [part[0] for part in of_row])
+            assert_close([part[b] for part in layer], [part[0] for part in of_row])
     for i, layer in enumerate(last):  # the empty row keeps its first state
         for j, part in enumerate(layer):
             assert torch.equal(part[-1], begin[i][j][-1] if begin else torch.zeros_like(part[-1]))
@@ -216,4 +217,4 @@ def test_half_precision_under_autocast(cell: str) -> None:
             state = step(inputs, fed, state)
     assert all(part.dtype == torch.float32 for layer in state for part in layer)
     _, exact = run(cells, torch.cat((x, fed[:, None].expand(-1, T, -1)), dim=2), begin)
-    torch.testing.assert_close(state, exact, rtol=0, atol=0.05)
+    assert_close(state, exact, dtype=torch.bfloat16)

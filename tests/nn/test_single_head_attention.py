@@ -8,6 +8,7 @@ from torch import Tensor
 
 from configs import Recorder, randomise
 from glassformer.nn.single_head_attention import SingleHeadAttention
+from tolerances import assert_close
 
 B, T, S, D_QUERY, D_MEMORY, A = 3, 4, 5, 6, 8, 7
 MASK = torch.tensor([[True] * S, [False, True, False, True, True], [False] * S])
@@ -54,7 +55,7 @@ def test_the_context_follows_the_formulas(score: str, masked: bool) -> None:
     for b in range(B):
         real = MASK[b] if masked else torch.ones(S, dtype=torch.bool)
         for t in range(T):
-            torch.testing.assert_close(context[b, t], by_hand(attention, score, query[b, t], memory[b], real))
+            assert_close(context[b, t], by_hand(attention, score, query[b, t], memory[b], real))
 
 
 def test_luongs_concat_equals_the_additive_score() -> None:
@@ -64,7 +65,7 @@ def test_luongs_concat_equals_the_additive_score() -> None:
     pairs = torch.cat((query[:, :, None].expand(-1, -1, S, -1), memory[:, None].expand(-1, T, -1, -1)), dim=3)
     tap = Recorder()
     attention(query, *attention.project_memory(memory), tap=tap)
-    torch.testing.assert_close(tap.seen["scores"][:, 0], torch.tanh(pairs @ joined.T) @ attention.vector)
+    assert_close(tap.seen["scores"][:, 0], torch.tanh(pairs @ joined.T) @ attention.vector)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -81,21 +82,21 @@ def test_a_tap_receives_one_head_and_its_result_is_used(score: str) -> None:
     attention, query, memory = made(score)
     keys, values = attention.project_memory(memory)
     tap = Recorder()
-    torch.testing.assert_close(attention(query, keys, values, MASK, tap), attention(query, keys, values, MASK))
+    assert_close(attention(query, keys, values, MASK, tap), attention(query, keys, values, MASK))
     assert {name: x.shape for name, x in tap.seen.items()} == {
         "scores": (B, 1, T, S),
         "weights": (B, 1, T, S),
         "context": (B, 1, T, attention.d_context),
     }
     sums = tap.seen["weights"].sum(dim=3)
-    torch.testing.assert_close(sums, MASK.any(dim=1)[:, None, None].expand(B, 1, T).double())
+    assert_close(sums, MASK.any(dim=1)[:, None, None].expand(B, 1, T).double())
     assert not tap.seen["weights"].masked_select(~MASK[:, None, None]).any()
     last_only = Recorder({"weights": lambda w: torch.zeros_like(w).index_fill(3, torch.tensor(S - 1), 1.0)})
-    torch.testing.assert_close(attention(query, keys, values, MASK, last_only), values[:, -1:].expand(-1, T, -1))
+    assert_close(attention(query, keys, values, MASK, last_only), values[:, -1:].expand(-1, T, -1))
     evened = Recorder({"scores": torch.zeros_like})
-    torch.testing.assert_close(attention(query, keys, values, None, evened)[:, 0], values.mean(dim=1))
+    assert_close(attention(query, keys, values, None, evened)[:, 0], values.mean(dim=1))
     doubled = Recorder({"context": lambda c: 2 * c})
-    torch.testing.assert_close(attention(query, keys, values, MASK, doubled), 2 * attention(query, keys, values, MASK))
+    assert_close(attention(query, keys, values, MASK, doubled), 2 * attention(query, keys, values, MASK))
 
 
 def test_no_score_overrides_the_mask() -> None:

@@ -12,6 +12,7 @@ from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.objectives.classification import MultiLabelObjective
 from runs import label_set_run
+from tolerances import assert_close, near
 
 
 def test_the_loss_is_the_binary_cross_entropy_of_all_labels() -> None:
@@ -22,7 +23,7 @@ def test_the_loss_is_the_binary_cross_entropy_of_all_labels() -> None:
     sums = objective.loss(lambda **inputs: logits, batch)
     p = logits.sigmoid()
     expected = -(p[0, 0] * (1 - p[0, 1]) * p[0, 2] * (1 - p[1]).prod()).log()
-    torch.testing.assert_close(sums.total, expected)
+    assert_close(sums.total, expected)
     assert sums.n_targets == 2 and batch.rows(range(1)).n_targets == 1
 
 
@@ -35,7 +36,7 @@ def test_a_run_learns_sets_of_labels(tmp_path: Path) -> None:
     scores = model.scores()
     assert scores["accuracy"] > 90 and scores["macro_f1"] > 90
     two = glassformer.ensemble([folder, folder]).classify("the dog so red")
-    assert two == pytest.approx(found[0], abs=1e-5)
+    assert two == near(found[0])
 
 
 def test_labels_must_be_lists(tmp_path: Path) -> None:

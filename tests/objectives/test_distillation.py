@@ -24,6 +24,7 @@ from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries
 from runs import step_of
+from tolerances import F64, assert_close, near
 
 VOCAB = 19
 ROWS = [random_ids(VOCAB, n, seed=n).numpy() for n in (9, 5, 7)]
@@ -80,9 +81,9 @@ def test_loss_and_gradient_equal_the_formula(name: str, by_rows: bool, monkeypat
     own = objective.loss(student, batch)
     logits, theirs = student(**batch.model_inputs()), teacher(**batch.model_inputs()).detach()
     expected = 0.7 * own.total + 0.3 * 1.7**2 * by_hand(theirs, logits, batch, 1.7)
-    torch.testing.assert_close(sums.total, expected, rtol=1e-12, atol=1e-12)
+    assert_close(sums.total, expected)
     assert (sums.nats.item(), sums.n_targets) == (own.nats.item(), own.n_targets), "the reported loss is that of labels"
-    torch.testing.assert_close(gradients(student, sums.total), gradients(student, expected), rtol=1e-9, atol=1e-10)
+    assert_close(gradients(student, sums.total), gradients(student, expected))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -101,7 +102,7 @@ def test_weight_zero_is_plain_training_and_the_teacher_gets_no_gradient(name: st
 def test_an_equal_student_has_no_divergence_and_unused_logits_do_not_count() -> None:
     logits, labels = 3 * torch.randn(2, 3, 5, dtype=torch.float64), torch.tensor([[1, NOT_SCORED, 0], [2, 2, 4]])
     other = torch.randn(2, 3, 5, dtype=torch.float64)
-    assert divergence(logits, logits, labels).item() == pytest.approx(0, abs=1e-12)
+    assert divergence(logits, logits, labels).item() == near(0, dtype=F64)
     padded = torch.cat([other, torch.full((2, 3, 2), 50.0)], dim=-1)
     assert divergence(logits, padded, labels).item() == divergence(logits, other, labels).item() > 0.1
     assert divergence(padded, logits, labels).item() == divergence(other, logits, labels).item() > 0.1
@@ -129,4 +130,4 @@ def test_micro_batches_and_parts_give_the_gradient_of_the_whole_batch(name: str)
     examples = [Example(row, source_ids=row[1:]) for row in ROWS]
     whole = gradient(1, examples)
     for other in (gradient(3, examples), gradient(1, examples[:2], examples[2:])):
-        torch.testing.assert_close(other, whole, rtol=1e-9, atol=1e-12)
+        assert_close(other, whole)

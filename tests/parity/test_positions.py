@@ -11,6 +11,7 @@ from configs import LLAMA, random_ids
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, Scaling, YarnScaling
 from glassformer.models.build import _rotary
 from glassformer.nn.positions import AlibiBias, SinusoidalPositions, relative_bucket, sinusoid
+from tolerances import F64, assert_close, near
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
@@ -49,8 +50,8 @@ def test_scaled_frequencies(kind: str, d_head: int, base: float) -> None:
     expected, attention_factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     rotary = _rotary(RotaryPositions(base, scaling=scaling), d_head)
     assert rotary is not None
-    torch.testing.assert_close(rotary.inverse_frequencies, expected, rtol=1e-6, atol=0)
-    assert rotary.attention_factor == pytest.approx(attention_factor, rel=1e-12)
+    assert_close(rotary.inverse_frequencies, expected)
+    assert rotary.attention_factor == near(attention_factor, dtype=F64)
 
 
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8, 12, 20])
@@ -64,7 +65,7 @@ def test_alibi(n_heads: int) -> None:
     ours = AlibiBias(n_heads)(positions, positions)
     seen = (torch.ones(6, 6).tril() * mask[:, None]).bool()[:, None]  # causal, real keys
     shift = AlibiBias(n_heads).slopes[:, None, None] * positions[:, None, :, None]
-    torch.testing.assert_close(*(x.masked_fill(~seen, 0.0) for x in (ours, theirs - shift)), rtol=1e-5, atol=1e-6)
+    assert_close(*(x.masked_fill(~seen, 0.0) for x in (ours, theirs - shift)))
 
 
 @pytest.mark.parametrize("n_heads", [1, 4, 12, 20, 32, 64, 71])
@@ -97,7 +98,7 @@ def test_sinusoids_in_halves_equal_marian() -> None:
     table = MarianSinusoidalPositionalEmbedding(40, 16)
     filled = table.create_weight() if hasattr(table, "create_weight") else None
     expected = table.weight if filled is None else filled
-    torch.testing.assert_close(sinusoid(torch.arange(40), 16, "halves"), expected.detach(), rtol=0, atol=1e-5)
+    assert_close(sinusoid(torch.arange(40), 16, "halves"), expected.detach())
 
 
 def test_sinusoids_that_end_at_the_base_equal_m2m100() -> None:
@@ -112,8 +113,8 @@ def test_sinusoids_follow_the_formula_of_the_paper() -> None:
     for position in (0, 1, 7, 49):
         for i in range(6):
             angle = position / 10000 ** (2 * i / 12)
-            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
-            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+            assert table[position, 2 * i].item() == near(math.sin(angle))
+            assert table[position, 2 * i + 1].item() == near(math.cos(angle))
 
 
 def test_rotary_equals_llama() -> None:
@@ -130,4 +131,4 @@ def test_rotary_equals_llama() -> None:
     angle = torch.cat((angle, angle), -1)
     expected = apply_rotary_pos_emb(query, key, angle.cos(), angle.sin())
     cos_sin = rotary(positions)
-    torch.testing.assert_close((apply_rotary(query, *cos_sin), apply_rotary(key, *cos_sin)), expected)
+    assert_close((apply_rotary(query, *cos_sin), apply_rotary(key, *cos_sin)), expected)

@@ -18,9 +18,9 @@ from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
 from parity.pairs import Pairs
+from tolerances import NETWORK, assert_close
 
 D, HEADS, D_FF, B, T, S = 12, 3, 20, 3, 6, 5
-TOLERANCE = 1e-9
 PADDING = torch.arange(T) < torch.tensor([6, 4, 1])[:, None]  # True = a real token
 SOURCE_PADDING = torch.arange(S) < torch.tensor([2, 5, 3])[:, None]
 CAUSAL_HIDDEN = torch.ones(T, T, dtype=torch.bool).triu(1)  # torch.nn's polarity: True = hidden
@@ -50,7 +50,7 @@ def vectors(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_close(ours, theirs, terms=NETWORK)
 
 
 def assert_equal(ours: Tensor, theirs: Tensor, pairs: Pairs, *inputs: tuple[Tensor, Tensor]) -> None:
@@ -59,7 +59,7 @@ def assert_equal(ours: Tensor, theirs: Tensor, pairs: Pairs, *inputs: tuple[Tens
     direction = torch.randn(ours.shape, generator=torch.Generator().manual_seed(99))
     (ours * direction).sum().backward()
     (theirs * direction).sum().backward()
-    pairs.assert_equal_gradients(TOLERANCE)
+    pairs.assert_equal_gradients()
     for mine, other in inputs:
         assert mine.grad is not None and other.grad is not None
         close(mine.grad, other.grad)
@@ -268,4 +268,4 @@ def test_gpt_equals_torch_layers() -> None:
     close(*losses)
     for loss in losses:
         loss.backward()
-    pairs.assert_equal_gradients(TOLERANCE)
+    pairs.assert_equal_gradients()

@@ -27,6 +27,7 @@ from glassformer.config.transformer import (
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from parity.pairs import Pairs
+from tolerances import assert_close
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
@@ -360,8 +361,8 @@ def test_every_family_equals_transformers(name: str, padded: bool) -> None:
         mine["token_types"] = other["token_type_ids"] = random_ids(2, n_rows, n_tokens, seed=3)
         del other["use_cache"]
     logits, expected = ours(token_ids, **mine)[mask], theirs(**other).logits[mask]
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    assert_close(logits, expected)
     labels = token_ids[mask]
     for x in (logits, expected):
         F.cross_entropy(x, labels).backward()
-    pairs.assert_equal_gradients(1e-5)
+    pairs.assert_equal_gradients()

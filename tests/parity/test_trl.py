@@ -36,6 +36,7 @@ from glassformer.tokenization.chat_template import CHATML_TOKENS  # noqa: E402
 from glassformer.tokenization.conversations import ConversationEncoder  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E402
 from interop.checkpoints import randomise  # noqa: E402
+from tolerances import near  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of TRL's own calls
 
@@ -142,11 +143,9 @@ def test_the_loss_of_preferences(
     objective = objective_of(run)
     compared = objective.collate(with_reference(run, lambda: reference, rows, CPU), np.random.default_rng(0))
     sums = objective.loss(ours, compared)
-    assert sums.total.item() / sums.n_targets == pytest.approx(expected.item(), abs=1e-5)
+    assert sums.total.item() / sums.n_targets == near(expected.item())
     parts = [objective.loss(ours, compared.rows(range(i, i + 1))).total.item() for i in range(len(rows))]
-    assert sum(parts) == pytest.approx(sums.total.item(), abs=1e-5), (
-        "a preference is one row, so a batch can be divided"
-    )
+    assert sum(parts) == near(sums.total.item()), "a preference is one row, so a batch can be divided"
 
 
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
@@ -193,7 +192,7 @@ def test_the_loss_of_sampled_answers(
     ]
     objective = GroupPolicyObjective(reference, 0.3, 6 if kind == "dr_grpo" else None)
     sums = objective.loss(ours, objective.collate(rollouts, np.random.default_rng(0)))
-    assert sums.total.item() / sums.n_targets == pytest.approx(expected.item(), abs=1e-5)
+    assert sums.total.item() / sums.n_targets == near(expected.item())
 
 
 def test_the_loss_of_conversations(pair: list[tuple[Transformer, Any]], their_tokenizer: Any, tmp_path: Path) -> None:
@@ -220,4 +219,4 @@ def test_the_loss_of_conversations(pair: list[tuple[Transformer, Any]], their_to
     sums = CausalObjective(run.objective.label_smoothing).loss(
         ours, CausalObjective().collate(rows, np.random.default_rng(0))
     )
-    assert sums.total.item() / sums.n_targets == pytest.approx(expected.item(), abs=1e-5)
+    assert sums.total.item() / sums.n_targets == near(expected.item())

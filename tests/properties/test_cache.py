@@ -7,13 +7,14 @@ from torch import Tensor
 from configs import CROSS, GENERATORS, bytes_of, random_ids, random_model
 from glassformer.models.state import TransformerState
 from glassformer.models.transformer import Transformer
+from tolerances import assert_close
 
 GENERATED = pytest.mark.parametrize("name", GENERATORS)
 LENGTHS = (3, 7, 1)
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+    assert_close(ours, expected)
 
 
 class Story:

@@ -10,13 +10,14 @@ from torch import Tensor
 from configs import BY_TOKEN, CAUSAL, CONFIGS, CROSS, ENCODERS, Recorder, random_ids, random_inputs, random_model
 from glassformer.config.transformer import RotaryPositions
 from glassformer.models.build import build_model
+from tolerances import assert_close
 
 EVERY = pytest.mark.parametrize("name", CONFIGS)
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
     """Check that two tensors are equal up to the rounding of float64."""
-    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+    assert_close(ours, expected)
 
 
 def stack_of(name: str) -> str:

@@ -36,6 +36,7 @@ from glassformer.nn.attention_functions import attention_fused, attention_refere
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
 from glassformer.nn.positions import sinusoid
+from tolerances import F64, assert_close, near, sampled, sampled_mean
 
 PATHS = pytest.mark.parametrize("fused", [True, False])
 
@@ -51,7 +52,7 @@ def test_pitfall_01_a_score_of_exactly_zero_is_not_masked(fused: bool) -> None:
     """All scores are zero: every visible key has an equal weight."""
     zero, value = torch.zeros(1, 1, 4, 2), torch.arange(4.0)[None, None, :, None]
     context = attend(fused, zero, zero, value, Mask(causal=True))
-    torch.testing.assert_close(context.flatten(), torch.tensor([0.0, 0.5, 1.0, 1.5]))
+    assert_close(context.flatten(), torch.tensor([0.0, 0.5, 1.0, 1.5]))
 
 
 @PATHS
@@ -108,7 +109,7 @@ def test_pitfall_05_fully_masked_rows_of_a_model_are_finite(name: str) -> None:
         others["source_attention_mask"][1] = False
     logits = model(inputs.token_ids, mask, **others)
     assert logits.isfinite().all()
-    torch.testing.assert_close(logits[:1], model(inputs.token_ids[:1], **inputs.rows(slice(1)).others))
+    assert_close(logits[:1], model(inputs.token_ids[:1], **inputs.rows(slice(1)).others))
     logits.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
@@ -126,7 +127,7 @@ def test_pitfall_07_scores_are_scaled_by_the_head_width(d_head: int | None) -> N
     attention, tap = MultiHeadAttention(16, 4, sizes=HeadSizes(d_head=d_head)), Recorder()
     attention(torch.randn(1, 5, 16), tap=tap)
     raw = tap.seen["query"] @ tap.seen["key"].mT
-    torch.testing.assert_close(tap.seen["scores"], raw / (d_head or 4) ** 0.5)
+    assert_close(tap.seen["scores"], raw / (d_head or 4) ** 0.5)
 
 
 @pytest.mark.parametrize("name", ["paper", *RECURRENT])
@@ -141,7 +142,7 @@ def test_pitfall_08_source_and_target_may_differ_in_length(name: str, n_target: 
         alone = inputs.rows(slice(row, row + 1))
         for t in range(n_target):
             one = model(alone.token_ids[:, : t + 1], **alone.others)
-            torch.testing.assert_close(one[0, t], logits[row, t])
+            assert_close(one[0, t], logits[row, t])
 
 
 def test_pitfall_09_every_mask_argument_changes_the_logits() -> None:
@@ -169,7 +170,7 @@ def test_pitfall_10_the_fused_path_keeps_window_mask_and_scale(name: str, traini
     inputs = random_inputs(model)
     mask = torch.arange(9)[None] > torch.tensor([[-1], [3]])
     fused, in_the_open = (model(inputs.token_ids, mask, **inputs.others, tap=tap) for tap in (None, Recorder()))
-    torch.testing.assert_close(fused, in_the_open, rtol=1e-10, atol=1e-10)
+    assert_close(fused, in_the_open)
 
 
 @PATHS
@@ -178,8 +179,8 @@ def test_pitfall_10_the_fused_path_applies_dropout(fused: bool) -> None:
     zero, one = torch.zeros(4, 4, 64, 2), torch.ones(4, 4, 64, 1)
     path = attention_fused if fused else lambda *a, **k: attention_reference(*a, **k)[0]
     context = path(zero, zero, one, Mask(), dropout=0.5)
-    assert context.mean().item() == pytest.approx(1, abs=0.03)
-    assert context.std().item() == pytest.approx((1 / 64) ** 0.5, rel=0.2)  # √(p / (1-p) / 64)
+    assert context.mean().item() == sampled_mean(1, context.numel(), 1 / 8)
+    assert context.std().item() == sampled((1 / 64) ** 0.5, context.numel())  # √(p / (1-p) / 64)
 
 
 def test_pitfall_11_computed_positions_have_no_limit_or_parameters() -> None:
@@ -245,7 +246,7 @@ def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) ->
             x = x + out_norm(run(x))
         else:
             x = x + (run(norm(x)) if out_norm is None else out_norm(run(norm(x))))
-    torch.testing.assert_close(tap.seen["decoder.blocks.0.residual"], x)
+    assert_close(tap.seen["decoder.blocks.0.residual"], x)
 
 
 @pytest.mark.parametrize("name", [n for n, c in RECURRENT.items() if not isinstance(c.attention, NoAttention)])
@@ -258,7 +259,7 @@ def test_pitfall_12_the_recurrent_attention_order_follows_the_configuration(name
     looks = state if model.config.attention.kind == "before" else after
     attention, (keys, values) = model.decoder.cross_attn, state.source.memory
     context = attention(looks.layers[-1][0][:, None], keys, values)
-    torch.testing.assert_close(tap.seen["decoder.cross_attn.context"][:, 0], context)
+    assert_close(tap.seen["decoder.cross_attn.context"][:, 0], context)
 
 
 def test_pitfall_13_variance_is_biased_and_eps_inside_the_root() -> None:
@@ -306,8 +307,8 @@ def test_pitfall_14_dropout_keeps_the_mean() -> None:
     model(token_ids, tap=trained)
     model.eval()(token_ids, tap=plain)
     dropped, x = trained.seen["decoder.embeddings"], plain.seen["decoder.embeddings"]
-    assert (dropped == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
-    torch.testing.assert_close(dropped[dropped != 0], x[dropped != 0] / 0.75)
+    assert (dropped == 0).double().mean().item() == sampled_mean(0.25, dropped.numel(), 0.25**0.5 * 0.75**0.5)
+    assert_close(dropped[dropped != 0], x[dropped != 0] / 0.75)
 
 
 def test_pitfall_14_evaluation_is_deterministic_and_draws_nothing() -> None:
@@ -316,7 +317,7 @@ def test_pitfall_14_evaluation_is_deterministic_and_draws_nothing() -> None:
     before = torch.get_rng_state()
     assert torch.equal(model(token_ids), model(token_ids))
     _, state = model.step(token_ids[:, :4], model.start(2, 5))
-    torch.testing.assert_close(model.step(token_ids[:, 4:], state)[0], model(token_ids)[:, 4:])
+    assert_close(model.step(token_ids[:, 4:], state)[0], model(token_ids)[:, 4:])
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -413,7 +414,7 @@ def test_pitfall_35_the_length_penalty_is_applied_once(penalty: float, length_pe
     for h, forced in zip(hypotheses, scores, strict=True):
         n = len(h.ids)
         once = ((5 + n) / 6) ** penalty if length_penalty_type == "gnmt" else n**penalty
-        assert h.score == pytest.approx(forced.log_prob / once, abs=1e-9)
+        assert h.score == near(forced.log_prob / once, dtype=F64)
         assert length_penalty(n, config) == pytest.approx(once)
     for row in found:
         ended = [h.score for h in row if h.ended]

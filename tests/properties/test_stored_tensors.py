@@ -15,6 +15,7 @@ from glassformer.config.train import AdamWConfig, ConstantSchedule, TrainConfig
 from glassformer.errors import Interrupted
 from glassformer.reporting import Silent
 from glassformer.store.tensors import DTYPES, fill, save_tensors
+from tolerances import assert_close
 
 FORMATS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": torch.clone,
@@ -128,7 +129,7 @@ def test_the_memory_format_does_not_change_the_result(layout: str, tmp_path: Pat
         found[name] = module.state_dict()
     for name, x in found["contiguous"].items():
         if x.dtype == torch.float32:
-            torch.testing.assert_close(found[layout][name], x)
+            assert_close(found[layout][name], x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

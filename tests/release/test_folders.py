@@ -15,6 +15,7 @@ from glassformer import files
 from glassformer.store import checkpoint
 from glassformer.store.manifest import FORMAT_VERSION
 from glassformer.training.trainer_state import read_progress
+from tolerances import NETWORK, near
 
 from .make_folders import FOLDERS, RUNS, values
 
@@ -32,7 +33,7 @@ def test_a_folder_of_a_release_gives_the_values_that_it_gave(folder: Path) -> No
     found = values(glassformer.load(folder, device="cpu"), folder.name)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5)
+        assert found[name] == near(value, terms=NETWORK)
 
 
 @pytest.mark.parametrize("version", sorted(path.name for path in FOLDERS.iterdir()))

@@ -13,6 +13,7 @@ from glassformer.serving.limits import Limits
 from serving.conftest import Serve
 from serving.served import ask
 from serving.test_completions import parts, refusal
+from tolerances import NETWORK, near
 
 PATH = "/v1/chat/completions"
 USER = {"role": "user", "content": "red dog"}
@@ -96,7 +97,7 @@ def test_log_probabilities_are_those_of_the_model(serve: Serve, chat: Model) -> 
     with torch.inference_mode():
         expected = chat.network(torch.tensor([ids]))[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
     for one, row in zip(scored, expected, strict=True):
-        assert one["logprob"] == pytest.approx(float(row[one["id"]]), abs=1e-4)
+        assert one["logprob"] == near(float(row[one["id"]]), terms=NETWORK)
         assert bytes(one["bytes"]) == chat.tokenizer.pieces[one["id"]]
         assert [top["id"] for top in one["top_logprobs"]] == row.topk(3).indices.tolist()
 

@@ -13,6 +13,7 @@ from glassformer.model import Model
 from glassformer.serving.limits import Limits
 from serving.conftest import Serve
 from serving.served import ask
+from tolerances import NETWORK, near
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
 PROMPT = "ab cd"
@@ -127,7 +128,7 @@ def test_a_stream_equals_the_whole(serve: Serve) -> None:
             joined = [value for part in mine for value in part["logprobs"][name]]
             if name in ("token_logprobs", "top_logprobs"):
                 joined, values = _numbers(joined), _numbers(values)
-            assert joined == pytest.approx(values, abs=1e-4) if name.endswith("logprobs") else joined == values
+            assert joined == near(values, terms=NETWORK) if name.endswith("logprobs") else joined == values
     assert not any(part["usage"] for part in parts(address, prompt="a", **GREEDY))
 
 
@@ -175,10 +176,8 @@ def test_log_probabilities_are_those_of_the_model(serve: Serve, decoder: Model) 
     assert scored["token_logprobs"][0] is None and scored["top_logprobs"][0] is None
     for place, token in enumerate(scored["ids"][1:]):
         own, top = scored["token_logprobs"][place + 1], scored["top_logprobs"][place + 1]
-        assert own == pytest.approx(float(expected[place, token]), abs=1e-4)
-        assert sorted(top.values(), reverse=True)[:3] == pytest.approx(
-            expected[place].topk(3).values.tolist(), abs=1e-4
-        )
+        assert own == near(float(expected[place, token]), terms=NETWORK)
+        assert sorted(top.values(), reverse=True)[:3] == near(expected[place].topk(3).values.tolist(), terms=NETWORK)
         assert top[scored["tokens"][place + 1]] == own and len(top) in (3, 4)
     for offset, token in zip(scored["text_offset"], scored["tokens"], strict=True):
         assert choice["text"][offset:].lstrip("\ufffd").startswith(token) or token.startswith("bytes:")
@@ -191,7 +190,7 @@ def test_the_harness_scores_a_prompt_without_new_tokens(serve: Serve, decoder: M
     assert choice["text"] == "ab cd" and choice["finish_reason"] == "length"
     assert scored["ids"] == list(decoder.prompt_ids("ab cd"))
     found = sum(x for x in scored["token_logprobs"] if x is not None)
-    assert found == pytest.approx(decoder.score("ab cd", log=lambda note: None).log_prob, abs=1e-3)
+    assert found == near(decoder.score("ab cd", log=lambda note: None).log_prob, terms=NETWORK)
     (choice,) = complete(serve("decoder"), "ab ", max_tokens=0, echo=True)["choices"]
     assert choice["text"] == "ab " and choice["logprobs"] is None
 
@@ -233,7 +232,7 @@ def test_sources_are_translated(name: str, serve: Serve, models: dict[str, Model
     for choice, source in zip(answer["choices"], sources, strict=True):
         if choice["finish_reason"] == "stop":
             scored = model.score(choice["text"], source=source).log_prob
-            assert sum(choice["logprobs"]["token_logprobs"]) == pytest.approx(scored, abs=1e-3)
+            assert sum(choice["logprobs"]["token_logprobs"]) == near(scored, terms=NETWORK)
     found = parts(address, prompt=sources[0], temperature=0, max_tokens=12)
     assert "".join(part["choices"][0]["text"] for part in found) == expected[0]
     drawn = complete(address, sources[0], temperature=1.5, n=3, seed=1)["choices"]

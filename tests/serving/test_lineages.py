@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+import torch
 
 import glassformer
 from configs import CONFIGS
@@ -20,6 +21,7 @@ from interop.checkpoints import model_directory
 from runs import ENCODER, WORDS, Tiny, label_run
 from serving.conftest import Serve
 from serving.served import ask
+from tolerances import NETWORK, assert_close, near
 
 SENTENCES = ["red dog", "the blue cat sees", "house", "two dog and cat runs"]
 LONG = "red dog " * 200
@@ -61,7 +63,7 @@ def refused(answer: tuple[int, Any], words: str, status: int = 400) -> None:
 @pytest.mark.parametrize("name", ["encoder", "decoder", "classifier"])
 def test_vectors_equal_those_of_embed(serve: Serve, models: dict[str, Model], name: str) -> None:
     found = data(ask(f"{serve(name)}/v1/embeddings", {"input": SENTENCES}))
-    np.testing.assert_allclose([one["embedding"] for one in found], models[name].embed(SENTENCES), atol=1e-6)
+    assert_close([one["embedding"] for one in found], models[name].embed(SENTENCES))
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder"])
@@ -69,9 +71,9 @@ def test_ids_give_the_vectors_of_their_text(serve: Serve, models: dict[str, Mode
     ids = [models[name].text_ids(text) for text in SENTENCES]
     address = serve(name)
     found = data(ask(f"{address}/v1/embeddings", {"input": ids}))
-    np.testing.assert_allclose([one["embedding"] for one in found], models[name].embed(SENTENCES), atol=1e-6)
+    assert_close([one["embedding"] for one in found], models[name].embed(SENTENCES))
     [alone] = data(ask(f"{address}/v1/embeddings", {"input": ids[0]}))
-    np.testing.assert_allclose(alone["embedding"], found[0]["embedding"], atol=1e-6)
+    assert_close(alone["embedding"], found[0]["embedding"])
 
 
 def test_the_client_of_openai_reads_vectors_in_both_forms(serve: Serve, models: dict[str, Model]) -> None:
@@ -81,13 +83,13 @@ def test_the_client_of_openai_reads_vectors_in_both_forms(serve: Serve, models: 
         plain = client.embeddings.create(model="encoder", input=SENTENCES, encoding_format="float")
         coded = client.embeddings.create(model="encoder", input=SENTENCES, dimensions=expected.shape[1])
     assert [one.embedding for one in plain.data] == [one.embedding for one in coded.data]
-    np.testing.assert_allclose([one.embedding for one in coded.data], expected, atol=1e-6)
+    assert_close([one.embedding for one in coded.data], expected)
 
 
 def test_base64_has_the_bytes_of_the_numbers(serve: Serve, models: dict[str, Model]) -> None:
     [one] = data(ask(f"{serve('encoder')}/v1/embeddings", {"input": "red dog", "encoding_format": "base64"}))
     vector = np.frombuffer(base64.b64decode(one["embedding"]), dtype="<f4")
-    np.testing.assert_allclose(vector, models["encoder"].embed("red dog"), atol=1e-6)
+    assert_close(vector, models["encoder"].embed("red dog"))
 
 
 def test_a_long_text_has_a_vector_only_if_it_may_be_cut(serve: Serve, models: dict[str, Model]) -> None:
@@ -96,7 +98,7 @@ def test_a_long_text_has_a_vector_only_if_it_may_be_cut(serve: Serve, models: di
     refused(ask(f"{address}/v1/embeddings", {"input": [5] * 33}), "longer than 32 tokens")
     found = data(ask(f"{address}/v1/embeddings", {"input": [LONG, "red"], "truncation": "auto"}))
     expected = models["encoder"].embed([LONG, "red"], log=lambda note: None)
-    np.testing.assert_allclose([one["embedding"] for one in found], expected, atol=1e-6)
+    assert_close([one["embedding"] for one in found], expected)
 
 
 def test_wrong_inputs_for_vectors_get_a_sentence(serve: Serve) -> None:
@@ -125,7 +127,7 @@ def test_targets_equal_those_of_translations(
         assert [target["ended"] for target in one["targets"]] == [target.hypothesis.ended for target in best]
         for key in ("score", "log_prob"):
             expected = [getattr(target.hypothesis, key) for target in best]
-            assert [target[key] for target in one["targets"]] == pytest.approx(expected, abs=1e-4)
+            assert [target[key] for target in one["targets"]] == near(expected, terms=NETWORK)
 
 
 @pytest.mark.parametrize("name", ["encoder-decoder", "recurrent"])
@@ -136,10 +138,10 @@ def test_an_alignment_is_the_attention_of_the_target(serve: Serve, models: dict[
     for target, best in zip(found["targets"], model.translations("red dog runs", beam=3, n_best=2), strict=True):
         ids, given = best.hypothesis.ids, target["alignment"]
         trace = model.attention(source="red dog runs", target=[model.translator.start_id, *ids[:-1]])
-        np.testing.assert_allclose(given["weights"], alignment(trace), atol=1e-5)
+        assert_close(given["weights"], alignment(trace))
         assert given["target_tokens"] == model.tokenizer.tokens(ids)
         assert given["source_tokens"] == model.source_tokenizer.tokens(model.encode_source("red dog runs"))
-        np.testing.assert_allclose(np.sum(given["weights"], axis=1), 1, atol=1e-5)
+        assert_close(np.sum(given["weights"], axis=1), 1, dtype=torch.float32)
 
 
 def test_a_search_has_the_settings_of_beamconfig() -> None:
@@ -171,7 +173,7 @@ def test_fillings_equal_those_of_fill(serve: Serve, models: dict[str, Model]) ->
         assert one["text"] == expected["text"]
         for given, own in zip(one["candidates"], expected["candidates"], strict=True):
             assert [c["token_id"] for c in given] == [c["token_id"] for c in own] and len(given) == 3
-            assert [c["probability"] for c in given] == pytest.approx([c["probability"] for c in own], abs=1e-6)
+            assert [c["probability"] for c in given] == near([c["probability"] for c in own])
 
 
 def test_a_denoiser_writes_the_text(serve: Serve, labels: dict[str, Model]) -> None:
@@ -193,7 +195,7 @@ def test_classes_equal_those_of_classify(serve: Serve, models: dict[str, Model],
     for name, model in {"classifier": models["classifier"], "several": labels["several"]}.items():
         found = data(ask(f"{address}/v1/classify", {"model": name, "texts": SENTENCES}))
         for one, expected in zip(found, model.classify(SENTENCES), strict=True):
-            assert one == {"classes": pytest.approx(expected, abs=1e-6)}
+            assert one == {"classes": near(expected)}
             assert tuple(one["classes"]) == model.classes
 
 
@@ -218,10 +220,10 @@ def test_numbers_and_pairs_equal_those_of_classify(serve: Serve, labels: dict[st
     address = serve("classifier", numbers=labels["numbers"], pairs=labels["pairs"])
     [one] = data(ask(f"{address}/v1/classify", {"model": "numbers", "texts": "red dog"}))
     expected = labels["numbers"].classify("red dog")["number"]
-    assert one == {"number": pytest.approx(expected, abs=1e-5)}
+    assert one == {"number": near(expected)}
     pair = ("red dog", "blue house")
     [one] = data(ask(f"{address}/v1/classify", {"model": "pairs", "texts": [pair]}))
-    assert one["classes"] == pytest.approx(labels["pairs"].classify(pair), abs=1e-6)
+    assert one["classes"] == near(labels["pairs"].classify(pair))
     refused(ask(f"{address}/v1/classify", {"model": "pairs", "texts": ["red dog"]}), "expected two texts")
     refused(ask(f"{address}/v1/classify", {"model": "classifier", "texts": [pair]}), "expected one text")
     refused(ask(f"{address}/v1/classify", {"model": "classifier", "texts": LONG}), "longer than 32 tokens")
@@ -233,7 +235,7 @@ def test_tags_equal_those_of_tag(serve: Serve, labels: dict[str, Model]) -> None
     found = data(ask(url, {"model": "tags", "sentences": words}))
     for one, given, expected in zip(found, words, labels["tags"].tag(words), strict=True):
         assert one["words"] == given and one["tags"] == [tag for tag, _ in expected]
-        assert one["probabilities"] == pytest.approx([p for _, p in expected], abs=1e-6)
+        assert one["probabilities"] == near([p for _, p in expected])
     same = [data(ask(url, {"model": "tags", "sentences": given})) for given in (SENTENCES[1], words[1])]
     assert same[0] == same[1] and same[0][0]["words"] == words[1]
     refused(ask(url, {"model": "tags", "sentences": ["red dog", "runs"]}), "is not one word")
@@ -252,7 +254,7 @@ def test_scores_equal_those_of_score(serve: Serve, models: dict[str, Model], nam
     found = data(ask(f"{serve(name)}/v1/score", body))
     given: dict[str, Any] = {"source": SENTENCES[::-1]} if has_sources else {}
     for one, expected in zip(found, models[name].score(SENTENCES, **given, log=lambda note: None), strict=True):
-        assert one == pytest.approx(expected.to_dict(), abs=1e-3, rel=1e-5)
+        assert one == near(expected.to_dict(), terms=NETWORK)
 
 
 def test_wrong_scores_get_a_sentence(serve: Serve) -> None:
@@ -269,7 +271,7 @@ def test_answers_equal_those_of_answer(serve: Serve, labels: dict[str, Model]) -
     body = {"model": "answers", "question": ["what?", "who is?"], "context": context, "max_tokens": 4}
     expected = labels["answers"].answer(["what?", "who is?"], context, max_tokens=4)
     for one, own in zip(data(ask(url, body)), expected, strict=True):
-        assert one == asdict(own) | {"score": pytest.approx(own.score, abs=1e-6)}
+        assert one == asdict(own) | {"score": near(own.score)}
     refused(ask(url, body | {"context": ""}), "the context has no token")
     refused(ask(url, body | {"max_tokens": 0}), "max_tokens")
     refused(ask(url, body | {"model": "encoder"}), "lacks the ability answer")
@@ -313,4 +315,4 @@ def approximately(value: Any) -> Any:
         return {name: approximately(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(approximately(one) for one in value)
-    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
+    return near(value, terms=NETWORK) if isinstance(value, float) else value

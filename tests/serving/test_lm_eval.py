@@ -9,6 +9,7 @@ import pytest
 from glassformer.model import Model
 from runs import made_up_text
 from serving.conftest import Serve
+from tolerances import NETWORK, near
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # internal warnings of the harness and `datasets`
 
@@ -92,9 +93,9 @@ def test_the_numbers_equal_those_of_the_adapter(
         assert len(rows) == len(others) == 12
         for row, other in zip(rows, others, strict=True):
             assert row["arguments"] == other["arguments"] or name == "answers"
-            assert plain(row["filtered_resps"]) == pytest.approx(plain(other["filtered_resps"]), abs=1e-4)
+            assert plain(row["filtered_resps"]) == near(plain(other["filtered_resps"]), terms=NETWORK)
         own_numbers = numbers(expected["results"][name])
-        assert own_numbers and numbers(found["results"][name]) == pytest.approx(own_numbers, rel=1e-4)
+        assert own_numbers and numbers(found["results"][name]) == near(own_numbers, terms=NETWORK)
     texts = [row["filtered_resps"][0] for row in found["samples"]["answers"]]
     assert len({*texts}) > 1 and any(texts)
 

@@ -17,6 +17,7 @@ from glassformer.model import Model
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
 from serving.served import WAIT_S, RunningServer, ServerProcess, ServerProcesses, ask, until
+from tolerances import near
 
 KEY = "a-key-of-the-tests"
 USER: Any = {"role": "user", "content": "red dog"}
@@ -86,7 +87,7 @@ def embeds(client: openai.OpenAI, models: dict[str, Model]) -> None:
         found: Any = client.embeddings.create(model="decoder", input=texts, **given)
         expected = models["decoder"].embed(texts)
         for one, vector in zip(found.data, expected, strict=True):
-            assert one.embedding == pytest.approx(vector.tolist(), abs=1e-5)
+            assert one.embedding == near(vector.tolist())
 
 
 def raises_errors(client: openai.OpenAI, server: ServerProcess) -> None:

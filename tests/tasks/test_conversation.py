@@ -22,6 +22,7 @@ from glassformer.tasks.conversation import LastQuestions
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import Recording, conversation_run, tiny_run, write_conversations, write_documents
+from tolerances import assert_close
 
 DRAW = np.random.default_rng(0)
 
@@ -59,7 +60,7 @@ def test_packed_conversations_have_the_loss_of_single_ones(encoder: Conversation
         alone = [objective.loss(network, objective.collate([row], DRAW)) for row in rows]
         together = objective.loss(network, objective.collate(one_row, DRAW))
     assert together.n_targets == sum(one.n_targets for one in alone)
-    torch.testing.assert_close(together.nats, sum(one.nats for one in alone), rtol=1e-5, atol=1e-5)
+    assert_close(together.nats, sum(one.nats for one in alone))
 
 
 def conversation_run_model() -> Any:

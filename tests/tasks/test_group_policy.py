@@ -30,6 +30,7 @@ from glassformer.tasks.group_policy import Policy
 from glassformer.training.checks import check_new_run
 from preference_runs import policy_run, trained_start, written
 from runs import remains, signal_at
+from tolerances import is_close, near
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,9 @@ def test_the_loss_and_its_gradient_are_the_formula(length: int | None) -> None:
         loss = loss - of_tokens.sum() / (length or len(of_tokens))
         reported += beta * kl.mean().item() - rollout.reward
     [expected] = torch.autograd.grad(loss, [policy.decoder.embeddings.tokens.weight])
-    assert sums.total.item() == pytest.approx(loss.item(), abs=1e-6)
-    assert sums.nats.item() == pytest.approx(reported, abs=1e-6) and sums.n_targets == 2
-    assert torch.allclose(found, expected, atol=1e-7), "advantages are stored in fp32"
+    assert sums.total.item() == near(loss.item())
+    assert sums.nats.item() == near(reported) and sums.n_targets == 2
+    assert is_close(found, expected, dtype=torch.float32), "advantages are stored in fp32"
 
 
 # Runs
@@ -87,7 +88,7 @@ def test_a_run_raises_the_reward_and_resumes_to_the_bit(
     found = model.evaluate()
     assert found == valid, "the trainer's loss, computed again"
     assert found.scores["kl"] > 0 and 1 <= found.scores["answer_tokens"] <= 4
-    assert valid.loss == pytest.approx(0.01 * found.scores["kl"] - found.scores["reward"], abs=1e-5)
+    assert valid.loss == near(0.01 * found.scores["kl"] - found.scores["reward"])
     if not changes:
         assert found.scores["reward"] > 0.9, "about 0.25 at the start"
     with monkeypatch.context() as patch:

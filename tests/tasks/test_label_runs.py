@@ -13,6 +13,7 @@ from glassformer.errors import UserError
 from glassformer.reporting import Silent
 from glassformer.tasks.registry import trainable_task
 from runs import label_run, write_tags
+from tolerances import about, within
 
 
 def path_of(run: object) -> Path:
@@ -38,9 +39,9 @@ def test_numbers_are_learned_in_any_unit(tmp_path: Path) -> None:
         losses.append(outcome.reports["valid"].loss)
         assert outcome.reports["valid"].perplexity is None
         head = json.loads((folder / "run" / "config.json").read_text())["head"]
-        assert head["std"] == pytest.approx(1.2 * unit, rel=0.3) and head["mean"] > begin
-    assert errors[0] == pytest.approx(errors[1], rel=1e-3)
-    assert losses[1] - losses[0] == pytest.approx(6.9078, abs=1e-3), "ln 1000: the density of a wider unit"
+        assert head["std"] == about(1.2 * unit, percent=30) and head["mean"] > begin
+    assert errors[0] == about(errors[1], percent=0.1)
+    assert losses[1] - losses[0] == within(6.9078, 1e-3), "ln 1000: the density of a wider unit"
 
 
 def test_early_stopping_on_spans_needs_tags_of_spans(tmp_path: Path) -> None:

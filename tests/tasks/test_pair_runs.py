@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from glassformer import api
@@ -19,6 +18,7 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import SOURCE_TOKENIZER
 from runs import MODEL, PAIR_MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text
+from tolerances import is_close
 
 RECURRENT = RecurrentConfig(
     cell="gru", d_embedding=12, d_encoder=10, d_decoder=14, attention=AttendBefore(), max_len=32, output_dropout=0.1
@@ -62,7 +62,7 @@ def test_the_average_of_the_kept_checkpoints_is_published_and_reported(tmp_path:
     parts = [load_file(checkpoint.path_of(outcome.folder, step) / "model.safetensors") for step in (10, 15, 20)]
     mean = load_file(outcome.folder / "model.safetensors")
     for name, tensor in mean.items():
-        assert torch.allclose(tensor, sum(part[name].double() for part in parts).float() / 3, atol=1e-7)  # type: ignore[union-attr]
+        assert is_close(tensor, sum(part[name].double() for part in parts).float() / 3)  # type: ignore[union-attr]
     assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
     log = metrics(outcome.folder)
     assert sum("mean/valid_loss" in line for line in log) == 1

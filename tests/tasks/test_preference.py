@@ -31,6 +31,7 @@ from glassformer.tasks.preference import margins, with_reference
 from glassformer.training.checks import check_new_run
 from preference_runs import preference_run, trained_start
 from runs import remains, signal_at
+from tolerances import near
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_the_loss_is_the_formula_of_the_papers(kind: Any) -> None:
         else:
             expected += (ratios[0] / n_scored[i] - ratios[1] / n_scored[i + 1] - 1 / (2 * beta)) ** 2
     sums = objective.loss(policy, batch)
-    assert sums.total.item() == pytest.approx(expected, abs=1e-6) and sums.n_targets == 2
+    assert sums.total.item() == near(expected) and sums.n_targets == 2
 
 
 # Runs

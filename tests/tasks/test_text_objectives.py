@@ -15,6 +15,7 @@ from glassformer.objectives.seq2seq import DenoisingObjective
 from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import made_up_text, text_run_of
+from tolerances import within
 
 
 def objective_of(folder: Path, config: ObjectiveConfig, scheme: Any = "byte") -> tuple[Tokenizer, Any]:
@@ -39,7 +40,7 @@ def test_masking_follows_the_settings(tmp_path: Path) -> None:
     assert (masked.mask_prob, masked.whole_words, masked.label_smoothing) == (0.4, True, 0.1)
     assert (masked.frame.before, masked.frame.after) == ((tokenizer.cls_id,), (tokenizer.sep_id,)) != ((None,), (None,))
     batch = masked.collate(rows(tokenizer), np.random.default_rng(0))
-    assert batch.n_targets / (60 * 30) == pytest.approx(0.4, abs=0.05)
+    assert batch.n_targets / (60 * 30) == within(0.4, 0.05)
 
 
 @pytest.mark.parametrize("permute", [False, True])

@@ -18,6 +18,7 @@ from glassformer.config.train import AdamWConfig, CosineSchedule, EarlyStopping,
 from glassformer.errors import Interrupted
 from glassformer.reporting import Silent
 from glassformer.training import any_module
+from tolerances import assert_close
 
 CONFIG = TrainConfig(
     max_steps=30,
@@ -122,7 +123,7 @@ def test_accumulation_equals_one_large_batch_with_uneven_targets(tmp_path: Path)
         assert reports == {}
         found.append(module)
     for one, other in zip(*(module.parameters() for module in found), strict=True):
-        torch.testing.assert_close(one, other)
+        assert_close(one, other)
 
 
 @pytest.mark.parametrize("change", [{"precision": "bf16"}, {"select": "last", "ema_decay": 0.0}])
@@ -135,7 +136,7 @@ def test_select_average_gives_the_mean_of_checkpoints(tmp_path: Path) -> None:
     module, config = nn.Linear(4, 2), replace(CONFIG, select="average", ema_decay=0.0)
     reports = train_module(module, loss, Noisy(), tmp_path / "run", valid=Noisy(), config=config)
     weights = [load_file(tmp_path / "run" / "checkpoints" / f"step-{n}" / "model.safetensors") for n in (20, 30)]
-    torch.testing.assert_close(module.weight.data, (weights[0]["weight"] + weights[1]["weight"]) / 2)
+    assert_close(module.weight.data, (weights[0]["weight"] + weights[1]["weight"]) / 2)
     assert reports["valid"].loss < 0.6
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from glassformer.errors import UserError
 from glassformer.store.model_directory import weights_of
 from glassformer.training.averaging import ExponentialAverage, mean_of_files
+from tolerances import NETWORK, assert_close, near
 
 
 class TiedModel(nn.Module):
@@ -51,7 +52,7 @@ def test_the_average_follows_its_formula(decay: float) -> None:
         expected = [d * old + (1 - d) * new for old, new in zip(expected, weights(model), strict=True)]
     with average.swapped_in():
         for ours, theirs in zip(weights(model), expected, strict=True):
-            torch.testing.assert_close(ours, theirs)
+            assert_close(ours, theirs)
 
 
 def test_the_start_has_little_weight_with_a_slow_decay() -> None:
@@ -64,7 +65,7 @@ def test_the_start_has_little_weight_with_a_slow_decay() -> None:
     for _ in range(100):
         average.update()
     with average.swapped_in():
-        assert model.weight.item() == pytest.approx(1.0, abs=1e-4)
+        assert model.weight.item() == near(1.0, terms=NETWORK)
 
 
 def test_swapping_restores_the_exact_weights_memory_and_ties() -> None:
@@ -167,7 +168,7 @@ def test_sums_do_not_lose_small_weights_in_half_precision(tmp_path: Path) -> Non
     values = [1.0] + [2.0**-8] * 255  # in bfloat16, 1 + 2⁻⁸ is 1
     mean = mean_of_files(files_of(tmp_path, [{"w": torch.tensor([x], dtype=torch.bfloat16)} for x in values]))
     assert mean["w"].dtype == torch.bfloat16
-    assert mean["w"].item() == pytest.approx(sum(values) / 256, rel=2**-8)
+    assert mean["w"].item() == near(sum(values) / 256, terms=1, magnitude=sum(values) / 256, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.training.host import Host
 from glassformer.training.step import TrainStep
 from runs import Recording, metrics, pair_run, signal_at, step_of, text_run_of, tiny_run, write_text
+from tolerances import NETWORK, assert_close, near
 
 VOCAB = 19
 SIZES = [(3, 7), (2, 9), (5, 4), (4, 8)]
@@ -191,12 +192,12 @@ def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], 
         assert result.n_targets == expected.n_targets == batch.n_targets
         if case.recompute and case.config.residual_dropout:
             continue  # the graph draws its dropout from another position of the random stream
-        assert result.nats == pytest.approx(expected.nats, rel=1e-5)
-        assert result.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+        assert result.nats == near(expected.nats)
+        assert result.gradient_norm == near(expected.gradient_norm, terms=NETWORK)
     if case.recompute and case.config.residual_dropout:
         return
     for one, other in zip(weights(compiled), weights(eager), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert_close(one, other, terms=NETWORK)
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of torch's own code, which would be errors here
@@ -208,7 +209,7 @@ def test_forward_and_backward_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     compiled, eager, made = step_on(PACKED, compiled=True), step_on(PACKED, compiled=False), batches(PACKED)
     assert all(batch.attention_mask is None for batch in made), "documents need no mask for padding"
     with torch._dynamo.config.patch(error_on_recompile=True):
-        assert [compiled([batch]).nats for batch in made] == pytest.approx([eager([b]).nats for b in made], rel=1e-5)
+        assert [compiled([batch]).nats for batch in made] == near([eager([b]).nats for b in made])
     assert counters["stats"]["unique_graphs"] == 1
 
 
@@ -242,11 +243,11 @@ def test_a_run_with_evaluations_and_accumulation_is_one_graph(tmp_path: Path, gr
         compiled = api.train(run, tmp_path / "compiled")
     assert graphs() == 1
     eager = api.train(replace(run, train=replace(run.train, compile=False)), tmp_path / "eager")
-    assert compiled.reports["valid"].loss == pytest.approx(eager.reports["valid"].loss, rel=1e-4)
+    assert compiled.reports["valid"].loss == near(eager.reports["valid"].loss, terms=NETWORK)
     for one, other in zip(metrics(compiled.folder), metrics(eager.folder), strict=True):
         assert one.keys() == other.keys()
         numbers = {key: value for key, value in other.items() if isinstance(value, (int, float))}
-        assert {key: one[key] for key in numbers} == pytest.approx(numbers, rel=1e-3)
+        assert {key: one[key] for key in numbers} == near(numbers, terms=NETWORK)
 
 
 def test_only_rows_of_many_lengths_compile_with_dynamic_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +281,7 @@ def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatc
                 results.append(step(made[2:]))
             assert counters["stats"]["unique_graphs"] == n_graphs <= 2
             for result, part in zip(results, (made[:2], made[2:]), strict=True):
-                assert result.nats == pytest.approx(eager(part).nats, rel=1e-5)
+                assert result.nats == near(eager(part).nats)
         finally:
             dist.destroy_process_group()
 

@@ -14,6 +14,7 @@ from glassformer.models.transforms import add_lora
 from glassformer.training.init_from import freeze, layer_scales
 from glassformer.training.optimizers.build import build_optimizer, set_learning_rates
 from glassformer.training.optimizers.state import load_state_tensors, state_tensors
+from tolerances import F64, near
 
 OPTIMIZERS: list[OptimizerConfig] = [
     AdamConfig(weight_decay=0.1),
@@ -187,7 +188,7 @@ def test_the_first_step_of_adam_has_the_size_of_the_rate() -> None:
     train(model, build_optimizer(model, config, scales), range(1))
     for name, parameter in model.named_parameters():
         moved = (parameter - before[name]).abs().max().item()
-        assert moved == pytest.approx(1e-3 * scales[name], rel=1e-6), name
+        assert moved == near(1e-3 * scales[name], dtype=F64), name
 
 
 @BY_KIND

@@ -19,6 +19,7 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_text
+from tolerances import near
 
 ROUGH = AdamWConfig(learning_rate=0.5)
 
@@ -85,7 +86,7 @@ def test_the_log_has_both_splits_and_the_mean_loss_of_its_steps(tmp_path: Path) 
     api.train(tiny_run(text, log_every=10), tmp_path / "coarse")
     fine = [line["train/loss"] for line in metrics(tmp_path / "fine") if "train/loss" in line]
     coarse = [line["train/loss"] for line in metrics(tmp_path / "coarse") if "train/loss" in line]
-    assert coarse == pytest.approx([sum(fine[:10]) / 10, sum(fine[10:]) / 10], rel=1e-5)
+    assert coarse == near([sum(fine[:10]) / 10, sum(fine[10:]) / 10])
     evaluations = [line for line in metrics(tmp_path / "fine") if "eval/valid_loss" in line]
     assert [line["step"] for line in evaluations] == [10, 20]
     assert {"eval/train_loss", "eval/valid_perplexity", "eval/valid_bits_per_byte", "sample"} <= evaluations[0].keys()

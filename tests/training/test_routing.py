@@ -18,6 +18,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.training.routing import Routing
 from runs import step_of
+from tolerances import assert_close, near
 
 LENGTHS = (9, 2, 5, 3, 8, 4)
 
@@ -61,7 +62,7 @@ def test_the_step_adds_the_balance_loss_of_the_real_tokens() -> None:
     network = network_with(BalanceLoss(0.3))
     expected = loss_by_hand(network, batch)
     result = step_of(network, sgd(network))([batch])
-    assert result.figures["auxiliary_loss"] == pytest.approx(0.3 * expected, rel=1e-5)
+    assert result.figures["auxiliary_loss"] == near(0.3 * expected)
     assert 0.25 <= result.figures["fullest_expert"] < 1 and result.figures["dead_experts"] >= 0
 
 
@@ -71,7 +72,7 @@ def test_layers_that_share_a_router_all_count() -> None:
     decoder = replace(GPT.decoder, n_layers=3, shared_layers=True)
     network = random_model(replace(GPT, decoder=decoder, experts=Experts(4, 2, balance=BalanceLoss(0.3))), seed=3)
     expected, step = loss_by_hand(network, batch), step_of(network, sgd(network))
-    assert step([batch]).figures["auxiliary_loss"] == pytest.approx(0.3 * expected, rel=1e-5)
+    assert step([batch]).figures["auxiliary_loss"] == near(0.3 * expected)
     assert step.routing.loads is not None and step.routing.loads.sum() == 3 * 2 * sum(n - 1 for n in LENGTHS)
 
 
@@ -103,7 +104,7 @@ def test_loads_and_biases_of_micro_batches_equal_those_of_one_batch(boundaries: 
         biases.append([router.bias for router in routers(network)])
         assert result.figures["fullest_expert"] > 0.25
     assert any(bias.any() for bias in biases[0])
-    torch.testing.assert_close(*biases, rtol=0, atol=0)
+    assert torch.equal(torch.stack(biases[0]), torch.stack(biases[1]))  # a sign decides each change
 
 
 def test_a_step_without_an_update_moves_no_bias() -> None:
@@ -133,7 +134,7 @@ def test_loads_biases_and_losses_are_those_of_all_processes() -> None:
     assert figures["auxiliary_loss"] == pytest.approx(1.5) and figures["fullest_expert"] > 0.99
     routing.move_biases()
     for router in routers(network):
-        torch.testing.assert_close(router.bias, torch.tensor([0.05, 0.05, 0.05, -0.05], dtype=torch.float64))
+        assert_close(router.bias, torch.tensor([0.05, 0.05, 0.05, -0.05], dtype=torch.float64))
 
 
 def test_the_bias_keeps_the_experts_of_a_run_alive() -> None:
@@ -156,7 +157,7 @@ def test_activation_checkpointing_changes_neither_gradients_nor_loads() -> None:
         assert all(router.auxiliary_loss is None for router in routers(network)), "a graph stays in memory"
     (plain, weights), (recomputed, other_weights) = results
     assert plain == recomputed
-    torch.testing.assert_close(weights, other_weights, rtol=1e-9, atol=1e-12)
+    assert_close(weights, other_weights)
 
 
 def test_routers_of_different_sizes_and_one_that_does_not_run() -> None:

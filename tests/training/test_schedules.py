@@ -20,6 +20,7 @@ from glassformer.config.train import (
     WarmupStableDecaySchedule,
 )
 from glassformer.training.schedules import Plateau, PlateauState, cosine, inverse_sqrt, schedule_factor
+from tolerances import F64, near
 
 few = settings(max_examples=60)
 ratios = st.floats(0, 1)
@@ -114,22 +115,22 @@ def test_cosine_equals_nanogpt(decay_steps: int) -> None:
         else:
             ratio = (step - warmup) / (last - warmup)
             expected = floor + 0.5 * (1.0 + math.cos(math.pi * ratio)) * (peak - floor)
-        assert peak * schedule_factor(config, step, max_steps) == pytest.approx(expected, rel=1e-12)
+        assert peak * schedule_factor(config, step, max_steps) == near(expected, dtype=F64)
 
 
 def test_cosine_equals_torch() -> None:
     theirs = rates_of(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=50, eta_min=0.1), 51)
-    assert factors(CosineSchedule(0, 0, 0.1), 51, max_steps=50) == pytest.approx(theirs, abs=1e-12)
+    assert factors(CosineSchedule(0, 0, 0.1), 51, max_steps=50) == near(theirs, dtype=F64)
 
 
 def test_linear_equals_torch() -> None:
     theirs = rates_of(lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.25, total_iters=40), 60)
-    assert factors(LinearSchedule(0, 40, 0.25), 60, max_steps=99) == pytest.approx(theirs, abs=1e-12)
+    assert factors(LinearSchedule(0, 40, 0.25), 60, max_steps=99) == near(theirs, dtype=F64)
 
 
 def test_a_constant_rate_after_the_warm_up_equals_torch() -> None:
     theirs = rates_of(lambda optimizer: lr_scheduler.LinearLR(optimizer, 1 / 6, 1.0, total_iters=5), 20)
-    assert factors(ConstantSchedule(5), 20, max_steps=20) == pytest.approx(theirs, abs=1e-12)
+    assert factors(ConstantSchedule(5), 20, max_steps=20) == near(theirs, dtype=F64)
 
 
 def test_schedules_equal_transformers() -> None:
@@ -139,13 +140,13 @@ def test_schedules_equal_transformers() -> None:
     later = {"num_warmup_steps": w + 1, "num_training_steps": max_steps + 1}
 
     theirs = rates_of(lambda o: transformers.get_cosine_schedule_with_warmup(o, **later), max_steps + 1)
-    assert factors(CosineSchedule(w, 0, 0.0), max_steps, max_steps) == pytest.approx(theirs[1:], abs=1e-12)
+    assert factors(CosineSchedule(w, 0, 0.0), max_steps, max_steps) == near(theirs[1:], dtype=F64)
 
     theirs = rates_of(lambda o: transformers.get_linear_schedule_with_warmup(o, **later), max_steps + 1)
-    assert factors(LinearSchedule(w, 0, 0.0), max_steps, max_steps) == pytest.approx(theirs[1:], abs=1e-12)
+    assert factors(LinearSchedule(w, 0, 0.0), max_steps, max_steps) == near(theirs[1:], dtype=F64)
 
     theirs = rates_of(lambda o: transformers.get_inverse_sqrt_schedule(o, num_warmup_steps=w), max_steps + 1)
-    assert factors(InverseSqrtSchedule(w), max_steps, max_steps) == pytest.approx(theirs[1:], abs=1e-12)
+    assert factors(InverseSqrtSchedule(w), max_steps, max_steps) == near(theirs[1:], dtype=F64)
 
     theirs = rates_of(
         lambda o: transformers.get_wsd_schedule(
@@ -158,7 +159,7 @@ def test_schedules_equal_transformers() -> None:
         max_steps + 1,
     )
     config = WarmupStableDecaySchedule(w, decay_fraction=0.4, final_ratio=0.0)
-    assert factors(config, max_steps, max_steps) == pytest.approx(theirs[1:], abs=1e-12)
+    assert factors(config, max_steps, max_steps) == near(theirs[1:], dtype=F64)
 
 
 def test_inverse_sqrt_equals_equation_3_of_the_paper() -> None:
@@ -166,7 +167,7 @@ def test_inverse_sqrt_equals_equation_3_of_the_paper() -> None:
     peak = (d_model * w) ** -0.5
     for n in (1, 2, 100, w - 1, w, w + 1, 10 * w):
         expected = d_model**-0.5 * min(n**-0.5, n * w**-1.5)
-        assert peak * inverse_sqrt(n - 1, w) == pytest.approx(expected, rel=1e-12)
+        assert peak * inverse_sqrt(n - 1, w) == near(expected, dtype=F64)
     assert max(inverse_sqrt(step, w) for step in range(2 * w)) == inverse_sqrt(w - 1, w) == 1
 
 

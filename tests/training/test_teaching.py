@@ -38,6 +38,7 @@ from runs import (
     tiny_run,
     write_text,
 )
+from tolerances import NETWORK, assert_close
 
 RUNS: dict[str, Callable[..., Run]] = {
     "text": lambda folder, **train: tiny_run(write_text(folder), **train),
@@ -162,7 +163,7 @@ def test_two_processes_and_parts_learn_the_same(
     api.train(run, tmp_path / "parts")
     expected = weights(tmp_path / "one")
     for name in ("two", "parts"):
-        torch.testing.assert_close(weights(tmp_path / name), expected, rtol=1e-4, atol=1e-5)
+        assert_close(weights(tmp_path / name), expected, terms=NETWORK)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import safetensors.torch
 import torch
 
@@ -18,6 +17,7 @@ from glassformer.inspector.app import Packed
 from glassformer.inspector.web_file import stored_weights, web_model
 from glassformer.model import Model
 from inspector.direct import Inspector
+from tolerances import NETWORK, near
 
 
 def with_large_effects(model: Model) -> Model:
@@ -59,6 +59,6 @@ def require_equal(found: Any, expected: Any, where: str = "") -> None:
         for i, (x, y) in enumerate(zip(found, expected, strict=True)):
             require_equal(x, y, f"{where}[{i}]")
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-4, rel=1e-4), where
+        assert found == near(expected, terms=NETWORK), where
     else:
         assert found == expected, where

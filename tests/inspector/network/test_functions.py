@@ -16,6 +16,7 @@ from glassformer.nn import norms, positions, recurrence
 from glassformer.nn.feedforward import ACTIVATIONS
 from glassformer.nn.masks import Mask
 from inspector.network.node import run_node
+from tolerances import assert_close, is_close
 
 generator = torch.Generator().manual_seed(0)
 
@@ -119,9 +120,7 @@ CASES: dict[str, tuple[str, str, list[Any], Callable[[], Any]]] = {
 def test_formulas(tmp_path: Path) -> None:
     found = results(tmp_path, [(module, name, given) for module, name, given, _ in CASES.values()])
     for (name, (*_, expected)), result in zip(CASES.items(), found, strict=True):
-        torch.testing.assert_close(
-            as_tensor(result), expected(), rtol=1e-5, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        assert_close(as_tensor(result), expected(), msg=name)
 
 
 def as_tensor(result: dict[str, Any]) -> Tensor:
@@ -143,7 +142,7 @@ def test_activations(tmp_path: Path) -> None:
     calls = [("feedforward", f"ACTIVATIONS.{name}", [float(x)]) for name in functions for x in numbers]
     found = torch.tensor(results(tmp_path, calls)).view(len(functions), -1)
     expected = torch.stack([f(numbers) for f in functions.values()])
-    assert torch.allclose(found, expected, atol=2e-6)
+    assert is_close(found, expected)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -161,20 +160,20 @@ def test_cells(cell: str, tmp_path: Path) -> None:
     (found,) = results(tmp_path, [("recurrence", f"{cell}Step", [from_input, from_state, state])])
     expected = getattr(recurrence, f"{cell}_step")(from_input, from_state, state)
     for ours, theirs in zip(found, expected, strict=True):
-        assert torch.allclose(as_tensor(ours), theirs, atol=1e-6)
+        assert is_close(as_tensor(ours), theirs)
 
 
 def test_rotary_positions(tmp_path: Path) -> None:
     x = random(2, 5, 6)  # two of six dimensions are not rotated
     (found,) = results(tmp_path, [("positions", "applyRotary", [x, {"cos": sent(COS), "sin": sent(SIN)}])])
     whole = torch.cat((COS, COS), -1), torch.cat((SIN, SIN), -1)
-    assert torch.allclose(as_tensor(found), positions.apply_rotary(x, *whole), atol=1e-6)
+    assert is_close(as_tensor(found), positions.apply_rotary(x, *whole))
 
 
 @pytest.mark.parametrize("how", ["first", "last", "mean", "max"])
 def test_pooling(how: str, tmp_path: Path) -> None:
     (found,) = results(tmp_path, [("heads", "pool", [X, how])])
-    assert torch.allclose(as_tensor(found), pool(X[None], None, how), atol=1e-6)
+    assert is_close(as_tensor(found), pool(X[None], None, how))
 
 
 def test_the_mask(tmp_path: Path) -> None:

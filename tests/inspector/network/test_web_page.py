@@ -21,6 +21,7 @@ from glassformer.inspector.web_file import web_file
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number, visits
 from inspector.conftest import FAMILIES, OpenModel, PageOf, shown
+from tolerances import NETWORK, near, printed
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
@@ -121,7 +122,7 @@ def test_a_file_of_the_visitor_is_searched_in_the_page(
     expected = strongest(model, lines, "decoder.1.neuron").texts(3)
     rows = page.cells("Strongest texts")[1:]
     assert [int(row[0]) for row in rows] == [text.number + 1 for text in expected]
-    assert [number(row[1]) for row in rows] == pytest.approx([text.strength for text in expected], abs=1e-3)
+    assert [number(row[1]) for row in rows] == printed([text.strength for text in expected], decimals=3)
     page.open_tab("Ablation")
     page.page.locator("details.more summary:visible").click()
     page.page.locator("details.more textarea:visible").fill("\n".join(lines))
@@ -129,7 +130,7 @@ def test_a_file_of_the_visitor_is_searched_in_the_page(
     page.settle()
     changes = effects_of_texts(model, lines).changes
     shown = [number(x) for x in page.page.locator(".switch").all_inner_texts()]
-    assert shown == pytest.approx([changes[part] for layer in (0, 1) for part in parts_of(layer)], abs=0.006)
+    assert shown == printed([changes[part] for layer in (0, 1) for part in parts_of(layer)], decimals=2)
 
 
 def test_generation_is_that_of_python(models: dict[str, Model], show_web: OpenModel) -> None:
@@ -188,7 +189,7 @@ def test_the_flow_shows_what_the_server_shows(name: str, show_web: OpenModel, sh
         for page in (web, served):
             page.page.get_by_role("button", name="next →", exact=True).click()
             page.settle()
-        assert numbers_of(web) == pytest.approx(numbers_of(served), abs=1e-4)
+        assert numbers_of(web) == near(numbers_of(served), terms=NETWORK)
 
 
 def numbers_of(page: Visit) -> list[float]:
@@ -215,7 +216,7 @@ def test_a_page_of_inspect_begins_with_its_text_and_has_the_log(
     found = effects(model.network, trace.inputs, measure_of(model, trace.inputs))
     shown = [number(x) for x in page.page.locator(".switch").all_inner_texts()]
     expected = [found.changes[part] for layer in (0, 1) for part in parts_of(layer)]
-    assert shown == pytest.approx(expected, abs=0.006)
+    assert shown == printed(expected, decimals=2)
     page.page.locator(".switch").first.click()
     page.settle()
     assert "with 1 part off" in page.frame("Parts").inner_text()

@@ -22,6 +22,7 @@ from inspector.browsing import SOURCE, Open, Visit, close, number, percents, vis
 from runs import Tiny
 from serving.conftest import Run, Serve
 from serving.served import RunningServer, ask
+from tolerances import printed
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Locator, Route
@@ -154,10 +155,10 @@ def test_each_token_has_the_probability_of_the_api(
         piece.hover()
         shown += percents(card.locator(".details-token strong").all_inner_texts())
         bars += [percents(one.locator(".bar-text").all_inner_texts()) for one in card.locator(".bars").all()]
-    assert shown == pytest.approx([math.exp(token["logprob"]) for token in scored], abs=6e-4)
+    assert shown == printed([math.exp(token["logprob"]) for token in scored], decimals=3)
     for token, found_bars in zip(scored, bars, strict=True):
         tops = [math.exp(top["logprob"]) for top in token["top_logprobs"]]
-        assert found_bars[: len(tops)] == pytest.approx(tops, abs=6e-4)
+        assert found_bars[: len(tops)] == printed(tops, decimals=3)
     found.page.get_by_label("Colour the tokens").check()
     assert len(scored) > 3
     colours = pieces(found).evaluate_all("(all) => all.map((one) => one.style.backgroundColor)")
@@ -184,7 +185,7 @@ def test_each_token_has_the_probability_of_the_api(
         shown = [
             float(title.split("log-probability ")[1].split(" ")[0].replace("−", "-")) for title in titles[len(prompt) :]
         ]
-        assert shown == pytest.approx([one["logprob"] for one in scored], abs=0.006)
+        assert shown == printed([one["logprob"] for one in scored], decimals=2)
         inside.run(MESSAGE)
         assert inside.tokens("target").count() == len(models["chat"].tokenizer.encode(MESSAGE)) + len(
             before(models["chat"])
@@ -389,7 +390,7 @@ def test_a_translation_shows_the_best_targets_and_the_alignment(address: str, ch
     assert shown.locator(".target-text").all_inner_texts() == [one["text"] or "(empty)" for one in targets]
     for place, target in zip(shown.all(), targets, strict=True):
         facts = place.locator(".facts").inner_text()
-        assert number(facts.split()[1]) == pytest.approx(target["score"], abs=6e-4)
+        assert number(facts.split()[1]) == printed(target["score"], decimals=3)
         place.click()
         rows = found.cells("Alignment")
         alignment = target["alignment"]
@@ -415,7 +416,7 @@ def test_a_target_shows_the_probability_of_each_token(address: str, choose: Open
         assert found.page.locator(".details button.bar").count() == 0, "a target has no other versions"
         found.page.keyboard.press("Escape")
     expected = [math.exp(one) for one in choice["logprobs"]["token_logprobs"]]
-    assert len(expected) > 1 and shown == pytest.approx(expected, abs=6e-4)
+    assert len(expected) > 1 and shown == printed(expected, decimals=3)
 
 
 def test_a_candidate_of_a_mask_is_written_into_the_text(address: str, choose: Open) -> None:
@@ -426,7 +427,7 @@ def test_a_candidate_of_a_mask_is_written_into_the_text(address: str, choose: Op
     assert found.frame("Filled text").locator(".written").inner_text() == filled["text"]
     for i, candidates in enumerate(filled["candidates"], 1):
         shown = percents(found.frame(f"Mask {i}").locator(".bar-text").all_inner_texts())
-        assert shown == pytest.approx([one["probability"] for one in candidates], abs=6e-4)
+        assert shown == printed([one["probability"] for one in candidates], decimals=3)
     found.frame("Mask 2").locator("button.bar").nth(1).click()
     chosen = filled["candidates"][1][1]["text"].strip()
     assert found.page.locator(".form textarea").input_value() == f"abc [MASK] fgh {chosen}"
@@ -444,20 +445,20 @@ def test_forms_show_the_numbers_of_the_api(serve: Serve, visit: Open, models: di
         bar.locator(".bar-label").inner_text(): percents([bar.locator(".bar-text").inner_text()])[0]
         for bar in bars.all()
     }
-    assert shown == pytest.approx(labels["classes"], abs=6e-4)
+    assert shown == printed(labels["classes"], decimals=3)
 
     found.page.locator("header select").select_option("tagger")
     fill_in(found, "the dog red")
     [tags] = ask(f"{address}/v1/tag", {"model": "tagger", "sentences": "the dog red"})[1]["data"]
     rows = [row.split() for row in found.frame("Tags").locator(".tags li").all_inner_texts()]
     assert [row[:2] for row in rows] == [[word, tag] for word, tag in zip(tags["words"], tags["tags"], strict=True)]
-    assert [float(row[2]) / 100 for row in rows] == pytest.approx(tags["probabilities"], abs=6e-4)
+    assert [float(row[2]) / 100 for row in rows] == printed(tags["probabilities"], decimals=3)
 
     found.page.locator("header select").select_option("rater")
     assert found.page.locator("#view section.frame").count() == 0, "the result of another model is gone"
     fill_in(found, "the dog red")
     [rated] = ask(f"{address}/v1/classify", {"model": "rater", "texts": "the dog red"})[1]["data"]
-    assert number(found.frame("Number").locator(".big").inner_text()) == pytest.approx(rated["number"], abs=6e-5)
+    assert number(found.frame("Number").locator(".big").inner_text()) == printed(rated["number"], decimals=4)
 
     found.page.locator("header select").select_option("denoiser")
     found.page.get_by_role("tab", name="Masks").click()
