@@ -12,6 +12,7 @@ from glassformer.inference.beam import length_penalty
 from glassformer.inference.writer import beam_settings
 from glassformer.model import Model
 from glassformer.reporting import Outcome
+from tolerances import NETWORK, near
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
@@ -33,7 +34,7 @@ def test_scores_of_continuations_are_those_of_score(model: Model) -> None:
         for one in found:
             log_prob = model.score(prompt, one.text).log_prob if model.tokenizer.encode(one.text) else 0.0
             if model.tokenizer.encode(one.text) == one.hypothesis.ids:
-                assert one.hypothesis.log_prob == pytest.approx(log_prob, abs=1e-4)
+                assert one.hypothesis.log_prob == near(log_prob, terms=NETWORK)
             penalty = length_penalty(len(one.hypothesis.ids), BeamConfig())
             assert one.hypothesis.score == pytest.approx(one.hypothesis.log_prob / penalty)
         scores = [one.hypothesis.score for one in found if one.hypothesis.ended]
@@ -104,7 +105,7 @@ def test_generate_prints_the_best_texts_of_a_beam(glassformer: Glassformer, trai
         (prompt, x.text) for prompt, best in zip(PROMPTS, found, strict=True) for x in best
     ]
     scores = [x.hypothesis.score for best in found for x in best]
-    assert [line["score"] for line in lines[:6]] == pytest.approx(scores, abs=1e-5)
+    assert [line["score"] for line in lines[:6]] == near(scores, terms=NETWORK)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from glassformer.inference.engine import Engine, Request
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
+from tolerances import F64, NETWORK, near
 
 START, END, NOBODY = 1, 2, 999
 DECODERS = [name for name in GENERATORS if name not in CROSS]
@@ -37,8 +38,8 @@ ATTENDING = [
 def same(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]]) -> None:
     assert [[(h.ids, h.ended) for h in row] for row in found] == [[(h.ids, h.ended) for h in row] for row in expected]
     for ours, theirs in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
-        assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-9)
-        assert ours.score == pytest.approx(theirs.score, abs=1e-9)
+        assert ours.log_prob == near(theirs.log_prob, terms=NETWORK, dtype=F64)
+        assert ours.score == near(theirs.score, terms=NETWORK, dtype=F64)
 
 
 def drawn_config(draw: random.Random, end_ids: Sequence[int] = ()) -> BeamConfig:
@@ -180,7 +181,7 @@ def test_the_best_output_with_coverage_is_that_of_a_brute_force(name: str, kind:
         (found,) = beam_search(model, padded([source], "cpu"), search)
         expected = best if early_stopping == "never" else sorted(best, key=lambda target: END not in target)
         assert [tuple(h.ids) for h in found] == expected
-        assert [h.score for h in found] == pytest.approx([scores[tuple(h.ids)] for h in found], abs=1e-9)
+        assert [h.score for h in found] == near([scores[tuple(h.ids)] for h in found], terms=NETWORK, dtype=F64)
         (first,) = beam_search(model, padded([source], "cpu"), replace(search, n_best=1))
         assert first == found[:1]  # stopping early gives the same result
 

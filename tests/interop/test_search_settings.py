@@ -21,6 +21,7 @@ from glassformer.inference.rows import Settings
 from glassformer.interop.generation import STOPPING
 from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, padded
+from tolerances import within
 
 transformers = pytest.importorskip("transformers")
 N_NEW, N_PROMPTS = 9, 3
@@ -134,7 +135,7 @@ def test_greedy_texts_and_beams_equal_those_of_transformers(both: Both) -> None:
             assert one.ids == ids or (scores and abs(one.score - scores[i]) < TIE), case
             assert one.ended == (one.ids[-1] in ends)
             if scores:
-                assert one.score == pytest.approx(scores[i], abs=TIE, rel=TIE), case
+                assert one.score == within(scores[i], TIE), case
         lengths.update(len(one.ids) for one in found if one.ended)
         if beam == 1:
             assert_greedy_ways_agree(both, prompts, config, ends, expected)

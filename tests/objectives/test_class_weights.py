@@ -26,6 +26,7 @@ from glassformer.objectives.loss import TokenObjective
 from glassformer.tasks.classification import TASK as CLASSIFICATION
 from glassformer.tasks.label_data import LabelRunData
 from runs import ENCODER, Recording, label_run, step_of, unbalanced_run
+from tolerances import F64, NETWORK, assert_close, near
 
 N_CLASSES = 3
 WEIGHTS = (0.25, 1.5, 40.0)
@@ -75,10 +76,9 @@ def test_a_step_has_the_gradient_of_a_weighted_mean_over_all_micro_batches(
     logits = reference(**batch.model_inputs()).flatten(0, -2)
     loss = nn.CrossEntropyLoss(torch.tensor(WEIGHTS, dtype=torch.float64), label_smoothing=smoothing)
     loss(logits, batch.labels.flatten()).backward()
-    # Each entry is a sum of at most 60 terms below 40, in double precision
-    torch.testing.assert_close(network.table.weight.grad, reference.table.weight.grad, rtol=0, atol=60 * 40 * 2.3e-16)
+    assert_close(network.table.weight.grad, reference.table.weight.grad)
     plain = nn.CrossEntropyLoss(reduction="sum")(logits, batch.labels.flatten())
-    assert step.nats.sum().item() == pytest.approx(plain.item(), rel=60 * 2.3e-16)  # the reported loss has no weights
+    assert step.nats.sum().item() == near(plain.item(), dtype=F64)  # the reported loss has no weights
     assert step.n_targets == batch.n_targets
 
 
@@ -89,7 +89,7 @@ def test_balanced_weights_are_those_of_sklearn(seed: int) -> None:
     labels = np.concatenate([np.arange(k), rng.choice(k, size=300, p=rng.dirichlet(np.full(k, 0.3)))])
     counts = np.bincount(labels, minlength=k)
     expected = compute_class_weight("balanced", classes=np.arange(k), y=labels)
-    assert balanced_weights(counts.tolist()) == pytest.approx(expected, rel=1e-14)
+    assert balanced_weights(counts.tolist()) == near(expected, dtype=F64)
 
 
 def test_weights_leave_the_auxiliary_loss_of_experts_unchanged() -> None:
@@ -103,9 +103,8 @@ def test_weights_leave_the_auxiliary_loss_of_experts_unchanged() -> None:
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
         [result] = step.update()
         losses.append(result.figures["auxiliary_loss"])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    scale = float(gradients[0].abs().max())
-    torch.testing.assert_close(*gradients, rtol=0, atol=200 * 6e-8 * max(1.0, scale))
+    assert losses[0] == near(losses[1], terms=NETWORK)
+    assert_close(*gradients, terms=NETWORK)
 
 
 def test_reported_losses_have_no_weights(tmp_path: Path) -> None:
@@ -121,7 +120,7 @@ def test_reported_losses_have_no_weights(tmp_path: Path) -> None:
     report = api.load(trained.folder, device="cpu").evaluate(loss_only=True)
     for name, value in report.to_dict().items():
         in_training = reporter.evaluations[last]["valid"].to_dict()[name]
-        assert in_training == (None if value is None else pytest.approx(value, rel=1e-5)), name
+        assert in_training == (None if value is None else near(value, terms=NETWORK)), name
 
 
 def test_weights_change_what_is_learned(tmp_path: Path) -> None:
