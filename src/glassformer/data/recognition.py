@@ -10,6 +10,7 @@ may be a text: then it is one, with a note.
 """
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -53,6 +54,8 @@ MIN_ALIKE = 5
 """A column after the second is not read if all of its values begin with the same characters, at least this many."""
 MANY = 0.6
 """Two columns are pairs if in both at least this fraction of the values is different."""
+
+_WORD = re.compile(r"[^\W\d_][\w-]{0,30}")
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -272,7 +275,9 @@ class _Reading:
             raise self._unclear()
         fields = dict(zip(PAIR_FIELDS, names, strict=True))
         different = "have mostly different values"
-        if self.sample.line_1:
+        if (line_1 := self.sample.line_1) and _names_columns(line_1, values):
+            return self._below_line_1().recognised()
+        if line_1:
             return self._pairs(fields, f"because its two columns {different}", has_names=False)
         return self._pairs(fields, f"because the columns {' and '.join(map(shown, names))} {different}")
 
@@ -282,11 +287,15 @@ class _Reading:
         if not line_1:
             return self._labels(fields, f"by the repeated values of the column {shown(names[label])}")
         if self.sample.columns[names[label]].count(line_1[label]) == 1:
-            columns = {name: values[1:] for name, values in zip(line_1, self.sample.columns.values(), strict=True)}
-            return replace(self, sample=Sample(columns)).recognised()
+            return self._below_line_1().recognised()
         if label == 0:
             return self._labels(fields, "by the repeated values of column 1")
         return self._labels(fields, "by the repeated values of column 2", has_names=False)
+
+    def _below_line_1(self) -> "_Reading":
+        """Return the reading of the table in which line 1 names the columns."""
+        columns = zip(self.sample.line_1, self.sample.columns.values(), strict=True)
+        return replace(self, sample=Sample({name: values[1:] for name, values in columns}))
 
     def _pairs(self, fields: Mapping[str, Any], evidence: str, *, has_names: bool = True) -> Recognised:
         data = PairData(path=self.address)
@@ -384,6 +393,21 @@ def _label_column(first: Sequence[Any], second: Sequence[Any]) -> int | None:
 def _has_few_values(values: Sequence[str]) -> bool:
     few = max(len(values) / 10, min(FEW_LABELS, len(values) / 3))
     return len(set(values)) <= few and max(map(len, values), default=0) <= LABEL_CHARACTERS
+
+
+def _names_columns(line_1: Sequence[str], values: Sequence[Sequence[str]]) -> bool:
+    """Return True if line 1 has a word in each column, such as English and Deutsch, and no row below it has.
+
+    `values` are the columns, line 1 included.
+
+    >>> _names_columns(["English", "Deutsch"], [["English", "A dog runs."], ["Deutsch", "Ein Hund rennt."]])
+    True
+    >>> _names_columns(["dog", "Hund"], [["dog", "cat"], ["Hund", "Katze"]])
+    False
+    """
+    rows = list(zip(*(column[1:] for column in values), strict=False))  # missing values are left out of a column
+    is_named = len(rows) > 0 and all(map(_WORD.fullmatch, line_1))
+    return is_named and not any(all(map(_WORD.fullmatch, row)) for row in rows)
 
 
 # The first rows
