@@ -19,7 +19,7 @@ OTHER_ROLES = {
 }
 """Names of roles in other formats, in small letters, and the role that each means."""
 WEIGHTS = ("weight", "train", "training", "loss")
-"""Keys of a message that say whether a training scores it: 0 or false, and 1 or true."""
+"""Keys of a message that set whether a training scores it: 0 or false, and 1 or true."""
 _NO_CHARACTERS = re.compile("[\ufdd0-\ufdef]")
 """Code points that are no characters: the marks of rendered texts (`template_worker.py`, `conversations.py`)."""
 

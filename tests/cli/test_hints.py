@@ -135,6 +135,6 @@ def test_no_text_is_read_for_a_missing_model(verb: str, monkeypatch: pytest.Monk
         ("train text.txt --out-dir new", "unknown option --out-dir: did you mean --out?"),
     ],
 )
-def test_hints_that_led_elsewhere(words: str, message: str, glassformer: Glassformer) -> None:
+def test_hints_name_the_right_place(words: str, message: str, glassformer: Glassformer) -> None:
     refused = glassformer(*words.split())
     assert refused.code == 2 and message in refused.err

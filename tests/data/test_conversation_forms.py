@@ -95,7 +95,7 @@ def test_data_in_memory_keeps_the_fields_beside() -> None:
     assert json.loads(recognise_rows(rows, None, {})[1][0]) == {"instruction": "Add.", "input": "1 2", "output": "3"}
 
 
-def test_other_columns_and_kinds_stay_what_they_were(write: Write) -> None:
+def test_other_columns_and_kinds_are_unchanged(write: Write) -> None:
     path = write("p.jsonl", lines({"messages": [user("a"), answer("b")], "conversations": 7, "input": "x"}))
     assert read(path)[0][0].messages == (user("a"), answer("b"))
     with pytest.raises(UserError, match="has the columns"):

@@ -187,7 +187,7 @@ def test_a_client_may_leave_in_the_middle_of_a_body(client: TestClient) -> None:
     in_a_thread(client.app(scope, receive, send))
 
 
-def test_a_job_that_nobody_waits_for_keeps_its_place_and_never_begins() -> None:
+def test_a_job_whose_request_has_ended_keeps_its_place_and_never_begins() -> None:
     """The queue is bounded also while a job that does not end holds the thread."""
     release, begun = threading.Event(), list[int]()
 

@@ -30,7 +30,7 @@ MISSING: dict[str, Callable[[random.Random], Any]] = {
     "tsv": lambda draw: draw.choice(["", "  "]),
     "parquet": lambda draw: draw.choice([None, "", " "]),
 }
-"""What a missing value is in each container; `absent` is a key that is left out."""
+"""The missing value of each container; `absent` is a key that is left out."""
 KINDS: dict[str, tuple[str, str]] = {
     "pairs": ("source", "target"),
     "classes": ("text", "label"),

@@ -1,4 +1,4 @@
-"""Every method and every verb that reads a text counts what its tokenizer cannot represent, and says so once."""
+"""Every method and every verb that reads a text counts what its tokenizer cannot represent, and gives one note."""
 
 import json
 import math
@@ -118,7 +118,7 @@ def test_known_text_gives_no_note(models: Models) -> None:
     assert notes_of(lambda: models["causal"].evaluate()) == []
 
 
-def test_bits_per_byte_are_none_for_a_text_with_unknown_parts(models: Models) -> None:
+def test_bits_per_byte_are_undefined_for_a_text_with_unknown_parts(models: Models) -> None:
     model = models["causal"]
     with pytest.warns(Note, match=PATTERN):
         report = model.evaluate(["ЖЩЮЯЖЩЮЯ" * 200 + "\n"])
@@ -148,7 +148,7 @@ def test_a_special_token_that_is_allowed_is_not_unknown() -> None:
     assert note.startswith("1 part ") and "'x' at character 1" in note
 
 
-def test_a_run_says_what_its_tokenizer_cannot_represent(models: Models, tmp_path: Path) -> None:
+def test_a_run_notes_what_its_tokenizer_cannot_represent(models: Models, tmp_path: Path) -> None:
     """A run from a model of other text, and validation text with characters that the training text lacks."""
     valid = tmp_path / "valid.txt"
     valid.write_text("the ЖЩ dog\n" * 60)

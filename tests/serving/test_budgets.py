@@ -1,4 +1,4 @@
-"""What a request may cost: work that does not end delays its own request only, and not the end of the process."""
+"""Limits of the cost of a request: work that does not end delays its own request only, and not the end of the process."""
 
 import json
 import os
@@ -183,7 +183,7 @@ PATCHES = {
 @pytest.mark.parametrize(
     ("what", "deadline"), [("a template", 0.5), ("a template", 600.0), ("a step", 600.0), ("a native call", 600.0)]
 )
-def test_a_signal_ends_the_process_whatever_runs(
+def test_a_signal_ends_the_process_during_any_work(
     what: str, deadline: float, models: dict[str, Model], tmp_path: Path, environment: dict[str, str]
 ) -> None:
     models["chat"].save(tmp_path / "chat")

@@ -46,7 +46,7 @@ TEMPLATE = (
     + "".join(f"{{% if change == {number} %}}{{{{ {change} }}}}{{% endif %}}" for number, change in enumerate(CHANGES))
     + "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML that changes each message as this message says."""
+"""ChatML that changes each message as this message states."""
 PIECES = [
     *CONTROL,
     "x",
@@ -84,7 +84,7 @@ ENCODER = ConversationEncoder(TOKENIZER.with_chat_template(TEMPLATE), "the model
     )
 )
 def test_a_control_token_is_always_one_of_the_template(drawn: list[tuple[list[int], str]]) -> None:
-    """The template writes one start and one end for each message, whatever it makes of the message between them."""
+    """The template writes one start and one end for each message, independent of the message between them."""
     messages = [{"role": "user", "content": content, "changes": changes} for changes, content in drawn]
     try:
         ids = ENCODER.prompt(messages)

@@ -49,7 +49,7 @@ def print_json(value: Any) -> None:
 
 
 def json_of(value: Any) -> str:
-    """Return a value as JSON in one line; an object gets the notes that were said since the last one."""
+    """Return a value as JSON in one line; an object gets the notes that were given since the last one."""
     from glassformer.cli.main import notes
 
     say_unknown()

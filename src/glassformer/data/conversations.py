@@ -187,7 +187,7 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
             yield Conversation(tuple(messages), record.where)
 
     def _count(self, found: Sequence[list[Mapping[str, Any]]], messages: Sequence[Mapping[str, Any]]) -> None:
-        """Count what the notes say: roles with other names, and answers that are not scored."""
+        """Count for the notes: roles with other names, and answers that are not scored."""
         roles = [str(message["role"]) for part in found for message in part]
         self.n_of_roles.update((role, usual_role(role)) for role in roles if role != usual_role(role))
         self.n_not_trained += sum(message["role"] == ASSISTANT and not is_trained(message) for message in messages)

@@ -26,7 +26,7 @@ class PairScores:
         measure(self.data.outputs, ["a"], [["a"]], "en", only=self.only)
 
     def require_defined(self, pairs: Sequence[Pair]) -> None:
-        """Raise `UserError` if one of the scores of these pairs is undefined, whatever the outputs are."""
+        """Raise `UserError` if one of the scores of these pairs is undefined for all outputs."""
         for name, value in self.of_outputs({pair.source: pair.target for pair in pairs}, pairs).items():
             if value is None:
                 raise UserError(

@@ -52,7 +52,7 @@ class Score:
     n_bytes: int
     """Number of UTF-8 bytes of the text of these tokens."""
     n_unknown: int = 0
-    """Number of these tokens that stand for text that is unknown to the tokenizer."""
+    """Number of these tokens that replace text that is unknown to the tokenizer."""
 
     @property
     def nats_per_token(self) -> float:

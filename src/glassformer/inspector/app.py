@@ -154,7 +154,7 @@ async def _answer(call: Call, worker: Worker, request: Request) -> Response:
     except UserError as error:
         return JSONResponse({"error": str(error)}, 400)
     except ClientDisconnect:
-        return Response(status_code=499)  # nobody receives it
+        return Response(status_code=499)  # the client has left
     except Busy as error:
         return JSONResponse({"error": str(error)}, 429, {"retry-after": "5"})
     if isinstance(answer, Packed):

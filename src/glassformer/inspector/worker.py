@@ -23,7 +23,7 @@ class Worker:
 
     A job that is not finished `deadline` seconds after its request raises `Late` there. If it has begun, the thread
     finishes it and drops the result; if not, it never begins. A job is in the queue until a thread has taken it, also
-    if nobody waits for it. More than `limit` waiting jobs raise `Busy` at once.
+    if its request has ended. More than `limit` waiting jobs raise `Busy` at once.
     """
 
     def __init__(self, limit: int = 16, deadline: float = 120.0, n_threads: int = 1, name: str = "model") -> None:
@@ -45,7 +45,7 @@ class Worker:
             raise Busy("the server is stopping") from error
         future.add_done_callback(self._done)
         waiting = asyncio.wrap_future(future)
-        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may read it
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # its request may have ended
         try:
             await asyncio.wait([waiting], timeout=self.deadline)
             if waiting.done():

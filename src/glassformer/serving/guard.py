@@ -40,7 +40,7 @@ log = logging.getLogger("glassformer.serving")
 class Guard:
     """Middleware that refuses requests without the key, and bodies that are not JSON, too large or too slow.
 
-    A request that is not answered at the deadline is cancelled, whatever it waits for.
+    A request that is not answered at the deadline is cancelled, also while it waits.
     The key is in the header `Authorization: Bearer KEY`, or the page has a cookie computed from it (`cookie_of`). An
     error of the application, or the end of the server, is answered with an error object.
     """

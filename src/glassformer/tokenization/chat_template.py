@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 
 
 class Rendered(NamedTuple):
-    """A rendered text, or the reason why there is none."""
+    """A rendered text, or the reason why it is missing."""
 
     text: str = ""
     blocks: list[tuple[int, int]] | None = None
@@ -60,7 +60,7 @@ class Rendered(NamedTuple):
     error: str = ""
 
     def checked(self) -> str:
-        """Return the text; raise `UserError` if there is none."""
+        """Return the text; raise `UserError` if it is missing."""
         if self.error:
             raise UserError(self.error)
         return self.text

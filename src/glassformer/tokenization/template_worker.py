@@ -2,7 +2,7 @@
 
 A template is a Jinja program that a checkpoint brings, so it is untrusted. The sandbox keeps it from Python's
 internals; the limits are those of the process, so they hold for every operation. This file imports jinja2 and nothing
-else that is installed: `chat_template.py` runs it as a script and speaks with it in lines of JSON.
+else that is installed: `chat_template.py` runs it as a script and exchanges lines of JSON with it.
 """
 
 import json
@@ -156,7 +156,7 @@ def without_marks(text: str) -> tuple[str, list[tuple[int, int]] | None]:
 
 
 def _limit_memory(mib: int) -> None:
-    """Limit the address space of this process, where the system has such a limit and says what is in use (Linux)."""
+    """Limit the address space of this process, where the system has such a limit and a size of what is in use (Linux)."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -168,7 +168,7 @@ def _limit_memory(mib: int) -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """End this process after so much processor time; 0 means never. The kernel ends it, whatever it is doing."""
+    """End this process after so much processor time; 0 means never. The kernel ends it, also inside of a function in C."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

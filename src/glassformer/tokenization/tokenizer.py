@@ -623,7 +623,7 @@ class Tokenizer:
         return sum(len(self.pieces[i]) for i in ids if i not in special)
 
     def n_unknown(self, ids: Sequence[int]) -> int:
-        """Count the tokens that stand for text that is unknown to the tokenizer.
+        """Count the tokens that replace text that is unknown to the tokenizer.
 
         >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char")
         >>> tokenizer.n_unknown([*tokenizer.encode("ab"), tokenizer.unknown_id])
