@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.errors import UserError
+from glassformer.errors import UnknownText, UserError, count_unknown
 from glassformer.inspector.app import MAX_BODY, Call, Packed, application, arguments
 from glassformer.inspector.worker import Busy, Worker
 
@@ -205,3 +206,19 @@ def test_a_job_whose_request_has_ended_keeps_its_place_and_never_begins() -> Non
 
     in_a_thread(crowd())
     assert not begun
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_job_is_in_the_block_of_unknown_texts_of_its_server(is_silent: bool) -> None:
+    """So a server for other programs gives no notes, which would contain texts of its clients."""
+
+    async def read() -> None:
+        worker = Worker()
+        with UnknownText(is_silent=is_silent):
+            await worker.run(count_unknown, 1, lambda: ["'é' at character 1 of 'é'"])
+        worker.close(waits=True)
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        in_a_thread(read())
+    assert len(notes) == (not is_silent)

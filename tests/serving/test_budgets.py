@@ -1,4 +1,4 @@
-"""Limits of the cost of a request: work that does not end delays its own request only, and not the end of the process."""
+"""Limits of the cost of a request: endless work delays neither other requests nor the end of the process."""
 
 import json
 import os

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,9 @@ class Worker:
                 raise Busy(f"{self.n_jobs} requests wait already: try again later")
             self.n_jobs += 1
         try:
-            future = self._thread.submit(_contained, is_left := threading.Event(), job, *args, **named)
+            is_left = threading.Event()
+            context = contextvars.copy_context()  # such as the block in which texts of clients give no notes
+            future = self._thread.submit(context.run, _contained, is_left, job, *args, **named)
         except RuntimeError as error:  # the server is shutting down
             self._done()
             raise Busy("the server is stopping") from error
@@ -60,7 +63,7 @@ class Worker:
         Nothing happens if the server is shutting down.
         """
         with contextlib.suppress(RuntimeError):
-            self._thread.submit(job, *args)
+            self._thread.submit(contextvars.copy_context().run, job, *args)
 
     def _done(self, future: object = None) -> None:
         with self._lock:

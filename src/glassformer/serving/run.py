@@ -81,8 +81,8 @@ def serve(
 
     Models are loaded ones or folders. A server that other computers reach needs a key:
     `Access("0.0.0.0", key=…)`. After SIGTERM, the server accepts no more requests, and the running ones have
-    `limits.grace` seconds to end; one second later the process ends, also during other work. `log_texts` adds requests and
-    answers to the log `glassformer.serving`.
+    `limits.grace` seconds to end; one second later the process ends, also during other work. `log_texts` adds requests
+    and answers to the log `glassformer.serving`.
     """
     from glassformer import api
 

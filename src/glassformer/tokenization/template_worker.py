@@ -156,7 +156,7 @@ def without_marks(text: str) -> tuple[str, list[tuple[int, int]] | None]:
 
 
 def _limit_memory(mib: int) -> None:
-    """Limit the address space of this process, where the system has such a limit and a size of what is in use (Linux)."""
+    """Limit the address space of this process, if the system has such a limit and the size in use (Linux)."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -168,7 +168,7 @@ def _limit_memory(mib: int) -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """End this process after so much processor time; 0 means never. The kernel ends it, also inside of a function in C."""
+    """End this process after so much processor time; 0 means never. The kernel ends it, also in C."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
