@@ -285,7 +285,7 @@ class ConversationEncoder:
     def _cuts(self, read: _Text, ids: Sequence[int], places: np.ndarray) -> Iterator[int]:
         """Yield the borders at which the ids of both sides, encoded together, do not begin with those of the first."""
         text, borders = read.text, read.borders
-        controls = [tuple(span) for i, span in zip(ids, places.tolist(), strict=True) if i in self._control]
+        controls = [tuple(span) for span in places[np.isin(ids, list(self._control))].tolist()]
         edges = sorted({0, len(text)}.union(*controls, *read.written))
         cut = 0
         for number, border in enumerate(borders):

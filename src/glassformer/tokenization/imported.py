@@ -61,7 +61,8 @@ class ImportedCodec:
         """Return the ids of a text, and the characters of each token as (first, end)."""
         (ids,) = self.encode([text], allow_special)
         with no_panic("the tokenizer cannot encode the text"):
-            encoding = self._encoder(frozenset(allow_special)).encode(text, add_special_tokens=False)
+            encoder = self._encoder(frozenset(allow_special))
+            [encoding] = encoder.encode_batch([text], add_special_tokens=False)  # other threads run meanwhile
         return ids, encoding.offsets
 
     def _make_encoder(self, allowed: frozenset[str]) -> tokenizers.Tokenizer:

@@ -66,7 +66,8 @@ class SchemeCodec:
                 offsets.append((begin, begin + len(piece)))
             else:
                 ids += self._encode_between([piece], (), self._encode_in_rust)[0]
-                places = self._rust.encode(piece, add_special_tokens=False).offsets
+                [encoded] = self._rust.encode_batch([piece], add_special_tokens=False)  # other threads run meanwhile
+                places = encoded.offsets
                 offsets += [(begin + first, begin + end) for first, end in places]
             begin += len(piece)
         return ids, offsets
