@@ -220,15 +220,21 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "…")
 
 
-def listed(problems: Sequence[str], most: int = 8) -> str:
+def listed(problems: Sequence[str], most: int = 8, beside: str = "") -> str:
     """Join problems for a message; those after the first `most` are only counted.
+
+    `beside` is the rest of the message. Only problems that fit beside it in `LONGEST_MESSAGE` characters are listed, at
+    least one.
 
     >>> print(listed(["a is missing", "b is missing", "c is missing"], most=2))
     a is missing; b is missing … and 1 more
     """
-    text = "; ".join(problems[:most])
-    if len(problems) > most:
-        text += f" … and {len(problems) - most:,} more"
+    text = ""
+    for n in range(min(most, len(problems)), 0, -1):
+        left = len(problems) - n
+        text = "; ".join(problems[:n]) + (f" … and {left:,} more" if left else "")
+        if len(beside) + len(text) <= LONGEST_MESSAGE:
+            break
     return text
 
 

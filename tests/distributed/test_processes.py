@@ -62,7 +62,7 @@ from runs import (
     write_documents,
     write_text,
 )
-from tolerances import NETWORK, NEWTON_SCHULZ, assert_close, assert_same_steps, largest_of, near
+from tolerances import NETWORK, NEWTON_SCHULZ, assert_close, assert_same_steps, largest_of, near, of_adam
 
 N_STEPS = 4
 TIMES = {"max_steps": N_STEPS, "eval_every": N_STEPS // 2, "log_every": 2, "grad_accumulation": 2}
@@ -152,12 +152,15 @@ def require_equal(found: Path, expected: Path, step: int = N_STEPS, muon: bool =
     """Weights differ as the steps of their optimizer enlarge rounding errors; moments and losses do so little."""
     a, b = tensors(found, step), tensors(expected, step)
     assert a.keys() == b.keys()
-    rate, amplification = (0.02, NEWTON_SCHULZ) if muon else (1e-3, None)
+    rate = 0.02 if muon else 1e-3
     for name, x in a.items():
         if checkpoint.OPTIMIZER in name:
             size = largest_of([x for other, x in b.items() if other.endswith(name.rsplit("/", 1)[-1])])
             assert_close(x, b[name], terms=NETWORK, amplification=step, magnitude=size, msg=name)
         else:
+            # The smallest gradient of k tensors of n weights is 1/(k n) of the largest; the mean is over one tensor
+            of_adams = of_adam(len(a) * x.numel())[0], of_adam(x.numel())[1]
+            amplification = NEWTON_SCHULZ if muon else of_adams
             assert_same_steps(x, b[name], n_steps=step, rate=rate, amplification=amplification)
     for line, other in zip(metrics(found), metrics(expected), strict=True):
         assert line.keys() == other.keys()

@@ -227,7 +227,7 @@ def test_fault_20_data_changed_since_the_checkpoint_prevents_resume(trained: Out
         ("[" * 100_000, "nested deeper than 64"),
         ('{"text": "a", "text": "b"}', "the key 'text' occurs twice"),
         ('{"text": "a", "n": 1' + "0" * 5000 + "}", "has 5001 digits, more than 40"),
-        ('{"text": "a", "n": NaN}', "NaN is not valid JSON"),
+        ('{"text": "a", "n": Infinity}', "Infinity is not valid JSON"),
         ('{"text": "\\ud800"}', "has a lone surrogate"),
         ('{"text": ["a"]}', "must be a text, got"),
     ],
@@ -236,4 +236,11 @@ def test_fault_20_an_ambiguous_record_is_named_with_its_line(tmp_path: Path, lin
     path = tmp_path / "data.jsonl"
     path.write_text('{"text": "a"}\n' + line + "\n")
     refused(lambda: list(read_documents([path])), f"{path}:2", words)
+    record(20, 1, 1, "none")
+
+
+def test_fault_20_nan_is_a_missing_value(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "a", "n": NaN}\n{"text": NaN, "n": 1}\n')
+    assert list(read_documents([path])) == ["a"]
     record(20, 1, 1, "none")

@@ -218,8 +218,8 @@ def test_fault_23_a_file_missing_in_the_manifest_is_not_read(directory: Path, na
 
 
 def test_fault_23_names_with_a_nul_are_refused(tmp_path: Path) -> None:
-    refused(lambda: api.load("a\0b"), "no such model directory")
-    refused(lambda: Tokenizer.load(Path("a\0b")), "is not a valid file name")
+    refused(lambda: api.load("a\0b"), r"folder: expected a path, got a text of 3 characters: 'a\x00b'")
+    refused(lambda: Tokenizer.load(Path("a\0b")), r"path: expected a path, got a text of 3 characters: 'a\x00b'")
     run = recipes.parse('[data]\npath = "a\\u0000b"\n', "recipe")
     refused(lambda: api.train(run, tmp_path / "out"), "contains non-printable characters")
     record(23, 3, 3, "none")

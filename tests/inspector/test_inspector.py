@@ -492,7 +492,8 @@ def test_the_log_of_a_run_arrives_in_pieces(tmp_path: Path) -> None:
     whole = inspector.live()
     path = outcome.folder / "metrics.jsonl"
     assert whole["offset"] == path.stat().st_size and not whole["is_running"] and whole["max_steps"] == 20
-    assert [line["step"] for line in whole["lines"]] == [5, 10, 10, 15, 20, 20]
+    assert [line["step"] for line in whole["lines"]] == [0, 5, 10, 10, 15, 20, 20]
+    assert whole["lines"][0]["notes"] == list(outcome.notes) != []
     with path.open("a") as file:
         file.write('{"step": 25}\n{"step": ')
     later = inspector.live(since=whole["offset"])

@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "norm": (
         "Qwen3",
         {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
-        "model.layers.0.self_attn.k_norm.weight is not a tensor of this model",
+        "--ignore-tensors model.layers.0.self_attn.k_norm.weight skips a tensor that is not needed",
     ),
 }
 

@@ -170,7 +170,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a width of the wrong type": (change_config(n_embd="16"), "n_embd: expected int, got 16"),
     "a width that heads do not divide": (change_config(n_head=5), "not divisible"),
     "too many layers": (change_config(n_layer=3), "transformer.h.2.ln_1.weight is missing"),
-    "too few layers": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias is not a tensor of"),
+    "too few layers": (change_config(n_layer=1), "transformer.h.1.ln_1.bias is not a tensor of"),
     "an impossible size": (change_config(n_embd=1 << 40), "at most"),
     "a fractional id": (
         change_config(eos_token_id=0.5),

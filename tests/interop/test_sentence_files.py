@@ -132,9 +132,11 @@ def test_modules_survive_import_and_export(tmp_path: Path, name: str, mode: str,
     assert any(line.endswith("; texts are cut to 9 tokens") for line in messages)
     pooler = "none" if name.startswith("Distil") else "unused"
     assert model.network.config.head == VectorHead(MODES[mode], pooler, normalize, 9)  # type: ignore[arg-type]
-    cut: list[str] = []
-    vectors = model.embed(TEXTS, log=cut.append)
-    assert len(cut) == 1 and cut[0].endswith("texts are longer than 9 tokens and are cut")
+    notes: list[str] = []
+    vectors = model.embed(TEXTS, log=notes.append)
+    blank, cut = notes
+    assert blank == "1 of 5 texts is blank: a blank text has the vector of its special tokens alone"
+    assert cut.endswith("texts are longer than 9 tokens and are cut")
     assert_close(vectors, their_vectors(hf, mode, normalize, 9), terms=NETWORK)
 
     messages = export(tmp_path / "ours", tmp_path / "back").said
@@ -147,7 +149,7 @@ def test_modules_survive_import_and_export(tmp_path: Path, name: str, mode: str,
     assert before.keys() == after.keys() and all(torch.equal(x, after[name]) for name, x in before.items())
     again, _ = imported(back, tmp_path / "again")
     assert again.network.config.head == model.network.config.head
-    assert np.array_equal(again.embed(TEXTS, log=cut.append), vectors)
+    assert np.array_equal(again.embed(TEXTS, log=notes.append), vectors)
 
 
 @pytest.mark.parametrize("form", ["string", "list", "string_and_old_keys"])

@@ -1,14 +1,17 @@
 """`metrics.jsonl`: complete lines, and no line twice after a resume."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.errors import Interrupted, UserError
 from glassformer.store.lock import locked
 from glassformer.training import metrics_log
 from glassformer.training.metrics_log import MetricsLog, follow, read_lines
+from glassformer.training.run import resume_run, train_run
+from runs import Recording, tiny_run, write_text
 
 
 def test_lines_are_json_and_reach_the_disk_at_once(tmp_path: Path) -> None:
@@ -24,6 +27,21 @@ def test_a_resumed_log_drops_later_and_incomplete_lines(tmp_path: Path) -> None:
         log.write(15, again=True)
     assert [line["step"] for line in read_lines(path)] == [5, 10, 10, 15]
     assert read_lines(path)[-1]["again"]
+
+
+def test_a_new_run_drops_the_notes_of_one_that_died_before_its_first_checkpoint(tmp_path: Path) -> None:
+    """A run that is stopped and resumed keeps them, once."""
+    run = tiny_run(write_text(tmp_path), max_steps=2)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / metrics_log.NAME).write_text('{"step": 0, "notes": ["of a dead run"]}\n{"step": 1}\n')
+    with pytest.raises(Interrupted):
+        train_run(replace(run, train=replace(run.train, max_time=1e-9)), folder, Recording())
+    outcome = resume_run(folder, Recording(), {"train.max-time": "0"})
+    first, *others = read_lines(folder / metrics_log.NAME)
+    assert first["step"] == 0 and "the validation data has only" in first["notes"][0]
+    assert [line["step"] for line in others] == [2, 2] and not any("notes" in line for line in others)
+    assert outcome.notes == ()
 
 
 def test_a_missing_file_has_no_lines(tmp_path: Path) -> None:

@@ -205,7 +205,8 @@ class HFConfig:
             hint = ""
             if any(problem.endswith(UNKNOWN) for problem in problems):
                 hint = "; --ignore-keys NAME ignores a key that does not affect outputs"
-            raise UserError(f"{self.where} cannot be imported exactly: {listed(problems)}{hint}")
+            what = f"{self.where} cannot be imported exactly: "
+            raise UserError(what + listed(problems, beside=what + hint) + hint)
 
     def problems(self) -> list[str]:
         """Return all problems, including unrecognised keys."""

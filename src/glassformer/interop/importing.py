@@ -311,10 +311,9 @@ def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[
     theirs = {name: ", ".join(key.theirs) for key in all_keys for name in key.ours}
     counts = {name: x.numel() - int(x.isfinite().sum()) for name, x in weights.items()}
     if bad := [f"{theirs[name]} ({n:,} of {weights[name].numel():,} values)" for name, n in counts.items() if n]:
-        raise UserError(
-            f"{folder.path} has NaN or Inf in its weights (as float32): {listed(bad)}; the checkpoint is damaged: "
-            "download it again, or use another one"
-        )
+        what = f"{folder.path} has NaN or Inf in its weights (as float32): "
+        advice = "; the checkpoint is damaged: download it again, or use another one"
+        raise UserError(what + listed(bad, beside=what + advice) + advice)
 
 
 def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) -> dict[str, str]:
@@ -364,7 +363,8 @@ def require_fit(
     problems += [f"{shown(name)} is not a tensor of this model" for name in unknown]
     if problems:
         hint = f"; --ignore-tensors {shown(unknown[0])} skips a tensor that is not needed" if unknown else ""
-        raise UserError(f"{folder.path}: the tensors do not fit the configuration: {listed(problems)}{hint}")
+        what = f"{folder.path}: the tensors do not fit the configuration: "
+        raise UserError(what + listed(problems, beside=what + hint) + hint)
     return all_keys, names
 
 

@@ -22,8 +22,18 @@ MAX_PACKED_BYTES = 2 << 30
 PackedWeight = Tensor | torch.ScriptObject
 """A weight in oneDNN's layout, or an object of FBGEMM."""
 
-_here = threading.local()
-"""Its `block` is the one that is open in this thread."""
+
+class _Here(threading.local):
+    """The block that is open in this thread.
+
+    Each thread has the attribute from its start: a compiled network is compiled again if an attribute is added.
+    """
+
+    def __init__(self) -> None:
+        self.block: PackedWeights | None = None
+
+
+_here = _Here()
 _packed = WeakTensorKeyDictionary()
 """By weight: the `_identity` of the values that were packed, and the packed weight."""
 _lock = threading.Lock()
@@ -57,7 +67,7 @@ def _fbgemm_product(x: Tensor, packed: PackedWeight) -> Tensor:
 
 def _packed_weight(weight: Tensor, x: Tensor) -> PackedWeight | None:
     """Return the packed weight in the block of this thread; None without a block, or if `x` is not to use it."""
-    block: PackedWeights | None = getattr(_here, "block", None)
+    block = _here.block
     return None if block is None else block.of(weight, x)
 
 
@@ -78,7 +88,7 @@ class PackedWeights:
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
-        self._before.append(getattr(_here, "block", None))
+        self._before.append(_here.block)
         _here.block = self
         return self
 

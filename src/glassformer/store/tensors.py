@@ -157,7 +157,8 @@ def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
         elif not _is_exact(other.dtype, own.dtype):
             problems.append(f"{name} has dtype {other.dtype}, expected {own.dtype}".replace("torch.", ""))
     if problems:
-        raise UserError(f"{path} does not fit the model: {listed(problems)}")
+        what = f"{path} does not fit the model: "
+        raise UserError(what + listed(problems, beside=what))
 
 
 def _is_exact(stored: torch.dtype, own: torch.dtype) -> bool:

@@ -31,7 +31,8 @@ def language_id(tokenizer: Tokenizer, name: str) -> int:
             return tokenizer.vocab[token]
     if not known:
         raise UserError(f"the language {name} cannot be chosen: the model's tokenizer has no language tokens")
-    raise UserError(f"{name} is not a language of the model's tokenizer; known are {listed(known)}")
+    what = f"{name} is not a language of the model's tokenizer; known are "
+    raise UserError(what + listed(known, beside=what))
 
 
 def language_of(tokenizer: Tokenizer) -> str | None:

@@ -75,7 +75,7 @@ class Trainer:
         self.evaluations = Evaluations(config, network, data, host, self.average)
         self.speed = Speed(host)
         self.saved = (-1, False)
-        """Step and `evaluation_is_due` of the newest checkpoint."""
+        """Step and `evaluation_is_due` of the newest checkpoint; step -1 for a new run, which has none."""
         self.after_step: Callable[[], None] = lambda: None
         self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -89,7 +89,7 @@ class Trainer:
         with files.writing(self.folder), numerics(config), freed_memory_kept(), silent, ExitStack() as stack:
             # The log, and the answers to signals
             if self.ranks.is_first:
-                self.log = stack.enter_context(MetricsLog(self.folder, progress.step, config.tensorboard))
+                self.log = stack.enter_context(MetricsLog(self.folder, self.saved[0], config.tensorboard))
                 if self.notes:
                     self.log.write(progress.step, notes=list(self.notes))
             deadline = self.host.began + (config.max_time or math.inf)

@@ -24,7 +24,10 @@ class NoLog:
 
 
 class MetricsLog(NoLog):
-    """A log that appends lines. At its opening it drops lines of later steps, which a resumed run writes again."""
+    """A log that appends lines. At its opening it drops lines of later steps, which a resumed run writes again.
+
+    A new run opens it with step -1, which drops all lines of a run that ended before its first checkpoint.
+    """
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
         self._path = folder / NAME
