@@ -17,6 +17,8 @@ from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
 
 WITH_KEYS = ("train", "plan", "reproduce", "demo")
+N_LINES = {"generate": 100, "translate": 90, "evaluate": 90}
+"""Bounds of the lines of a help, for the verbs that have all settings of a beam search; others have less than 80."""
 OPTION = re.compile(r"^  --?([a-z][a-z._-]*)", re.MULTILINE)
 
 
@@ -54,7 +56,7 @@ def test_help_explains_every_option_once_in_80_columns(glassformer: Glassformer,
             meant.strip() for meant in re.findall(r"^  -\S+(?: [A-Z]+)?(?: …)?((?:.*\n   )?.*)$", shown.out, re.M)
         )
         assert "<class" not in shown.out and "typing." not in shown.out
-        assert len(shown.out.splitlines()) < 80, name
+        assert len(shown.out.splitlines()) < N_LINES.get(verb, 80), name
         assert glassformer("help", *name).out == shown.out
 
 

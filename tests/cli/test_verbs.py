@@ -159,9 +159,13 @@ def test_tables_fit_a_narrow_terminal(
 def test_a_prompt_is_an_argument_or_an_option(glassformer: Glassformer, trained: Outcome) -> None:
     settings = ["--max-new-tokens", 6, "--temperature", 0]
     for prompt in ("abc d", "-a"):
-        found = glassformer("generate", trained.folder, prompt, *settings)
-        assert found.code == 0
-        assert found == glassformer("generate", trained.folder, "--prompt", prompt, *settings)
+        named = glassformer("generate", trained.folder, *settings, f"--prompt={prompt}")
+        assert named.code == 0
+        assert glassformer("generate", trained.folder, *settings, "--", prompt) == named
+    # a dash and a letter are an option, also if the verb has no such option
+    assert glassformer("generate", trained.folder, "abc d", *settings).code == 0
+    refused = glassformer("generate", trained.folder, "-a", *settings)
+    assert refused.code == 2 and "unknown option -a; if it is a text, put -- before it: -- -a" in refused.err
 
 
 def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outcome) -> None:

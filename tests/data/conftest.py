@@ -15,6 +15,7 @@ class Utf8Tokenizer:
     vocab_size = 257
     eos_id: int | None = 0
     start_id: int | None = None
+    unknown_id: int | None = None
     encodes_in_pieces = True
     fingerprint = "utf-8"
 

@@ -180,7 +180,7 @@ def test_the_report_names_front_matter_and_the_share_of_repeated_lines(write: Wr
     for i in range(20):
         write(f"n/{i}.md", FRONT + f"Body of note {i}.\n" * 2)
     table = report(Corpus([tmp_path / "n"])).table()
-    assert "20 files with front matter, which is learned as text; data.front_matter drops it" in table
+    assert "20 files with front matter, which is learned; data.front_matter drops it" in table
     assert "repeated lines      116 of 140 non-blank lines (83%)" in table
     dropped = report(Corpus([tmp_path / "n"], data=TextData(front_matter="drop"))).table()
     assert "front matter of 20 files dropped" in dropped and "20 of 40 non-blank lines (50%)" in dropped

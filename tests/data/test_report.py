@@ -42,8 +42,8 @@ def test_the_table_has_all_numbers_and_notes(write: Write, utf8: Any, tmp_path: 
         "document lengths    400 to 400 characters\n"
         "repeated documents  0 of 1\n"
         "repeated lines      98 of 100 non-blank lines (98%)\n"
-        "note                100 line ends converted from CRLF to LF\n"
-        "note                1 file skipped: neither txt, md nor jsonl (.pdf)"
+        "note                1 file skipped: neither txt, md nor jsonl (.pdf)\n"
+        "note                100 line ends converted from CRLF to LF"
     )
 
 

@@ -111,7 +111,7 @@ def test_a_folder_without_text_is_refused(write: Write) -> None:
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:
-    assert "cannot read" in message("a" * 5000)
+    assert message("a" * 5000).startswith("path: expected a path, got a text of 5,000 characters: 'aaa")
 
 
 @pytest.mark.parametrize("block", [1, 4, 1 << 18])

@@ -4,6 +4,8 @@ import json
 import math
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -76,6 +78,67 @@ def test_texts_equal_those_of_the_model(serve: Serve, decoder: Model) -> None:
     ):
         found = text(address, **rules, seed=3, max_tokens=12)
         assert found == decoder.generate(PROMPT, **rules, seed=3, max_new_tokens=12)
+
+
+RULES: list[dict[str, Any]] = [
+    {"no_repeat_ngram_size": 1},
+    {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
+    {"min_tokens": 12},
+]
+
+
+def named(rules: dict[str, Any]) -> dict[str, Any]:
+    """Return rules of a request with the names of Python."""
+    return {{"min_tokens": "min_new_tokens"}.get(name, name): value for name, value in rules.items()}
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_rules_of_earlier_tokens_are_those_of_the_model(
+    rules: dict[str, Any], is_stored: bool, serve: Serve, models: dict[str, Model]
+) -> None:
+    """A request gives them, or the model has them as defaults: of a generation, a conversation, or a search."""
+    stored = named(rules) if is_stored else {}
+    own = {
+        name: replace(model, generation=replace(model.generation, **stored))
+        for name, model in models.items()
+        if name in ("decoder", "chat", "encoder-decoder")
+    }
+    address, given = serve(**own), {} if is_stored else rules
+    for name, prompt in (("decoder", "ab"), ("encoder-decoder", "red dog")):
+        model, body = own[name], {"model": name, "temperature": 0, "max_tokens": 12}
+        verb = model.generate if name == "decoder" else partial(model.translate, beam=1)
+        options = {"temperature": 0} if name == "decoder" else {}
+        answer = complete(address, prompt, **body, **given)
+        assert answer["choices"][0]["text"] == verb(prompt, max_new_tokens=12, **options, **named(given))
+        assert answer["usage"]["completion_tokens"] == 12 or "min_tokens" not in rules
+        _, described = ask(f"{address}/v1/models/{name}")
+        assert not is_stored or described["defaults"].items() >= rules.items()
+    messages = [{"role": "user", "content": "red dog"}]
+    body = {"model": "chat", "messages": messages, "temperature": 0, "max_tokens": 12} | given
+    status, answer = ask(f"{address}/v1/chat/completions", body)
+    expected = own["chat"].chat(messages, temperature=0, max_new_tokens=12, **named(given))
+    assert status == 200 and answer["choices"][0]["message"]["content"] == expected
+
+
+def test_a_shortest_text_above_the_longest_is_refused(serve: Serve, decoder: Model) -> None:
+    stored = replace(decoder.generation, min_new_tokens=20)
+    address = serve("chat", decoder=replace(decoder, generation=stored))
+    error = refusal(address, model="decoder", prompt="ab")
+    default = "min_tokens is 20 (the default of the model) and max_tokens is 16: lower the first, or raise the second"
+    assert (error["param"], error["message"]) == ("min_tokens", default)
+    assert complete(address, model="decoder", min_tokens=0, max_tokens=1)["usage"]["completion_tokens"] == 1
+    # a prompt that is only scored has no text
+    assert complete(address, "ab", model="decoder", echo=True, max_tokens=0)["choices"][0]["text"] == "ab"
+    assert (
+        "min_tokens is 1 "
+        in refusal(address, model="decoder", prompt="ab", echo=True, max_tokens=0, min_tokens=1)["message"]
+    )
+    messages = [{"role": "user", "content": "red dog"}]
+    error = refusal(
+        address, "/v1/chat/completions", model="chat", messages=messages, max_completion_tokens=3, min_tokens=4
+    )
+    assert error["message"] == "min_tokens is 4 and max_completion_tokens is 3: lower the first, or raise the second"
 
 
 def test_several_texts_of_several_prompts_are_the_samples_of_the_model(serve: Serve, decoder: Model) -> None:

@@ -149,6 +149,26 @@ def test_a_search_has_the_settings_of_beamconfig() -> None:
     assert set(Searching.names()) == {one.name for one in fields(BeamConfig)} - not_served
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"min_new_tokens": 9, "max_new_tokens": 12},
+        {"repetition_penalty": 3.0},
+        {"no_repeat_ngram_size": 1, "max_new_tokens": 12, "min_new_tokens": 6},
+        {"coverage_penalty": 2.0},
+        {"coverage_penalty": 2.0, "coverage_penalty_type": "summary"},
+    ],
+)
+def test_the_rules_of_a_search_are_those_of_translate(
+    serve: Serve, models: dict[str, Model], rules: dict[str, Any]
+) -> None:
+    body = {"sources": SENTENCES, "beam": 3} | rules
+    found = data(ask(f"{serve('encoder-decoder')}/v1/translate", body))
+    for one, best in zip(found, models["encoder-decoder"].translations(SENTENCES, beam=3, **rules), strict=True):
+        (target,) = one["targets"]
+        assert target["text"] == best[0].text and target["score"] == near(best[0].hypothesis.score, terms=NETWORK)
+
+
 def test_wrong_searches_get_a_sentence(serve: Serve) -> None:
     url = f"{serve('encoder-decoder', 'decoder', limits=Limits(max_rows=8, max_tokens=99))}/v1/translate"
     body = {"model": "encoder-decoder", "sources": "red dog"}
@@ -272,7 +292,7 @@ def test_answers_equal_those_of_answer(serve: Serve, labels: dict[str, Model]) -
     expected = labels["answers"].answer(["what?", "who is?"], context, max_tokens=4)
     for one, own in zip(data(ask(url, body)), expected, strict=True):
         assert one == asdict(own) | {"score": near(own.score)}
-    refused(ask(url, body | {"context": ""}), "the context has no token")
+    refused(ask(url, body | {"context": " "}), "context: the text is blank")
     refused(ask(url, body | {"max_tokens": 0}), "max_tokens")
     refused(ask(url, body | {"model": "encoder"}), "lacks the ability answer")
 

@@ -3,16 +3,20 @@
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
+import h11
 import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from starlette.requests import Request
 
 from glassformer.model import Model
-from glassformer.serving.guard import IGNORED
+from glassformer.serving.guard import IGNORED, MAX_IGNORED, note_ignored
 from glassformer.serving.schemas import REFUSED, ChatRequest, CompletionRequest
 from serving.conftest import Run, Serve
 from serving.served import RunningServer, send
@@ -97,10 +101,30 @@ def test_several_greedy_texts_are_equal_and_count_as_several(client: openai.Open
     assert texts[0].text == texts[1].text and texts[2].text == texts[3].text
 
 
-def test_a_history_with_calls_of_tools_is_read(client: openai.OpenAI, models: dict[str, Model]) -> None:
+READS_CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
+    "{{ call.function.name }} {{ call.function.arguments.zone }}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML that also writes the name and one argument of a call, which it reads as an object."""
+
+
+def test_a_history_with_calls_of_tools_is_read(serve: Serve, models: dict[str, Model]) -> None:
     plain = [{key: m.get(key) or "" for key in ("role", "content")} for m in HISTORY[:-1]] + [USER]
-    answer = client.chat.completions.create(**CHAT | {"messages": HISTORY, "tools": [TOOL]}, tool_choice="auto")
+    plain[1]["content"] = "clock UTC"
+    tokenizer = models["chat"].tokenizer.with_chat_template(READS_CALLS)
+    tokenizers = replace(models["chat"].tokenizers, target=tokenizer)
+    address = serve(chat=replace(models["chat"], tokenizers=tokenizers))
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
+        answer = client.chat.completions.create(**CHAT | {"messages": HISTORY, "tools": [TOOL]}, tool_choice="auto")
     assert answer.choices[0].message.content == models["chat"].chat(plain, temperature=0, max_new_tokens=6)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(models["chat"].conversation_encoder.prompt(plain))
+
+
+def test_calls_of_tools_are_refused_if_the_template_does_not_read_them(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="message 2 calls a tool, and the chat template does not read"):
+        client.chat.completions.create(**CHAT | {"messages": HISTORY})
 
 
 def test_a_template_reads_calls_with_their_arguments_as_objects() -> None:
@@ -141,10 +165,25 @@ def test_names_in_the_header_and_the_log_are_bounded_and_plain(running: Run, cap
     status, ignored, _ = posted(address, CHAT | {"a\r\nx-evil: 1, é\ud800": 1, "b" * 5000: 1})
     assert status == 200 and ignored[0] == "a%0D%0Ax-evil%3A%201%2C%20%C3%A9%5Cud800" and ignored[1] == "b" * 60
     assert " 200 " in caplog.text and f"ignored: {ignored[0]}" in caplog.text
+    status, ignored, _ = posted(address, CHAT | {"user": "a", "": 1})
+    assert status == 200 and ignored == ["user", '""']
     status, ignored, _ = posted(address, CHAT | {f"z{number}": 1 for number in range(32)})
     assert status == 200 and ignored == [f"z{number}" for number in range(20)] + ["and others"]
     status, _, answer = posted(address, CHAT | {f"z{number}": 1 for number in range(33)})
     assert status == 400 and "33 parameters" in answer["error"]["message"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.text(st.characters()) | st.sampled_from(["", " ", "\t", ",", "\ud800"]), unique=True, max_size=25))
+def test_a_header_can_carry_any_names(names: list[str]) -> None:
+    """The library of the server accepts the header, and each name of the first ones is read from it again."""
+    request = Request({"type": "http"})
+    note_ignored(request, names)
+    text = getattr(request.state, IGNORED)
+    h11.Response(status_code=200, headers=[(IGNORED.encode(), text.encode())])
+    found = [unquote(name.removeprefix('""')) for name in text.split(", ")] if names else []
+    shown = [name[:60].encode("utf-8", "backslashreplace").decode() for name in names]
+    assert found == shown[:MAX_IGNORED] + ["and others"] * (len(names) > MAX_IGNORED)
 
 
 # Sentences

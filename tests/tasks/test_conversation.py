@@ -130,7 +130,8 @@ def test_a_prompt_and_its_completion_are_a_conversation(tmp_path: Path) -> None:
         ('{"text": "red"}', r"bad.jsonl:1 has no field 'messages'; it has 'text' \(set data.messages_field\)"),
         ('{"messages": "red"}', r"bad.jsonl:1: messages: expected a list"),
         ('{"messages": [{"role": "user"}]}', "content of message 1 must be a text"),
-        ('{"prompt": "red"}', r"has no field 'completion'"),
+        ('{"prompt": "red"}', r"has no field 'completion'; .* \(set data.prompt_field, data.completion_field\)"),
+        ('{"completion": "red"}', r"has no field 'prompt'; .* \(set data.prompt_field, data.completion_field\)"),
         ('{"prompt": "red", "completion": 3}', "bad.jsonl:1"),
     ],
 )

@@ -171,7 +171,7 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
         names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
         request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
         records = addresses.records(data.path or "", request)
-        for record in with_fields(records, names, (data.messages_field,)):
+        for record in with_fields(records, names, (data.messages_field, "data.messages_field")):
             parts: list[tuple[str, str | None]] = [(data.messages_field, None)]
             if record.value(data.prompt_field) is not None:
                 parts = [(data.prompt_field, "user"), (data.completion_field, ASSISTANT)]

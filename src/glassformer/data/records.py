@@ -111,8 +111,11 @@ class Record:
             value = value.get(key) if isinstance(value, Mapping) else None
         return present(value)
 
-    def absent(self, names: Iterable[str]) -> UserError | None:
-        """Return the error for the first of some fields that the record does not have; None if it has all."""
+    def absent(self, names: Iterable[str], settings: str | None = None) -> UserError | None:
+        """Return the error for the first of some fields that the record does not have; None if it has all.
+
+        `settings` are those with these names, by default those of the record.
+        """
         for name in names:
             value: Any = self.fields
             for key in (name,) if name in self.fields else name.split("."):
@@ -122,7 +125,7 @@ class Record:
                     fields = list(value) if isinstance(value, Mapping) else []
                     near, has = nearest_name(key, fields), ", ".join(shown(repr(one)) for one in fields[:8])
                     hint = suggestion(near and shown(repr(near)), f"; it has {has or 'no fields'}")
-                    return UserError(f"{self.where} has no field {name!r}{hint} (set {self.settings})")
+                    return UserError(f"{self.where} has no field {name!r}{hint} (set {settings or self.settings})")
                 value = value[key]
         return None
 
@@ -143,18 +146,23 @@ class Record:
         return value
 
 
-def with_fields(records: Iterable[Record], *groups: Sequence[str]) -> Iterator[Record]:
-    """Yield the records; at their end, raise `UserError` if no record has all fields of one of the groups.
+def with_fields(
+    records: Iterable[Record], names: Sequence[str], instead: tuple[str, str] | None = None
+) -> Iterator[Record]:
+    """Yield the records; at their end, raise `UserError` if no record has all fields.
 
-    A field that some records lack is missing in them; a field that all records lack is a wrong name.
+    A field that some records lack is missing in them; a field that all records lack is a wrong name. `instead` is a
+    field that takes the place of all others, and its setting. The error names it unless the first record has one of
+    the others.
     """
     first: UserError | None = None
     is_found = False
     for record in records:
         if not is_found:
-            errors = [record.absent(group) for group in groups]
-            is_found = None in errors
-            first = first or errors[-1]
+            own, other = record.absent(names), record.absent(instead[:1], instead[1]) if instead else None
+            is_found = own is None or (instead is not None and other is None)
+            has_one = any(record.absent([name]) is None for name in names)
+            first = first or (own if instead is None or has_one else other)
         yield record
     if first is not None and not is_found:
         raise first

@@ -10,7 +10,6 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inspector.worker import Busy, Worker
 from glassformer.model import Model
@@ -22,6 +21,7 @@ from glassformer.serving.guard import Guard
 from glassformer.serving.limits import Limits
 from glassformer.serving.metrics import Metrics
 from glassformer.serving.models import Models, Served, TheModels, named
+from glassformer.serving.texts import SETTINGS, defaults_of
 
 
 def application(
@@ -102,8 +102,5 @@ def _described(served: Served) -> schemas.ServedModel:
 
 def _defaults(served: Served) -> dict[str, float]:
     """Return the settings of a generation for a request that does not give them."""
-    generation = served.model.generation
-    if not isinstance(generation, GenerationConfig):  # a beam search: targets are the most probable tokens
-        generation = GenerationConfig(temperature=0.0)
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    return {name: getattr(generation, name) for name in names}
+    defaults = defaults_of(served)
+    return {key: getattr(defaults, name) for name, key in SETTINGS.items()}

@@ -23,7 +23,6 @@ from glassformer.serving.texts import (
     penalties_of,
     require_fit,
     require_n,
-    require_n_new,
     sampling_of,
     token_bytes,
     token_text,
@@ -58,8 +57,8 @@ def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
     """Return the conversation as a prompt, and the number of messages that were left out of it."""
     model, limits = served.model, served.limits
     n_new = body.max_completion_tokens or body.max_tokens or min(limits.max_tokens, model.config.max_len)
-    require_n_new(served, n_new, "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens")
-    settings, _ = model.chat_settings(**sampling_of(body, n_new))
+    param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    settings, _ = model.chat_settings(**sampling_of(served, body, n_new, param))
     settings = replace(settings, samples=range(body.n))  # at temperature 0, they are equal
     messages = [one.to_message() for one in body.messages]
     begun = _begun(messages) if body.continue_final_message else ""

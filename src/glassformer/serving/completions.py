@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from glassformer.config.run import GenerationConfig
 from glassformer.inference.engine import Likely
 from glassformer.inference.engine import Request as EngineRequest
 from glassformer.inference.rows import Settings
@@ -22,13 +21,13 @@ from glassformer.serving.guard import note_ignored
 from glassformer.serving.models import Models, Served, TheModels
 from glassformer.serving.texts import (
     Job,
+    defaults_of,
     events,
     name_of,
     of_rows,
     penalties_of,
     require_fit,
     require_n,
-    require_n_new,
     sampling_of,
     token_text,
     tops,
@@ -67,21 +66,19 @@ def prompts_of(given: Any) -> list[str | list[int]]:
 
 def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
     """Return the prompts of a request with their settings; raise an error for one that does not fit."""
-    require_n_new(served, body.max_tokens, "max_tokens")
     model, prompts, sources = served.model, prompts_of(body.prompt), list[tuple[int, ...]]()
-    given = sampling_of(body, body.max_tokens)
+    given = sampling_of(served, body, body.max_tokens, "max_tokens")
     if model.is_seq2seq:
         if body.echo:
             raise ApiError(400, "echo: the model writes targets of sources; leave echo out", param="echo")
-        config, start = with_settings(GenerationConfig(temperature=0.0), given), model.translator.target_ids("")
+        config, start = with_settings(defaults_of(served), given), model.translator.target_ids("")
         ends = all_ends([model.translator.end_id], config)
         unwritten = never_written(model.tokenizer, model.config.vocab_size, but=ends)
         settings = Settings(config, model.config.max_len, ends, unwritten, device=model.device)
         sources = [_source(served, prompt) for prompt in prompts]
         encoded = [EncodedPrompt(start) for _ in prompts]
     else:
-        assert isinstance(model.generation, GenerationConfig)
-        settings = model.writer.settings(with_settings(model.generation, given))
+        settings = model.writer.settings(with_settings(defaults_of(served), given))
         encoded = [model.writer.encode(prompt) for prompt in prompts]
         check_ids([prompt.ids for prompt in encoded], min(model.tokenizer.vocab_size, model.config.vocab_size))
         for prompt in encoded:

@@ -152,7 +152,6 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """Send a part of the answer."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             if self.ignored:
                 message["headers"] = [*message["headers"], (IGNORED.encode(), self.ignored.encode())]
             self._is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
@@ -161,6 +160,8 @@ class _Exchange:
             if self.texts is not None:
                 self.texts[1].extend(message.get("body", b""))
         await self._send(message)
+        if message["type"] == "http.response.start":  # now: after an error above, another answer can begin
+            self.status = message["status"]
 
     async def end(self, error: ApiError) -> None:
         """Send an error, as an answer or as the last event of a stream."""
@@ -174,9 +175,12 @@ class _Exchange:
 
 
 def note_ignored(request: Request, names: Iterable[str]) -> None:
-    """Let the answer to a request, and the log, name parameters that are not used."""
+    """Let the answer to a request, and the log, name parameters that are not used.
+
+    Signs that a header cannot carry, or that separate names, are encoded as in an address; an empty name is `""`.
+    """
     few = list(islice(dict.fromkeys(names), MAX_IGNORED + 1))
-    shown = [quote(name[:60], safe="", errors="backslashreplace") for name in few[:MAX_IGNORED]]
+    shown = [quote(name[:60], safe="", errors="backslashreplace") or '""' for name in few[:MAX_IGNORED]]
     setattr(request.state, IGNORED, ", ".join(shown + ["and others"] * (len(few) > MAX_IGNORED)))
 
 

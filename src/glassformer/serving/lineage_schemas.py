@@ -57,6 +57,22 @@ class Searching(_OfModel):
     max_ratio: FiniteFloat | None = Field(
         None, ge=0, description="At most this many output tokens per source token, plus 10; 0: no limit."
     )
+    min_new_tokens: int | None = Field(None, ge=0, description="Number of output tokens before the end token.")
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=100, description="Factor that reduces the score of tokens that the output has; 1: off."
+    )
+    no_repeat_ngram_size: int | None = Field(
+        None, ge=0, description="No run of this many output tokens occurs twice; 0: off."
+    )
+    coverage_penalty: FiniteFloat | None = Field(
+        None,
+        ge=0,
+        description="Weight of the penalty of source tokens without attention, for a beam above 1; 0: off.",
+    )
+    coverage_penalty_type: Literal["gnmt", "summary"] | None = Field(
+        None,
+        description="What the penalty sums over the source tokens: see the key `generation.coverage_penalty_type`.",
+    )
     prompt_lookup: int | None = Field(
         None, ge=0, le=1024, description="Tokens that are copied as a draft per step of a greedy search; 0: none."
     )

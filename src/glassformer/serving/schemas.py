@@ -37,8 +37,8 @@ REFUSED: dict[str, tuple[Any, ...]] = dict.fromkeys(
         *("audio", "suffix", "web_search_options"),  # of OpenAI's interface
         *("allowed_token_ids", "bad_words", "chat_template", "chat_template_kwargs", "documents", "dry_multiplier"),
         *("dynatemp_range", "format", "grammar", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
-        *("ignore_eos", "include_stop_str_in_output", "json_schema", "logits_processors", "min_tokens", "mirostat"),
-        *("n_predict", "no_repeat_ngram_size", "num_predict", "stop_sequences", "stop_token_ids", "structured_outputs"),
+        *("ignore_eos", "include_stop_str_in_output", "json_schema", "logits_processors", "mirostat"),
+        *("n_predict", "num_predict", "stop_sequences", "stop_token_ids", "structured_outputs"),
         *("echo", "max_completion_tokens", "system", "top_a", "truncate_prompt_tokens", "use_beam_search"),
         *("xtc_probability",),
     ),
@@ -213,6 +213,12 @@ class Sampling(Open):
     )
     min_p: float | None = Field(None, ge=0, le=1, description="Not in OpenAI's interface.")
     repetition_penalty: float | None = Field(None, gt=0, le=100, description="Not in OpenAI's interface.")
+    no_repeat_ngram_size: int | None = Field(
+        None, ge=0, description="Not in OpenAI's interface: no run of this many tokens occurs twice; 0: off."
+    )
+    min_tokens: int | None = Field(
+        None, ge=0, description="Not in OpenAI's interface: number of new tokens before which the text cannot end."
+    )
     n: Number = Field(1, description="Number of texts; limited by the server.")
     seed: int | None = Field(
         None, ge=-1, lt=2**63, description="Equal seeds give equal texts; absent, or -1: a new seed."

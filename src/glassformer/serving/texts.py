@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
+from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
 from glassformer.inference.engine import Likely, Penalties, Request
 from glassformer.inference.text import EncodedPrompt
 from glassformer.serving.engine_thread import Piece
@@ -25,24 +26,46 @@ from glassformer.tokenization.tokenizer import Tokenizer
 Result = TypeVar("Result")
 
 
-def sampling_of(body: Sampling, n_new: int) -> dict[str, Any]:
-    """Return the settings of a generation that a request gives; the model has defaults for the others."""
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    settings = {name: value for name in names if (value := getattr(body, name)) is not None}
+SETTINGS = {name: name for name in (*SHAPES_LOGITS, *CONSTRAINTS)}
+"""Fields of `GenerationConfig` that have a default of the model, and the names of their parameters."""
+SETTINGS["min_new_tokens"] = "min_tokens"
+
+
+def defaults_of(served: Served) -> GenerationConfig:
+    """Return the settings of a generation of a model; an encoder-decoder writes the most probable tokens."""
+    generation = served.model.generation
+    if isinstance(generation, GenerationConfig):
+        return generation
+    return GenerationConfig(temperature=0.0, **{name: getattr(generation, name) for name in CONSTRAINTS})
+
+
+def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[str, Any]:
+    """Return the settings of a generation that a request gives; the model has defaults for the others.
+
+    Raises `ApiError` for more new tokens than the server allows, or fewer than the shortest text has; `param` is the
+    parameter of this number. A request without new tokens has no shortest text.
+    """
+    if n_new > served.limits.max_tokens:
+        raise ApiError(
+            400, f"{param} is {n_new}, and the server allows {served.limits.max_tokens:,} new tokens", param=param
+        )
+    settings = {name: value for name, key in SETTINGS.items() if (value := getattr(body, key)) is not None}
+    if not n_new:
+        settings.setdefault("min_new_tokens", 0)
+    least = settings.get("min_new_tokens", defaults_of(served).min_new_tokens)
+    if least > n_new:
+        is_own = "" if body.min_tokens is not None else " (the default of the model)"
+        raise ApiError(
+            400,
+            f"min_tokens is {least:,}{is_own} and {param} is {n_new:,}: lower the first, or raise the second",
+            param="min_tokens",
+        )
     settings["seed"] = secrets.randbits(32) if body.seed in (None, -1) else body.seed
     if body.top_k == -1:
         settings["top_k"] = 0
     if body.stop is not None:
         settings["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
     return settings | {"max_new_tokens": max(1, n_new)}
-
-
-def require_n_new(served: Served, n_new: int, param: str) -> None:
-    """Raise `ApiError` for more new tokens than the server allows."""
-    if n_new > served.limits.max_tokens:
-        raise ApiError(
-            400, f"{param} is {n_new}, and the server allows {served.limits.max_tokens:,} new tokens", param=param
-        )
 
 
 def require_fit(n_ids: int, max_len: int, param: str) -> None:
