@@ -126,7 +126,10 @@ def imported(tree: ast.Module) -> tuple[Mapping[str, object], Mapping[str, str]]
     nodes = list(ast.walk(tree))
     own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     for node in nodes:
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and "glassformer" in ast.unparse(node):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        if any(module.partition(".")[0] == "glassformer" for module in modules):
             for alias in node.names:
                 name = alias.asname or alias.name.partition(".")[0]
                 if name not in own:

@@ -241,7 +241,9 @@ class Model(TrainedModel):
         require_integer("batch_size", batch_size, 1, "the number of rows at a time")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
-        yield from self.writer.continued(prompts, *beam_settings(self.generation, settings), n, batch_size)
+        yield from self.writer.continued(
+            _require_encoded(prompts), *beam_settings(self.generation, settings), n, batch_size
+        )
 
     @overload
     def stream(self, prompts: str, *, n: Literal[1] = 1, **settings: Any) -> Iterator[str]: ...

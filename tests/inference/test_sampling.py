@@ -4,13 +4,14 @@ import math
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
 from glassformer.errors import UserError
-from glassformer.inference.constraints import Past, repeating_ids
+from glassformer.inference.constraints import Constraints, Past, repeating_ids
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import (
     Sampler,
@@ -80,6 +81,22 @@ def test_a_sampler_penalises_the_ids_of_the_history_of_each_row(penalty: float) 
     sampler = Sampler(GenerationConfig(repetition_penalty=penalty), suppress_ids=(), device="cpu")
     shaped = sampler.shape(torch.tensor([[2.0, -2.0, 1.0]] * 2), [Past([0, 1], 1), Past([2], 1)])
     same(shaped, torch.tensor([[2 / penalty, -2 * penalty, 1.0], [2.0, -2.0, 1 / penalty]]))
+
+
+def test_the_penalty_counts_repeated_ids_once_and_ignores_ids_beyond_the_vocabulary() -> None:
+    rng = np.random.default_rng(0)
+    scores, pasts = (
+        torch.tensor(rng.normal(size=(6, 9))),
+        [rng.integers(-1, 14, n).tolist() for n in (0, 1, 4, 30, 0, 9)],
+    )
+    config = GenerationConfig(repetition_penalty=1.3)
+    expected = scores.clone()
+    for row, past in zip(expected, pasts, strict=True):
+        for token in set(past) & set(range(9)):
+            row[token] *= 1.3 if row[token] < 0 else 1 / 1.3
+    constraints = Constraints(config, (), (), "cpu")
+    assert_close(constraints.penalise_(scores, [Past(past, 0) for past in pasts]), expected)
+    assert constraints.penalise_(scores[:0], []).shape == (0, 9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

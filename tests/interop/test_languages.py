@@ -106,7 +106,8 @@ def test_translate_takes_both_languages(tmp_path: Path, capsys: pytest.CaptureFi
 
     other = model.with_languages("fra_Latn", "spa_Latn")
     found = other.translations("a dog runs", beam=2, n_best=2, max_new_tokens=9)
-    expected = [f"1\t{best.hypothesis.score:.4f}\t{best.text}" for best in found]
+    marks = ["" if best.is_finished else "\tunfinished" for best in found]
+    expected = [f"1\t{best.hypothesis.score:.4f}\t{best.text}{mark}" for best, mark in zip(found, marks, strict=True)]
     assert printed("fra_Latn", "spa_Latn") == expected != printed("spa_Latn", "fra_Latn")
 
 

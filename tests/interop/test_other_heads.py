@@ -96,7 +96,7 @@ def test_the_verb_answers(answering: tuple[Model, Path], tmp_path: Path, capsys:
     assert run([*words, "--context", CONTEXT]) == 0
     assert capsys.readouterr().out.split("\t")[2:] == [str(expected.start), f"{expected.end}\n"]
     assert run([*words, "--context", ""]) == 2
-    assert "the context has no token" in capsys.readouterr().err
+    assert "context: the text is blank" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("n_labels", [1, 3])

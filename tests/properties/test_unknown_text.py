@@ -44,6 +44,7 @@ PAIRS = [("two dogs", "zwei hunde"), ("ЖЩ a", "b")] * 2
 CALLS: dict[str, tuple[str, Callable[[Model], Any]]] = {
     "generate": ("causal", lambda model: model.generate(TEXTS, max_new_tokens=1)),
     "stream": ("causal", lambda model: list(model.stream(TEXTS, max_new_tokens=1))),
+    "continuations": ("causal", lambda model: model.continuations(TEXTS, beam=2, max_new_tokens=1)),
     "encode_prompts": ("causal", lambda model: model.encode_prompts(TEXTS)),
     "prompt_ids": ("causal", lambda model: model.prompt_ids(STRANGE)),
     "chat": ("conversations", lambda model: model.chat([STRANGE], max_new_tokens=1)),
@@ -63,6 +64,7 @@ CALLS: dict[str, tuple[str, Callable[[Model], Any]]] = {
     "pseudo_perplexity": ("masked", lambda model: model.pseudo_perplexity([STRANGE * 2])),
     "fill": ("masked", lambda model: model.fill("the Ж [MASK]")),
     "classify": ("classes", lambda model: model.classify(TEXTS)),
+    "choose_labels": ("classes", lambda model: model.choose_labels(TEXTS, 0.5, model.classifier.names[0])),
     "tag": ("tags", lambda model: model.tag([["ЖЩ", "dog"]])),
     "embed": ("masked", lambda model: model.embed(TEXTS)),
     "trace": ("causal", lambda model: model.trace(STRANGE)),
@@ -76,7 +78,10 @@ CALLS: dict[str, tuple[str, Callable[[Model], Any]]] = {
 OTHERS = {
     "answer": "like trace, with a model that only an import gives",
     "inspect": "opens a page, whose panels call the other methods",
-    **dict.fromkeys(("conversation", "stream_encoded", "generate_encoded"), "reads text that another method encodes"),
+    **dict.fromkeys(
+        ("conversation", "stream_encoded", "generate_encoded", "continuations_of_encoded"),
+        "reads text that another method encodes",
+    ),
     **dict.fromkeys(("to", "save", "chat_settings", "with_languages", "hooks", "ablate"), "reads no text"),
     **dict.fromkeys(("require_source",), "reads no text"),
 }
@@ -241,6 +246,7 @@ REFUSED: dict[str, tuple[str, Callable[[Model, Any], Any]]] = {
     "score with a source": ("causal", lambda model, text: model.score("the", source=text)),
     "score of a translator": ("pairs", lambda model, text: model.score("hund", source=text)),
     "classify": ("classes", lambda model, text: model.classify(text)),
+    "choose_labels": ("classes", lambda model, text: model.choose_labels(text, 0.5, model.classifier.names[0])),
     "tag": ("tags", lambda model, text: model.tag(text)),
     "fill": ("masked", lambda model, text: model.fill(text)),
     "chat": ("conversations", lambda model, text: model.chat(text)),

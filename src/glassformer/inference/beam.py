@@ -190,9 +190,9 @@ class Search:
     def scores(self, logits: Tensor, constraints: Constraints, pasts: Sequence[Past]) -> Tensor:
         """Return log p (R, V) of the next id of each hypothesis after all rules; -inf excludes an id."""
         if self.config.beam == 1:
-            log_probs = log_softmax(constraints.penalised(logits, pasts))
+            log_probs = log_softmax(constraints.penalise_(logits.clone(), pasts))
         else:
-            log_probs = constraints.penalised(log_softmax(logits), pasts)
+            log_probs = constraints.penalise_(log_softmax(logits), pasts)
         return constraints.exclude_(log_probs, pasts)
 
     def is_decided(self, finished: Iterable[Hypothesis], live: tuple[Ids, float], limit: int) -> bool:

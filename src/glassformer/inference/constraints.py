@@ -5,11 +5,14 @@ n-grams, the minimum length. Temperature, top-k, top-p and min-p follow (`sampli
 the next one are the prompt and the new ids of a language model, and those of the decoder of an encoder-decoder.
 """
 
+import itertools
 import math
+import struct
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,19 +96,19 @@ class Constraints:
         """True if a rule depends on the ids before; otherwise pasts may be missing."""
         return self.penalty != 1 or self.may_exclude_all
 
-    def penalised(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
-        """Apply the repetition penalty to scores (N, V) after each past."""
-        if self.penalty == 1:
-            return scores
-        seen = _places([set(past.ids) for past in pasts], scores)
-        return scores.index_put(seen, penalise_repetition(scores[seen], self.penalty))
+    def penalise_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
+        """Apply the repetition penalty to contiguous scores (N, V) after each past, in place; return them."""
+        if self.penalty != 1:
+            seen, flat = _places([past.ids for past in pasts], scores), scores.view(-1)
+            flat.scatter_(0, seen, penalise_repetition(flat.gather(0, seen), self.penalty))
+        return scores
 
     def exclude_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
-        """Set the scores (N, V) of ids that may not follow each past to -inf, in place; return them."""
+        """Set the contiguous scores (N, V) of ids that may not follow each past to -inf, in place; return them."""
         if len(self._suppressed):
             scores.index_fill_(-1, self._suppressed, -math.inf)
         if self.may_exclude_all:
-            scores[_places([self._excluded(past) for past in pasts], scores)] = -math.inf
+            scores.view(-1)[_places([self._excluded(past) for past in pasts], scores)] = -math.inf
         return scores
 
     def _excluded(self, past: Past) -> list[int]:
@@ -115,11 +118,13 @@ class Constraints:
         return excluded
 
 
-def _places(ids: Sequence[Collection[int]], scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of scores (N, V) in which row i has the `ids[i]`; ids beyond V have no place."""
-    inside = [[token for token in of_row if 0 <= token < scores.shape[1]] for of_row in ids]
-    rows = torch.arange(len(inside)).repeat_interleave(
-        torch.tensor([len(of_row) for of_row in inside], dtype=torch.long)
-    )
-    columns = torch.tensor([token for of_row in inside for token in of_row], dtype=torch.long)
-    return rows.to(scores.device), columns.to(scores.device)
+def _places(ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
+    """Return the places in the flat scores (N · V) of the `ids[i]` in row i, as often; ids beyond V have no place.
+
+    `struct` converts lists of ids several times as fast as tensors do.
+    """
+    lengths, n_ids = np.array([len(of_row) for of_row in ids], np.int64), scores.shape[1]
+    packed = struct.pack(f"{lengths.sum()}q", *itertools.chain.from_iterable(ids))
+    columns = np.frombuffer(packed, np.int64)
+    places = columns + np.repeat(np.arange(0, len(ids) * n_ids, n_ids), lengths)
+    return torch.from_numpy(places[(columns >= 0) & (columns < n_ids)]).to(scores.device)

@@ -95,7 +95,7 @@ class Sampler:
         The result is on the CPU, because not every device has the double precision that sampling needs.
         """
         scores = logits.to(self.device, torch.float32, copy=True)
-        scores = self.constraints.exclude_(self.constraints.penalised(scores, pasts), pasts)
+        scores = self.constraints.exclude_(self.constraints.penalise_(scores, pasts), pasts)
         return shape_logits(scores, self.config).cpu()
 
     def impossible(self, shaped: Tensor) -> list[int]:

@@ -43,6 +43,7 @@ from glassformer.errors import (
     UserError,
     count_unknown,
     no_attribute,
+    require_type,
     unknown_place,
 )
 from glassformer.tokenization import rust_tokenizer
@@ -273,6 +274,7 @@ class Tokenizer:
         >>> Tokenizer.from_merges(vocab, [("a", "b")], scheme="char").encode("abba")
         [2, 1, 0]
         """
+        require_type(vocab, Mapping, "vocab", "the id of each token, as a dictionary")
         gaps = sorted(set(range(max(vocab.values(), default=-1))) - set(vocab.values()))
         unused = {f"<|unused_{i}|>": i for i in gaps}
         return cls(rust_tokenizer.assemble(scheme, [*special_tokens, *unused], {**vocab, **unused}, list(merges)))
