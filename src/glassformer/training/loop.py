@@ -75,7 +75,7 @@ class Trainer:
         self.evaluations = Evaluations(config, network, data, host, self.average)
         self.speed = Speed(host)
         self.saved = (-1, False)
-        """Step and `evaluation_is_due` of the newest checkpoint; step -1 for a new run, which has none."""
+        """Step and `evaluation_is_due` of the newest checkpoint; step -1 for a run without one."""
         self.after_step: Callable[[], None] = lambda: None
         self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
 
