@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -143,10 +144,11 @@ def not_records(path: Path) -> UserError:
 
 def _read_lines(path: Path, request: Request) -> Iterator[Record]:
     """Yield the object of every line; blank lines are skipped."""
-    for number, line in enumerate(text_lines(path, request.encoding), 1):
-        if line.strip():
-            where = f"{path}:{number}"
-            yield Record(where, files.parse_json_line(line, where), request.settings)
+    with closing(text_lines(path, request.encoding)) as rows:  # an error in a row closes the file
+        for number, line in enumerate(rows, 1):
+            if line.strip():
+                where = f"{path}:{number}"
+                yield Record(where, files.parse_json_line(line, where), request.settings)
 
 
 def read_parquet(address: str, request: Request) -> Iterator[Record]:
@@ -179,40 +181,44 @@ def _read_table(path: Path, request: Request) -> Iterator[Record]:
     two fields with default names are wanted, except for csv.
     """
     dialect = tables.dialect_of(path, request.format, request.encoding)
-    rows, names = tables.rows(path, request.format, request.encoding), request.names
-    if (dialect.separator, dialect.is_quoted) != tables.USUAL.get(suffix_of(path)):
-        request.dropped.note(f"{path} is read as a table {dialect} (data.format)")
-    first, header = next(rows, (0, []))
-    if twice := [name for name in names if header.count(name) > 1]:
-        raise UserError(f"{path} has {header.count(twice[0])} columns named {twice[0]!r}; name each column once")
-    if any("\r" in cell for cell in header):
-        raise tables.carriage_returns(path)
-    folded = {name.casefold() for name in names}
-    is_header = any(cell.strip().casefold() in folded for cell in header)  # it names a column, in any case
-    has_two = suffix_of(path) != ".csv" and len(header) == len(names) == 2 and request.may_lack_header
-    columns: Sequence[str] = header
-    if not set(names).issubset(header):
-        if all(name.isdecimal() and 0 < int(name) <= len(header) for name in names):
-            columns = [str(number) for number in range(1, len(header) + 1)]
-        elif has_two and not is_header:
-            columns = names
-        else:
-            raise UserError(
-                f"{path}: expected the columns {' and '.join(names)}, got {tables.described(header)}; set "
-                f"{request.settings}"
+    names = request.names
+    with closing(tables.rows(path, request.format, request.encoding)) as rows:  # an error in a row closes the file
+        if (dialect.separator, dialect.is_quoted) != tables.USUAL.get(suffix_of(path)):
+            request.dropped.note(f"{path} is read as a table {dialect} (data.format)")
+        first, header = next(rows, (0, []))
+        read: Iterator[tuple[int, list[str]]] = rows
+        if twice := [name for name in names if header.count(name) > 1]:
+            raise UserError(f"{path} has {header.count(twice[0])} columns named {twice[0]!r}; name each column once")
+        if any("\r" in cell for cell in header):
+            raise tables.carriage_returns(path)
+        folded = {name.casefold() for name in names}
+        is_header = any(cell.strip().casefold() in folded for cell in header)  # it names a column, in any case
+        has_two = suffix_of(path) != ".csv" and len(header) == len(names) == 2 and request.may_lack_header
+        columns: Sequence[str] = header
+        if not set(names).issubset(header):
+            if all(name.isdecimal() and 0 < int(name) <= len(header) for name in names):
+                columns = [str(number) for number in range(1, len(header) + 1)]
+            elif has_two and not is_header:
+                columns = names
+            else:
+                raise UserError(
+                    f"{path}: expected the columns {' and '.join(names)}, got {tables.described(header)}; set "
+                    f"{request.settings}"
+                )
+            request.dropped.headerless.append(
+                f"{path} has no header with {' and '.join(names)}; line 1 is read as data ({', '.join(columns)})"
             )
-        request.dropped.headerless.append(
-            f"{path} has no header with {' and '.join(names)}; line 1 is read as data ({', '.join(columns)})"
-        )
-        rows = itertools.chain([(first, header)], rows)
-    for number, row in rows:
-        if any(cell.strip() for cell in row):
-            if len(row) != len(header):
-                hint = ""
-                if not dialect.is_quoted and any(cell.startswith('"') for cell in row):
-                    hint = "; if a cell has line breaks in quotation marks, set data.format to tab_quoted"
-                raise UserError(f"{path}:{number}: expected {len(header)} columns as in line 1, got {len(row)}{hint}")
-            yield Record(f"{path}:{number}", dict(zip(columns, row, strict=True)), request.settings)
+            read = itertools.chain([(first, header)], rows)
+        for number, row in read:
+            if any(cell.strip() for cell in row):
+                if len(row) != len(header):
+                    hint = ""
+                    if not dialect.is_quoted and any(cell.startswith('"') for cell in row):
+                        hint = "; if a cell has line breaks in quotation marks, set data.format to tab_quoted"
+                    raise UserError(
+                        f"{path}:{number}: expected {len(header)} columns as in line 1, got {len(row)}{hint}"
+                    )
+                yield Record(f"{path}:{number}", dict(zip(columns, row, strict=True)), request.settings)
 
 
 def read_conll(address: str, request: Request) -> Iterator[Record]:

@@ -13,7 +13,7 @@ place, is an error with its line.
 
 import csv
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,7 @@ Row = tuple[int, list[str]]
 """A row with the number of the line on which it ends."""
 
 
-def rows(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Iterator[Row]:
+def rows(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Generator[Row, None, None]:
     """Yield the rows of a table, the header included."""
     dialect = dialect_of(path, form, encodings)
     yield from _rows(path, text_lines(path, encodings), dialect)

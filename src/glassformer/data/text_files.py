@@ -9,7 +9,7 @@ import codecs
 import gzip
 import itertools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -84,7 +84,7 @@ def text_blocks(path: Path, encodings: Sequence[str] = UTF_8) -> Iterator[str]:
         yield text
 
 
-def text_lines(path: Path, encodings: Sequence[str] = UTF_8) -> Iterator[str]:
+def text_lines(path: Path, encodings: Sequence[str] = UTF_8) -> Generator[str, None, None]:
     r"""Yield the lines of a file with their ends; only "\n" ends a line, as other separators are part of the text."""
     waiting: list[str] = []
     n_waiting = 0
