@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
@@ -21,7 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another
 # No test switches the machine off, and waiting for the disk takes minutes of a run. A closed file is still an error.
 os.fsync = os.fstat
-import processors  # noqa: E402, in this folder
+import costs  # noqa: E402, in this folder
+import draw  # noqa: E402
+import processors  # noqa: E402
+
+settings.register_profile("draw", settings.get_profile("ci"), max_examples=30)
+settings.register_profile("all", settings.get_profile("ci"), max_examples=200)
 
 WAIT_MS = 180_000
 """Bound of every wait in a browser: only a page that hangs reaches it, on a busy machine too."""
@@ -33,11 +40,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--processor", choices=[*processors.KINDS, *processors.SUMS], help="run the tests as on another processor"
     )
+    parser.addoption("--draw", action="store_true", help="draw some tests of the groups in tests/draw.toml")
+    parser.addoption("--seed", type=int, help="seed of the draw, by default the tree of the commit")
+    parser.addoption("--progress", action="store_true", help="show how far the tests are, and what they cost")
+    parser.addoption("--minutes", type=float, help="skip the tests that begin later")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if kind := config.getoption("processor"):
         processors.become(kind)
+    in_worker = hasattr(config, "workerinput")
+    if minutes := config.getoption("minutes"):
+        config.option.until = getattr(config.option, "until", time.time() + 60 * minutes)  # equal in all processes
+        config.pluginmanager.register(draw.Deadline(config.option.until))
+    if config.getoption("draw"):
+        if config.option.seed is None:
+            config.option.seed = draw.seed_of_the_tree()  # the processes of the tests have these options, too
+        config.pluginmanager.register(draw.Draw(config.option.seed))
+        if not in_worker:
+            print(
+                f"some groups of tests are drawn: SEED={config.option.seed} draws the same again, ALL=1 runs all tests"
+            )
+    if config.getoption("progress"):
+        config.pluginmanager.register(costs.Costs())
+        if not in_worker:
+            config.pluginmanager.register(costs.Progress(config))
     from glassformer.tasks import conversation, language_modeling
 
     # The text that each evaluation shows: in full length, it would take a third of the time of a tiny run.
