@@ -7,6 +7,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 TESTS := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.venv/compiled $(BIN)/python
 # One process more than cores, because some tests wait for a browser, a server or a disk.
 IN_PROCESSES := -q --numprocesses $(shell $(PYTHON) -c "import os; print(1 + os.cpu_count())") --dist loadfile --no-loadscope-reorder
+SHOWN := --progress --durations 10 $(if $(MINUTES),--minutes $(MINUTES))
+# What is exhaustive and expensive is drawn by a seed, see tests/draw.py; ALL=1 and CHANGED=1 leave nothing out.
+DRAWN := $(if $(ALL),--hypothesis-profile all,--draw $(if $(SEED),--seed $(SEED)) --hypothesis-profile draw)
 
 .PHONY: demo chat course notebooks quick compiled test processors faults check page docs screenshots bench gpu clean
 
@@ -30,9 +33,9 @@ quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on tw
 compiled: .venv/dev  ## compile the tests and what they import, once for all processes of `make test`
 	@$(TESTS) -m pytest --collect-only -qq > .venv/collected || { cat .venv/collected; false; }
 
-test: .venv/dev  ## all tests, doctests included; CHANGED=1: only those that depend on files that differ from main
-	@$(TESTS) $(if $(CHANGED),tests/changed.py,-m pytest) $(IN_PROCESSES)
-	@$(if $(CHANGED),,$(MAKE) --no-print-directory processors)
+test: .venv/dev  ## the tests, in 8 minutes on two cores; ALL=1: every test, in half an hour; CHANGED=1: every test that depends on files that differ from main
+	@$(TESTS) $(if $(CHANGED),tests/changed.py,-m pytest $(DRAWN)) $(IN_PROCESSES) $(SHOWN)
+	@$(if $(ALL),$(MAKE) --no-print-directory processors)
 
 processors: .venv/dev  ## products, attention and decoding as on AVX2 of AMD and with another order of sums, and the choice of kernels as on ARM
 	@$(TESTS) -m pytest $(IN_PROCESSES) --processor amd-avx2 @tests/processors.txt

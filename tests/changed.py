@@ -1,6 +1,9 @@
-"""Run the tests whose imports hold a file that differs from the branch main: `make test CHANGED=1`.
+"""Run the tests whose imports hold a file that differs from the base of the change: `make test CHANGED=1`.
 
 python tests/changed.py [PYTEST OPTIONS …]
+
+The base is the commit that the variable BASE names, or the newest common commit with main: with the branch of the
+remote, or the local one. On main itself no base is known, and all tests run.
 
 A test imports what its file and its fixtures import, and what these import in turn, lazy imports included. A module
 that a file names in a text is imported too; in the source this counts inside one package only, as in the tables of
@@ -9,6 +12,7 @@ not Python belongs to the modules of its folder, and a file outside of the sourc
 """
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -132,14 +136,28 @@ def needs(test: Path) -> frozenset[Path]:
     return frozenset(closure(start))
 
 
-def changed_files() -> set[Path]:
-    """Return the files that differ from the newest common commit with main, uncommitted and new ones included."""
+def git(*words: str) -> list[str]:
+    """Return the lines that git prints; nothing if it fails."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
 
-    def git(*words: str) -> list[str]:
-        return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
 
-    [base] = git("merge-base", "HEAD", "main")
-    names = git("diff", "--name-only", base) + git("ls-files", "--others", "--exclude-standard")
+def base() -> str | None:
+    """Return the commit before the change, or None if it is unknown."""
+    [head] = git("rev-parse", "HEAD") or [""]
+    if given := os.environ.get("BASE"):
+        if found := git("rev-parse", "--verify", "--quiet", f"{given}^{{commit}}"):
+            return found[0]
+        sys.exit(f"BASE={given} is no commit of this repository")
+    for branch in ("origin/main", "main"):
+        for commit in git("merge-base", "HEAD", branch):
+            if commit != head or git("status", "--porcelain"):
+                return commit
+    return None
+
+
+def changed_files(since: str) -> set[Path]:
+    """Return the files that differ from a commit, uncommitted and new ones included."""
+    names = git("diff", "--name-only", since) + git("ls-files", "--others", "--exclude-standard")
     return {ROOT / name for name in names}
 
 
@@ -159,21 +177,39 @@ def all_tests() -> tuple[Path, ...]:
     return (*sorted(TESTS.rglob("test_*.py")), *doctests)
 
 
+def steps_to(test: Path, files: set[Path]) -> int:
+    """Return how many imports lead from a test to the nearest of the files; a large number where no import does."""
+    found, n = {test}, 0
+    seen = set(found)
+    while found and not found & files:
+        found = {path for near in found for path in direct(near)} - seen
+        seen |= found
+        n += 1
+    return n if found else len(modules())
+
+
 def touched(changed: set[Path], tests: Sequence[Path]) -> Sequence[Path]:
-    """Return the files of tests that depend on changed files."""
+    """Return the files of tests that depend on changed files, those with the nearest changed file first."""
     if changed & FOR_ALL:
         return tests
     files = with_modules(changed)
     outside = {path.relative_to(ROOT).parts[0] for path in changed if not path.is_relative_to(SOURCE)} - {"tests"}
     named = re.compile("|".join(map(re.escape, outside)) or "(?!)")
-    return [path for path in tests if needs(path) & files or named.search(path.read_text("utf-8"))]
+    found = [path for path in tests if needs(path) & files or named.search(path.read_text("utf-8"))]
+    return sorted(found, key=lambda path: steps_to(path, files))
 
 
 def main(options: list[str]) -> int:
     """Run the tests that depend on changed files; return the exit code of pytest."""
-    changed = changed_files()
+    since = base()
+    if since is None:
+        print("this is main itself, and the variable BASE names no commit before the change: all tests run", flush=True)
+        return int(pytest.main(options))
+    changed = changed_files(since)
     files = touched(changed, all_tests())
-    print(f"{len(changed)} files differ from main; {len(files)} files have tests that depend on them", flush=True)
+    print(
+        f"{len(changed)} files differ from {since[:10]}; {len(files)} files have tests that depend on them", flush=True
+    )
     return int(pytest.main([*options, *map(str, files)])) if files else 0
 
 

@@ -32,8 +32,8 @@ def folder_of(name: str) -> str:
     >>> folder_of("tests/nn/test_masks.py::test_a_window"), folder_of("tests/test_api.py::test_train")
     ('nn', 'tests')
     """
-    first, *inside = name.partition("::")[0].split("/")[:-1]
-    return inside[0] if first == "tests" and inside else first
+    first, *inside = name.partition("::")[0].split("/")
+    return inside[0] if first == "tests" and len(inside) > 1 else first
 
 
 def clock(seconds: float) -> str:

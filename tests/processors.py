@@ -51,8 +51,9 @@ PRODUCTS = {
     "mkldnn::_linear_pointwise": (0, -1),
 }
 """Products of PyTorch on a CPU: the place of the left operand, and the dimension of the right one that is summed."""
-_LIBRARIES: list[Any] = []
-"""Replaced kernels, which live as long as these objects."""
+
+_KEPT: list[Callable[[], None]] = []
+"""Functions that bring the products of PyTorch back; the replaced products exist as long as these."""
 
 
 def of_kind(kind: str, real: "Processor") -> "Processor":
@@ -67,7 +68,7 @@ def of_kind(kind: str, real: "Processor") -> "Processor":
 def become(kind: str) -> None:
     """Make this processor one of a kind, as far as it can, before the first product."""
     if kind in SUMS:
-        add_in_another_order(SUMS[kind])
+        _KEPT.append(add_in_another_order(SUMS[kind]))
         return
     os.environ.update(KINDS[kind][0])
     from glassformer.kernels import processor
@@ -75,10 +76,11 @@ def become(kind: str) -> None:
     processor.this = of_kind(kind, processor.detect())
 
 
-def add_in_another_order(seed: int) -> None:
+def add_in_another_order(seed: int) -> Callable[[], None]:
     """Replace the products of the CPU, forward and backward, in all threads and forked processes.
 
-    Neighbouring rows of a product have different orders, as at the edge of a kernel's tile.
+    Return a function that brings the products of PyTorch back. Neighbouring rows of a product have different orders, as
+    at the edge of a kernel's tile.
     """
     import torch
 
@@ -100,12 +102,20 @@ def add_in_another_order(seed: int) -> None:
 
         return product
 
+    libraries = []
     torch.backends.cuda.enable_flash_sdp(False)  # on a CPU too: attention then consists of these products
     for name, (left, dim) in PRODUCTS.items():
         namespace, operation = name.split("::")
         kernel = torch.library.get_kernel(name.removesuffix(".out"), "CPU")
         library = torch.library.Library(namespace, "IMPL")
-        _LIBRARIES.append(library)
+        libraries.append(library)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a kernel is replaced
             library.impl(operation, reordered(kernel, left, dim), "CPU", with_keyset=True)
+
+    def undo() -> None:
+        torch.backends.cuda.enable_flash_sdp(True)
+        for library in libraries:
+            library._destroy()
+
+    return undo
