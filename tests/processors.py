@@ -51,6 +51,8 @@ PRODUCTS = {
     "mkldnn::_linear_pointwise": (0, -1),
 }
 """Products of PyTorch on a CPU: the place of the left operand, and the dimension of the right one that is summed."""
+chosen = ""
+"""The kind that this processor has become."""
 _LIBRARIES: list[Any] = []
 """Replaced kernels, which live as long as these objects."""
 
@@ -66,6 +68,8 @@ def of_kind(kind: str, real: "Processor") -> "Processor":
 
 def become(kind: str) -> None:
     """Make this processor one of a kind, as far as it can, before the first product."""
+    global chosen
+    chosen = kind
     if kind in SUMS:
         add_in_another_order(SUMS[kind])
         return
