@@ -7,6 +7,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,9 +93,8 @@ def another_order(request: pytest.FixtureRequest) -> Iterator[None]:
     if seed is None or request.config.getoption("processor") or not draw.is_reordered(name, seed):
         yield
         return
-    undo = processors.add_in_another_order(seed)
-    yield
-    undo()
+    with processors.order(seed):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -103,40 +103,34 @@ def one_seed() -> None:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> "Outcome":
-    """A finished tiny run, for tests that only read it: its folder and the reports of its last evaluation."""
-    from glassformer import api
-    from runs import tiny_run, write_text
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """Return a function that copies a run of `kept.py`. At the end, no kept file may have changed."""
+    from kept import kept_run, state_of
 
-    folder = tmp_path_factory.mktemp("trained")
-    return api.train(tiny_run(write_text(folder)), folder / "run")
+    seen: dict[Path, object] = {}
+
+    def copied(name: str) -> Path:
+        kept = kept_run(name)
+        seen.setdefault(kept, state_of(kept))
+        return Path(shutil.copytree(kept / "run", tmp_path_factory.mktemp(name) / "run"))
+
+    yield copied
+    for kept, before in seen.items():
+        assert state_of(kept) == before, f"a test has written into {kept}"
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that copies the finished run of a name in `runs.TINY`.
+def trained(copies: Callable[[str], Path]) -> "Outcome":
+    """A finished tiny run, for tests that only read it: its folder and the reports of its last evaluation."""
+    from kept import outcome_of
 
-    The first process of the tests that needs a run trains it for all.
-    """
-    from filelock import FileLock
+    return replace(outcome_of("text"), folder=copies("text"))
 
-    from glassformer import api
-    from runs import TINY
 
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent  # of the folders of all processes
-
-    def copied(name: str) -> Path:
-        kept = shared / "tiny" / name
-        kept.parent.mkdir(exist_ok=True)
-        with FileLock(kept.with_suffix(".lock")):
-            if not kept.exists():
-                data = tmp_path_factory.mktemp(name)
-                api.train(TINY[name](data), data / "run").folder.rename(kept)
-        return Path(shutil.copytree(kept, tmp_path_factory.mktemp(name) / "run"))
-
-    return copied
+@pytest.fixture(scope="session")
+def tiny(copies: Callable[[str], Path]) -> Callable[[str], Path]:
+    """Return a function that copies the finished run of a name in `runs.TINY`."""
+    return copies
 
 
 @pytest.fixture

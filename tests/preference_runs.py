@@ -1,45 +1,28 @@
 """Tiny runs that start from a model that answers: preferences, and rewards of sampled answers."""
 
-import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glassformer import api
 from glassformer.config.run import (
-    ConversationConfig,
-    ConversationData,
     GenerationConfig,
     GroupPolicyConfig,
     PreferenceConfig,
     PreferenceData,
     PromptData,
     Run,
-    TokenizerConfig,
 )
 from glassformer.config.train import AdamWConfig, ConstantSchedule, TrainConfig
-from runs import MODEL
+from kept import kept_run
+from runs import written
 
 TRAIN: dict[str, Any] = {"max_steps": 12, "eval_every": 6, "log_every": 4, "device": "cpu"}
 
 
-def written(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    return str(path)
-
-
 def trained_start(folder: Path) -> Path:
-    """Train a tiny model, which answers with a digit at random, and return its folder."""
-    rows = [{"prompt": f"{i % 10}?", "completion": f"{i * 7 % 10}"} for i in range(100)]
-    run = Run(
-        name="start",
-        model=replace(MODEL, max_len=32),
-        tokenizer=TokenizerConfig(vocab_size=0, scheme="char"),
-        data=ConversationData(path=written(folder / "conversations.jsonl", rows), batch_tokens=512),
-        objective=ConversationConfig(),
-        train=TrainConfig(**TRAIN | {"max_steps": 60, "eval_every": 60, "optimizer": AdamWConfig(learning_rate=0.01)}),
-    )
-    return api.train(run, folder / "start").folder
+    """Return a copy of a tiny model, which answers with a digit at random."""
+    return Path(shutil.copytree(kept_run("start") / "run", folder / "start"))
 
 
 def preference_run(folder: Path, start: Path, **changes: Any) -> Run:

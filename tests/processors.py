@@ -11,7 +11,8 @@ import functools
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +52,12 @@ PRODUCTS = {
     "mkldnn::_linear_pointwise": (0, -1),
 }
 """Products of PyTorch on a CPU: the place of the left operand, and the dimension of the right one that is summed."""
-
+chosen = ""
+"""The kind that this processor has become."""
 _KEPT: list[Callable[[], None]] = []
 """Functions that bring the products of PyTorch back; the replaced products exist as long as these."""
+_drawn: list[int] = []
+"""The order of sums of the tests that run now, if the short run drew another one for them."""
 
 
 def of_kind(kind: str, real: "Processor") -> "Processor":
@@ -67,6 +71,8 @@ def of_kind(kind: str, real: "Processor") -> "Processor":
 
 def become(kind: str) -> None:
     """Make this processor one of a kind, as far as it can, before the first product."""
+    global chosen
+    chosen = kind
     if kind in SUMS:
         _KEPT.append(add_in_another_order(SUMS[kind]))
         return
@@ -74,6 +80,31 @@ def become(kind: str) -> None:
     from glassformer.kernels import processor
 
     processor.this = of_kind(kind, processor.detect())
+
+
+@contextmanager
+def order(seed: int) -> Iterator[None]:
+    """Add the terms of products in another order, for the tests of one file."""
+    _KEPT.append(add_in_another_order(seed))
+    _drawn.append(seed)
+    try:
+        yield
+    finally:
+        _drawn.pop()
+        _KEPT.pop()()
+
+
+@contextmanager
+def order_of_all_tests() -> Iterator[None]:
+    """Leave the order of the file for a block: what it makes is kept for other files."""
+    if not _drawn:
+        yield
+        return
+    _KEPT.pop()()
+    try:
+        yield
+    finally:
+        _KEPT.append(add_in_another_order(_drawn[-1]))
 
 
 def add_in_another_order(seed: int) -> Callable[[], None]:

@@ -330,11 +330,32 @@ def long_conversation_run(folder: Path) -> Run:
     return replace(run, model=replace(run.model, max_len=160))
 
 
+def written(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    return str(path)
+
+
+def start_run(folder: Path) -> Run:
+    """Return a run whose model answers with a digit at random: the start of preferences and of rewards."""
+    rows = [{"prompt": f"{i % 10}?", "completion": f"{i * 7 % 10}"} for i in range(100)]
+    return Run(
+        name="start",
+        model=MODEL,
+        tokenizer=TokenizerConfig(vocab_size=0, scheme="char"),
+        data=ConversationData(path=written(folder / "conversations.jsonl", rows), batch_tokens=512),
+        objective=ConversationConfig(),
+        train=TrainConfig(
+            max_steps=60, eval_every=60, log_every=4, device="cpu", optimizer=AdamWConfig(learning_rate=0.01)
+        ),
+    )
+
+
 Tiny = Callable[[str], Path]
 """The fixture `tiny`: a function that copies the finished run of a name in `TINY`."""
 
 RECURRENT = RecurrentConfig(attention=AttendBefore(), d_embedding=8, d_encoder=8, d_decoder=12, max_len=32)
 TINY: dict[str, Callable[[Path], Run]] = {
+    "text": lambda folder: tiny_run(write_text(folder)),
     "masked": lambda folder: text_run_of(folder, MaskedConfig()),
     "infilling": lambda folder: text_run_of(folder, InfillingConfig()),
     "spans": lambda folder: text_run_of(folder, SpansConfig(n_sentinels=4)),
@@ -347,8 +368,9 @@ TINY: dict[str, Callable[[Path], Run]] = {
     "multi_label": label_set_run,
     "conversations": conversation_run,
     "long conversations": long_conversation_run,
+    "start": start_run,
 }
-"""Runs that many tests read: the fixture `tiny` trains each once."""
+"""Runs that many tests read: `kept.py` trains each once."""
 LINEAGES = {
     "encoder": "masked",
     "encoder-decoder": "pairs",

@@ -7,13 +7,12 @@ import pytest
 
 from cli.conftest import Glassformer
 from glassformer import api
-from runs import conversation_run
+from runs import Tiny
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("chat")
-    return api.train(conversation_run(where, max_steps=20), where / "run").folder
+def folder(tiny: Tiny) -> Path:
+    return tiny("conversations")
 
 
 def test_a_message_and_a_file_of_turns_are_answered(glassformer: Glassformer, folder: Path) -> None:

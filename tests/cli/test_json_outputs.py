@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from glassformer.cli.main import VERBS
 from glassformer.config.run import AnsweringConfig
 from glassformer.interop.export import export
 from glassformer.interop.importing import import_model
-from glassformer.reporting import Outcome
 from interop.checkpoints import model_directory
 from preference_runs import policy_run, preference_run, trained_start
-from runs import Tiny, write_conversations, write_labels, write_pairs, write_text
+from runs import TINY, Tiny, write_conversations, write_labels, write_pairs, write_text
 
 from .conftest import Glassformer
 
@@ -89,21 +88,34 @@ def require_documented(verb: str, printed: Keys) -> None:
         assert kinds <= tables[path], f"{verb}: {path} is {kinds}, and the page has {tables[path]}"
 
 
+class Models(dict[str, Path]):
+    """Folders of models by their names; each is made when it is first asked for."""
+
+    def __init__(self, make: Callable[[str], Path]) -> None:
+        self.make = make
+
+    def __missing__(self, name: str) -> Path:
+        self[name] = self.make(name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, trained: Outcome, tiny: Tiny) -> dict[str, Path]:
-    """Train a tiny run of each kind, import a model that answers questions, and return their folders."""
-    found = {kind: tiny(kind) for kind in ("pairs", "classes", "tags", "masked", "infilling")}
-    found |= {"text": trained.folder, "numbers": tiny("regression")}
-    folder = tmp_path_factory.mktemp("start")
-    start = trained_start(folder)
-    found["preferences"] = api.train(preference_run(folder, start), folder / "preferences").folder
-    found["rewards"] = api.train(policy_run(folder, start), folder / "rewards").folder
-    folder = tmp_path_factory.mktemp("answers")
-    own = model_directory(CONFIGS["answers"], folder / "own", objective=AnsweringConfig())
-    export(own, folder / "hf")
-    import_model(folder / "hf", folder / "run", log=lambda text: None)
-    found["answers"] = folder / "run"
-    return found
+def models(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Models:
+    """A tiny run of each kind, and an imported model that answers questions."""
+
+    def made(name: str) -> Path:
+        if name in TINY:
+            return tiny(name)
+        folder = tmp_path_factory.mktemp(name)
+        if name == "answers":
+            own = model_directory(CONFIGS["answers"], folder / "own", objective=AnsweringConfig())
+            export(own, folder / "hf")
+            import_model(folder / "hf", folder / "run", log=lambda text: None)
+            return folder / "run"
+        run = {"preferences": preference_run, "rewards": policy_run}[name]
+        return api.train(run(folder, trained_start(folder)), folder / "run").folder
+
+    return Models(made)
 
 
 CASES = {
@@ -114,14 +126,14 @@ CASES = {
     "classify": [
         "{classes} --input one.en --json",
         "{classes} --input one.en --threshold 0.5 --label dog --json",
-        "{numbers} --input one.en --json",
+        "{regression} --input one.en --json",
     ],
     "tag": ["{tags} --input one.en --json"],
     "evaluate": [
         "{text} --json",
         "{pairs} --json",
         "{classes} --json",
-        "{numbers} --json",
+        "{regression} --json",
         "{tags} --json",
         "{masked} --pseudo-perplexity --json",
         "{preferences} --json",
@@ -143,7 +155,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("verb", CASES)
-def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer, models: dict[str, Path]) -> None:
+def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer, models: Models) -> None:
     here = Path.cwd()
     write_text(here)
     write_pairs(here)
@@ -155,7 +167,7 @@ def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer,
     Path("one.de").write_text("hund rot\n")
     printed: Keys = {}
     for case in CASES[verb]:
-        result = glassformer(*verb.split(), *case.format(**models).split())
+        result = glassformer(*verb.split(), *case.format_map(models).split())
         assert result.code == 0, result.err
         for key, kinds in keys_of(result.out).items():
             printed.setdefault(key, set()).update(kinds)

@@ -170,24 +170,33 @@ def require_equal(found: Path, expected: Path, step: int = N_STEPS, muon: bool =
             assert value == (near(other[name], terms=NETWORK) if isinstance(value, float) else other[name]), name
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy"),
-    [
-        *itertools.product(RUNS, ("ddp", "fsdp")),
-        (next(iter(RUNS)), "hybrid"),
-        *((name, "ddp") for name in COMPARED),
-    ],
-)
-def test_two_processes_equal_one(
-    name: str, strategy: Any, alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def two_equal_one(alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Return a function that trains the run of a name in two processes, and compares it with one process."""
+
+    def compare(name: str, strategy: Any) -> None:
+        run, one = alone(name)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # without what the single process kept
+        parallel = ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60)
+        together = replace(run, parallel=parallel)
+        assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
+        require_equal(tmp_path / "two", one, step=run.train.max_steps, muon=name == "muon")
+        Manifest.read(tmp_path / "two").verify(tmp_path / "two")
+        api.load(tmp_path / "two")
+
+    return compare
+
+
+@pytest.mark.parametrize("name", [*RUNS, *COMPARED])
+def test_two_processes_equal_one(name: str, two_equal_one: Callable[[str, str], None]) -> None:
+    two_equal_one(name, "ddp")
+
+
+@pytest.mark.parametrize(("name", "strategy"), [*itertools.product(RUNS, ["fsdp"]), (next(iter(RUNS)), "hybrid")])
+def test_two_processes_with_parts_equal_one(
+    name: str, strategy: str, two_equal_one: Callable[[str, str], None]
 ) -> None:
-    run, one = alone(name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # without what the single process kept
-    together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
-    assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
-    require_equal(tmp_path / "two", one, step=run.train.max_steps, muon=name == "muon")
-    Manifest.read(tmp_path / "two").verify(tmp_path / "two")
-    api.load(tmp_path / "two")
+    two_equal_one(name, strategy)
 
 
 def test_two_processes_divide_the_values_of_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,10 +22,9 @@ from glassformer.data.pairs import PairCorpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import TokenCache, prepare, prepare_pairs
 from glassformer.errors import UserError
-from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
-from runs import made_up_text, write_pairs
+from runs import made_up_text, tiny_run, write_pairs, write_text
 
 LINES = made_up_text(40).splitlines()
 TAGS = LabelData(outputs="tags", text_field="words", label_field="tags")
@@ -200,23 +198,21 @@ def test_fault_20_a_damaged_shard_of_tokens_is_prepared_again(tmp_path: Path, ki
     record(20, n, n, str(seed))
 
 
-def test_fault_20_data_changed_since_the_checkpoint_prevents_resume(trained: Outcome, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(trained.folder, tmp_path / "run"))
-    path = Path(str(trained.run.data.path))
+def test_fault_20_data_changed_since_the_checkpoint_prevents_resume(tmp_path: Path) -> None:
+    path = write_text(tmp_path)
+    folder = api.train(tiny_run(path, max_steps=2, eval_every=2), tmp_path / "run").folder
     whole = path.read_bytes()
-    before = (checkpoint.path_of(folder, 20) / checkpoint.STATE).read_bytes()
-    try:
-        for place in (0, len(whole) // 2, len(whole) - 2):
-            data = bytearray(whole)
-            data[place] = ord("z") if data[place] != ord("z") else ord("y")
-            path.write_bytes(bytes(data))
-            with pytest.raises(UserError, match=r"has changed since|is not UTF-8"):
-                api.resume(folder)
-        path.unlink()
-        refused(lambda: api.resume(folder), "no such file", path.name)
-    finally:
-        path.write_bytes(whole)
-    assert (checkpoint.path_of(folder, 20) / checkpoint.STATE).read_bytes() == before
+    before = (checkpoint.path_of(folder, 2) / checkpoint.STATE).read_bytes()
+    for place in (0, len(whole) // 2, len(whole) - 2):
+        data = bytearray(whole)
+        data[place] = ord("z") if data[place] != ord("z") else ord("y")
+        path.write_bytes(bytes(data))
+        with pytest.raises(UserError, match=r"has changed since|is not UTF-8"):
+            api.resume(folder)
+    path.unlink()
+    refused(lambda: api.resume(folder), "no such file", path.name)
+    path.write_bytes(whole)
+    assert (checkpoint.path_of(folder, 2) / checkpoint.STATE).read_bytes() == before
     api.resume(folder)
     record(20, 4, 4, "none")
 

@@ -22,7 +22,7 @@ from glassformer.store import checkpoint, model_directory
 from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import checkpointer
-from runs import MODEL, Recording, remains, signal_at, tiny_run, write_documents, write_text
+from runs import MODEL, Recording, Tiny, remains, signal_at, tiny_run, write_documents, write_text
 
 Make = Callable[[Path], Run]
 
@@ -94,9 +94,8 @@ def test_pitfall_23_a_seed_makes_runs_equal(tmp_path: Path, seeds: tuple[int, in
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
-    return tmp_path / "run"
+def finished(tiny: Tiny) -> Path:
+    return tiny("text")
 
 
 def flip_a_bit(path: Path, place: float = 0.5) -> None:
@@ -148,11 +147,12 @@ def test_a_run_with_only_damaged_checkpoints_is_unchanged(finished: Path) -> Non
     assert (finished / "model.safetensors").read_bytes() == weights
 
 
-def test_a_changed_text_is_refused(finished: Path) -> None:
-    text = finished.parent / "text.txt"
+def test_a_changed_text_is_refused(tmp_path: Path) -> None:
+    text = write_text(tmp_path)
+    folder = api.train(tiny_run(text, max_steps=2, eval_every=2), tmp_path / "run").folder
     text.write_text(text.read_text().replace("a", "b", 1))
     with pytest.raises(UserError, match=r"has changed since .* was trained on it"):
-        api.resume(finished)
+        api.resume(folder)
 
 
 def test_resuming_a_missing_run_is_refused(tmp_path: Path) -> None:
