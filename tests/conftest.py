@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another
 # No test switches the machine off, and waiting for the disk takes minutes of a run. A closed file is still an error.
 os.fsync = os.fstat
-import costs  # noqa: E402, in this folder
+import collecting  # noqa: E402, in this folder
+import costs  # noqa: E402
 import draw  # noqa: E402
 import processors  # noqa: E402
 
@@ -50,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if kind := config.getoption("processor"):
         processors.become(kind)
+    config.pluginmanager.register(collecting.Collecting())
     in_worker = hasattr(config, "workerinput")
     if minutes := config.getoption("minutes"):
         config.option.until = getattr(config.option, "until", time.time() + 60 * minutes)  # equal in all processes

@@ -129,7 +129,8 @@ class Progress:
         if report.failed:
             self.n_failed += 1
             self.terminal.ensure_newline()
-            self.terminal.write_line(f"FAILED {report.nodeid}")
+            case = getattr(report, "context", None)  # of a table of cases in one test
+            self.terminal.write_line(f"FAILED {report.nodeid}{f' [{case.msg}]' if case else ''}")
             self.terminal.write_line(f"  repeat it: .venv/bin/python -m pytest '{report.nodeid}'")
         if report.when == "teardown":
             self.done[folder] += 1

@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
-import pandas
 import pytest
 import torch
 
 import glassformer
+import late
 from glassformer import api, doctor, plot
 from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
 from glassformer.errors import UserError
@@ -26,6 +25,9 @@ from glassformer.store.model_directory import StoredModel
 from glassformer.training.averaging import average_directories
 from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_documents, write_text
 from tolerances import assert_close, near
+
+datasets = late.module("datasets")
+pandas = late.module("pandas")
 
 ONE_STEP: dict[str, Any] = {"max_steps": 1, "eval_every": 1, "log_every": 1}
 

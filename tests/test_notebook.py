@@ -4,10 +4,10 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 import glassformer
+import late
 from glassformer import notebook
 from glassformer.config.run import MaskedConfig
 from glassformer.evaluation.labels import classification_report
@@ -19,6 +19,8 @@ from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import Restored, patch_residual, patching_of
 from glassformer.reporting import Outcome
 from runs import text_run_of
+
+pd = late.module("pandas")
 
 
 def test_a_table_escapes_its_values() -> None:

@@ -519,11 +519,14 @@ def results(trained: Outcome, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return dict(zip(order, map(tuple, json.loads(done.stdout)), strict=True))
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_a_mistake_is_named_before_torch_is_imported(results: dict[str, tuple[int | str, str, str]], line: str) -> None:
-    code, out, err = results[line]
-    assert (code, out) == (2, "") and err.startswith("glassformer: ") and err.count("\n") == 1, (code, out, err)
-    assert LINES[line] in err
+def test_a_mistake_is_named_before_torch_is_imported(
+    results: dict[str, tuple[int | str, str, str]], subtests: pytest.Subtests
+) -> None:
+    for line, words in LINES.items():
+        with subtests.test(line):
+            code, out, err = results[line]
+            assert (code, out) == (2, "") and err.startswith("glassformer: ") and err.count("\n") == 1, (code, out, err)
+            assert words in err
 
 
 def test_the_table_has_every_verb() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score, precision_recall_curve
 
 from glassformer import api
 from glassformer.config.run import LabelData
@@ -34,6 +33,8 @@ def several(tiny: Tiny) -> Model:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_best_threshold_is_that_of_sklearn(seed: int) -> None:
+    from sklearn.metrics import f1_score, precision_recall_curve
+
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 60))
     true = rng.random(n) < rng.choice([0.0, 0.1, 0.5, 1.0])
@@ -68,6 +69,8 @@ def test_half_is_the_most_probable_class(two: Model) -> None:
 
 def test_evaluate_names_the_best_threshold(two: Model, several: Model, glassformer: Glassformer) -> None:
     """The F1 that is reported is the F1 of the labels that the threshold chooses on the same texts."""
+    from sklearn.metrics import f1_score
+
     for model in (two, several):
         [data] = [model.run.data]
         assert isinstance(data, LabelData)

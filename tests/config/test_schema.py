@@ -134,10 +134,10 @@ RUNS: dict[str, Run] = (
 )
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_is_unchanged_by_toml(name: str) -> None:
-    run = RUNS[name]
-    assert read(to_toml(to_dict(run))) == run
+def test_a_run_is_unchanged_by_toml(subtests: pytest.Subtests) -> None:
+    for name, run in RUNS.items():
+        with subtests.test(name):
+            assert read(to_toml(to_dict(run))) == run
 
 
 @settings(max_examples=200)
@@ -237,16 +237,17 @@ def classes() -> set[type]:
     return found
 
 
-@pytest.mark.parametrize("cls", sorted(classes(), key=lambda cls: cls.__name__))
-def test_every_configuration_checks_the_types_of_its_values(cls: type) -> None:
+def test_every_configuration_checks_the_types_of_its_values(subtests: pytest.Subtests) -> None:
     """Every field refuses a value of a wrong type; unknown names are refused; a copy is equal."""
-    defaults: dict[str, Any] = {"decoder": Stack()} if cls is TransformerConfig else {}
-    assert replace(cls(**defaults)) == cls(**defaults)  # type: ignore[type-var]
-    for field in fields(cls):  # type: ignore[arg-type]
-        with pytest.raises(UserError, match=rf"{cls.__name__}\.{field.name} must be "):
-            cls(**defaults | {field.name: object()})
-    with pytest.raises(UserError, match=f"{cls.__name__} has no field zzz"):
-        cls(zzz=1)
+    for cls in sorted(classes(), key=lambda cls: cls.__name__):
+        with subtests.test(cls.__name__):
+            defaults: dict[str, Any] = {"decoder": Stack()} if cls is TransformerConfig else {}
+            assert replace(cls(**defaults)) == cls(**defaults)  # type: ignore[type-var]
+            for field in fields(cls):  # type: ignore[arg-type]
+                with pytest.raises(UserError, match=rf"{cls.__name__}\.{field.name} must be "):
+                    cls(**defaults | {field.name: object()})
+            with pytest.raises(UserError, match=f"{cls.__name__} has no field zzz"):
+                cls(zzz=1)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
+import late
 from glassformer.course.workshop.checking import judged
 from glassformer.course.workshop.registry import every_exercise
 
-jupytext = pytest.importorskip("jupytext")
+jupytext = late.optional("jupytext")
+
 
 WRITING = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10")
 """Chapters whose code is that of the workshop's functions."""
@@ -34,6 +35,8 @@ def default_printing() -> Iterator[None]:
 
 def show(value: Any) -> None:
     """Make what a notebook displays for the value of a cell."""
+    from matplotlib.figure import Figure
+
     if isinstance(value, Figure):
         value.canvas.draw()
     for kind in ("_repr_markdown_", "_repr_html_"):

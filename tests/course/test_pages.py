@@ -8,9 +8,11 @@ from types import ModuleType
 
 import pytest
 
+import late
 from glassformer.course.workshop.registry import every_exercise
 
-pytest.importorskip("jupytext")
+late.optional("jupytext")
+
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHAPTERS = sorted((DOCS / "course").glob("[0-9][0-9]*-*.md"))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import Table, parquet
 
 import glassformer
 from glassformer.config.run import LabelData, PairData, TextData
@@ -97,6 +96,8 @@ def test_a_new_source_is_named_where_a_file_of_another_format_is_refused(monkeyp
 
 
 def test_a_folder_of_parquet_files_is_read_like_a_folder_of_jsonl_files(tmp_path: Path) -> None:
+    from pyarrow import Table, parquet
+
     for name in ("b", "s/a"):
         path = tmp_path / f"data/{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)

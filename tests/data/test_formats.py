@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow import Table, parquet
 
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data import tables
@@ -61,6 +60,8 @@ def raw(rows: Rows, *, header: bool = True) -> bytes:
 
 
 def as_parquet(rows: Rows) -> bytes:
+    from pyarrow import Table, parquet
+
     file = io.BytesIO()
     parquet.write_table(Table.from_pylist(objects(rows)), file)
     return file.getvalue()

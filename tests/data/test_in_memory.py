@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer
+import late
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.first_look import require_readable
@@ -23,6 +23,8 @@ from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise_rows
 from glassformer.data.texts import read_documents
 from glassformer.errors import UserError
+
+pandas = late.module("pandas")
 
 PAIRS = [(f"source {i}", f"target {i}") for i in range(12)]
 LABELS = [(f"text {i}", ["good", "bad"][i % 2]) for i in range(12)]

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
-from pyarrow import Table, parquet
 
+import late
 from glassformer import recipes
 from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData, TextData
 from glassformer.data.conversations import Conversation, ConversationCorpus
@@ -26,6 +25,8 @@ from glassformer.data.texts import Counts, read_documents, read_pieces
 from glassformer.errors import UserError
 from glassformer.recipes.own_data import run_for
 
+datasets = late.module("datasets")
+
 Rows = list[dict[str, Any]]
 
 TEXTS: Rows = [{"text": f"text number {i}\n", "stars": i} for i in range(30)]
@@ -36,6 +37,8 @@ TAGS: Rows = [{"text": ["a", f"dog{i}"], "label": ["D", "N"]} for i in range(30)
 
 
 def written(path: Path, rows: Rows) -> str:
+    from pyarrow import Table, parquet
+
     parquet.write_table(Table.from_pylist(rows), path)
     return str(path)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint.hf_storage  # once, not in each child that saves parts
 from safetensors.torch import load_file
 
 from faults.children import done, ranks_done, start_ranks, wait, wait_until

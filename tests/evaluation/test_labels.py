@@ -5,8 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from scipy import stats
-from sklearn import metrics
 
 from glassformer.evaluation.labels import (
     SpanScore,
@@ -45,6 +43,8 @@ def random_classes(seed: int, n: int, true: list[int], predicted: list[int]) -> 
     ],
 )
 def test_class_scores_equal_scikit_learn(n: int, true: list[int], predicted: list[int]) -> None:
+    from sklearn import metrics
+
     labels, predictions = random_classes(n + len(predicted), n, true, predicted)
     matrix = confusion_matrix(labels, predictions, 5)
     assert matrix.tolist() == metrics.confusion_matrix(labels, predictions, labels=range(5)).tolist()
@@ -128,6 +128,9 @@ def test_which_tags_mark_spans() -> None:
 
 @pytest.mark.parametrize("levels", [3, 1000])
 def test_correlations_equal_scipy(levels: int) -> None:
+    from scipy import stats
+    from sklearn import metrics
+
     rng = np.random.default_rng(levels)
     labels = rng.integers(0, levels, 80)
     predictions = np.round(labels / levels + rng.normal(0, 0.4, 80), 1)  # ties on both sides
@@ -146,6 +149,8 @@ def test_a_constant_has_no_correlation() -> None:
 
 
 def test_a_report_holds_every_score() -> None:
+    from sklearn import metrics
+
     labels = [0, 1, 1, 1]
     report = classification_report(labels, PROBABILITIES, ["bad", "good"])
     predicted = PROBABILITIES.argmax(axis=1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sacrebleu
 
+import late
 from glassformer import api, plot
 from glassformer.cli import evaluate
 from glassformer.cli.inputs_outputs import Loading, Measured
@@ -22,6 +22,8 @@ from glassformer.evaluation.metrics import MAX_DECIMALS, METRICS, Metric, axis, 
 from glassformer.evaluation.text import bleu
 from glassformer.tasks.registry import trainable_task
 from runs import label_run, label_set_run, pair_run
+
+sacrebleu = late.module("sacrebleu")
 
 SILENT_JSON = Shown(quiet=True, json_=True)
 NEW = {

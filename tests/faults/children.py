@@ -1,11 +1,13 @@
 """Child processes that die between any two accesses to the disk, as in a crash of the machine.
 
-A child has the modules that were imported before it was forked. What every training imports late is imported here, once
-for all children of a test process: `torch._dynamo` alone takes 1 s, in the first step of every optimizer.
+A child has the modules that were imported before it was forked. What every training imports late is imported before
+the first child, once for all children of a test process: `torch._dynamo` alone takes 1 s, in the first step of every
+optimizer.
 """
 
 import builtins
 import contextlib
+import functools
 import os
 import random
 import shutil
@@ -17,27 +19,28 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import filelock  # noqa: F401
-import numpy.ma  # noqa: F401
 import pytest
-import sacrebleu  # noqa: F401
-import torch._dynamo  # noqa: F401
 from safetensors import SafetensorError
 
-import glassformer.terminal
-import glassformer.training.optimizers.adam
-import glassformer.training.optimizers.muon
-import glassformer.training.run  # noqa: F401
 from glassformer.store import checkpoint, tensors
 from glassformer.tasks.registry import kinds, task_of_kind
 from ports import bound
 
-for kind in kinds():
-    task_of_kind(kind)  # a task's module is imported when it is first used
-
+IMPORTED = (
+    "filelock",
+    "numpy.ma",
+    "sacrebleu",
+    "torch._dynamo",
+    "torch.distributed.checkpoint.hf_storage",
+    "glassformer.terminal",
+    "glassformer.training.optimizers.adam",
+    "glassformer.training.optimizers.muon",
+    "glassformer.training.run",
+)
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
 """Functions of `os` that change the disk; opening and writing files are counted too."""
 DIED, DIED_DELETING = 77, 78
@@ -144,8 +147,17 @@ def die() -> None:
     os._exit(DIED_DELETING if is_deleting() else DIED)
 
 
+@functools.cache
+def import_for_all() -> None:
+    for name in IMPORTED:
+        import_module(name)
+    for kind in kinds():
+        task_of_kind(kind)  # a task's module is imported when it is first used
+
+
 def fork(work: Callable[[], object]) -> int:
     """Start a child that does the work and exits with 0, or with 1 and a traceback; return its process id."""
+    import_for_all()
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():

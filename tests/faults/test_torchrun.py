@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from distributed.test_processes import require_equal
 from faults.children import done, fork, ranks_done, wait, wait_until
@@ -38,6 +37,8 @@ def children_of(process: int) -> list[int]:
 
 def launched(work: Callable[[], object]) -> None:
     """Do the work in two processes that torchrun's own agent forks, and starts once more if one is lost."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
     place = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "run_id": str(os.getpid())}
     config = LaunchConfig(1, 1, 2, max_restarts=1, start_method="fork", monitor_interval=0.1, **place)
     elastic_launch(config, work)()

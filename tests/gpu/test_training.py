@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from torch._dynamo.utils import counters
 
 from configs import RECURRENT, random_ids, random_model
 from faults.test_numbers import BAD, all_finite, spoiled
@@ -221,6 +220,8 @@ def test_packed_rows_use_flex_attention_and_compile_once(
     compiled: bool, has_one_shape: bool, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other documents compile nothing; losses equal those with the dense mask, within 1 % (bf16)."""
+    from torch._dynamo.utils import counters
+
     config = replace(CASES["llama, packed"].config, d_model=64, max_len=1024)
     config = replace(config, decoder=replace(config.decoder, d_head=32, window_pattern=(100, 0)))  # type: ignore[type-var]
     rng, made = np.random.default_rng(0), []

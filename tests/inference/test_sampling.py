@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import late
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.constraints import Constraints, Past, repeating_ids
@@ -23,7 +24,8 @@ from glassformer.inference.sampling import (
 )
 from tolerances import assert_close
 
-transformers = pytest.importorskip("transformers")
+transformers = late.optional("transformers")
+
 B, V = 8, 50
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import late
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.capture import capture_tensors
 from glassformer.inspection.lens import lens
@@ -13,7 +14,8 @@ from glassformer.inspection.patching import Patching, patch_residual
 from interop.checkpoints import Both, imported
 from tolerances import NETWORK, assert_close, near
 
-transformers = pytest.importorskip("transformers")
+transformers = late.optional("transformers")
+
 SIZES = {"layers": 2, "attention_heads": 4, "ffn_dim": 24}
 """Sizes of a stack of BART."""
 

@@ -1,14 +1,17 @@
 """Plots of confusion matrices: each count in its cell, coloured by its share of the row, no text clipped."""
 
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
-from matplotlib.figure import Figure
 
 from glassformer.inspection.value_plots import MAX_COUNTED, plot_confusion
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def drawn(figure: Figure) -> Figure:
+
+def drawn(figure: "Figure") -> "Figure":
     """Return the figure after layout; check that every part is inside the picture."""
     figure.draw_without_rendering()
     box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()

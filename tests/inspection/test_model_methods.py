@@ -4,7 +4,6 @@ import asyncio
 import threading
 from pathlib import Path
 
-import matplotlib.figure
 import pytest
 import torch
 from torch import Tensor
@@ -91,6 +90,8 @@ def test_an_ablation_takes_one_part_or_several(model: Model) -> None:
 
 
 def test_every_picture_of_a_model(model: Model, pairs: Model, tmp_path: Path) -> None:
+    import matplotlib.figure
+
     figures = [
         plot.attention(model, TEXT),
         plot.attention(pairs, source="ab", layer=0, head=0),

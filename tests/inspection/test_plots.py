@@ -7,15 +7,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
+import late
 from configs import CONFIGS, LLAMA
 from glassformer import plot, recipes
 from glassformer.config.run import Run
@@ -33,10 +30,15 @@ from glassformer.models.build import build_model
 from glassformer.nn.positions import alibi_slopes, sinusoid
 from tolerances import about, is_close
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+matplotlib = late.module("matplotlib")
+
 ROW = ComparedModel("a", "GRU", 1_000_000, 600.0, 1, 1.0, "bleu", 20.0, 10.0)
 
 
-def drawn(figure: Figure) -> Figure:
+def drawn(figure: "Figure") -> "Figure":
     """Return the figure after layout; check that every text is inside the picture."""
     figure.draw_without_rendering()
     box = figure.get_tightbbox()
@@ -106,6 +108,8 @@ def test_special_characters_in_tokens_can_be_drawn(token: str, shown: str) -> No
 
 
 def test_files_are_complete_and_reproducible(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
     def picture() -> Figure:
         return heat_map(torch.eye(2), ["a", "b"], ["c", "日"], "eye")
 
@@ -237,12 +241,14 @@ def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
         plot.curves(tmp_path)
 
 
-def notes(figure: Figure) -> list[Any]:
+def notes(figure: "Figure") -> list[Any]:
     return [text for text in figure.axes[0].texts if text.get_text()]
 
 
 @pytest.mark.parametrize("spread", [lambda i: 60.0 * (1 + i), lambda i: 20.0 * 2.2**i, lambda i: 600.0])
 def test_names_in_a_comparison_do_not_overlap(spread: Callable[[int], float]) -> None:
+    from matplotlib.text import Text
+
     rows = [
         replace(ROW, name=f"model-{i}", train_seconds=spread(i), score=20 + i % 3, n_parameters=10**6 * (1 + i))
         for i in range(7)
@@ -266,6 +272,8 @@ def test_a_comparison_needs_times_and_one_score() -> None:
 
 
 def test_figures_are_drawn_without_a_window() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     assert isinstance(heat_map(torch.eye(1), ["a"], ["b"], "").canvas, FigureCanvasAgg)
 
 

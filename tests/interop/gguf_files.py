@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
-METADATA_TYPES: dict[type, Any] = {
-    bool: gguf.GGUFValueType.BOOL,
-    int: gguf.GGUFValueType.UINT32,
-    float: gguf.GGUFValueType.FLOAT32,
-    str: gguf.GGUFValueType.STRING,
-    list: gguf.GGUFValueType.ARRAY,
-}
+import late
+
+gguf = late.module("gguf")
+
+METADATA_TYPES = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING", list: "ARRAY"}
 
 
 def rewritten(path: Path, out: Path, changes: Mapping[str, Any], kind: str = "F32", skip: str = "none") -> Path:
@@ -27,7 +24,7 @@ def rewritten(path: Path, out: Path, changes: Mapping[str, Any], kind: str = "F3
     writer = gguf.GGUFWriter(out, metadata.pop("general.architecture"))
     for name, value in metadata.items():
         if value is not None:
-            writer.add_key_value(name, value, METADATA_TYPES[type(value)])
+            writer.add_key_value(name, value, gguf.GGUFValueType[METADATA_TYPES[type(value)]])
     draw = np.random.default_rng(0)
     for stored in reader.tensors:
         shape = stored.shape.tolist()[::-1]

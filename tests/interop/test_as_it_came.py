@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer.interop.export import export
+from glassformer.interop.families import FAMILIES
+from glassformer.interop.hf import choose_family
+from interop.checkpoints import VOCAB, Both, config_of, imported
+from interop.decoding import drawn_prompts, ours_greedy, theirs_written
+from interop.family_configs import FAMILY_CONFIGS
+from tolerances import assert_close, near
 
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families import FAMILIES  # noqa: E402
-from glassformer.interop.hf import choose_family  # noqa: E402
-from interop.checkpoints import VOCAB, Both, config_of, imported  # noqa: E402
-from interop.decoding import drawn_prompts, ours_greedy, theirs_written  # noqa: E402
-from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
-from tolerances import assert_close, near  # noqa: E402
+transformers = late.optional("transformers")
 
 SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {

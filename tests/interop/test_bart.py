@@ -9,19 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer import api
+from glassformer.config.run import InitConfig, TokenizerConfig
+from glassformer.config.transformer import TokenHead
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.families.bart import BART
+from glassformer.interop.importing import import_model
+from interop.checkpoints import VOCAB, config_of, imported, randomise, save, tensors
+from interop.decoding import assert_same_beams, assert_same_greedy
+from interop.seq2seq import DENOISER
+from runs import pair_run
 
-from glassformer import api  # noqa: E402
-from glassformer.config.run import InitConfig, TokenizerConfig  # noqa: E402
-from glassformer.config.transformer import TokenHead  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.bart import BART  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import VOCAB, config_of, imported, randomise, save, tensors  # noqa: E402
-from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
-from interop.seq2seq import DENOISER  # noqa: E402
-from runs import pair_run  # noqa: E402
+transformers = late.optional("transformers")
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

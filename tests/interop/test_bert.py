@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
-
-from configs import CONFIGS  # noqa: E402
-from glassformer.config.transformer import (  # noqa: E402
+import late
+from configs import CONFIGS
+from glassformer.config.transformer import (
     LearnedPositions,
     PositionHead,
     SequenceHead,
@@ -17,10 +16,12 @@ from glassformer.config.transformer import (  # noqa: E402
     TransformerConfig,
     VectorHead,
 )
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.hf import choose_family  # noqa: E402
-from interop.checkpoints import VOCAB, imported, model_directory, one_bias  # noqa: E402
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.hf import choose_family
+from interop.checkpoints import VOCAB, imported, model_directory, one_bias
+
+transformers = late.optional("transformers")
 
 BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 DISTIL = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24}

@@ -10,15 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer import load
+from glassformer.config.transformer import VectorHead
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from interop.checkpoints import Both, randomise, save, tensors
+from interop.test_bert import ROBERTA, UNTIED, theirs
 
-from glassformer import load  # noqa: E402
-from glassformer.config.transformer import VectorHead  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import Both, randomise, save, tensors  # noqa: E402
-from interop.test_bert import ROBERTA, UNTIED, theirs  # noqa: E402
+transformers = late.optional("transformers")
 
 Tensors = dict[str, Tensor]
 

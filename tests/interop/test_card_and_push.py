@@ -14,18 +14,19 @@ from pathlib import Path
 
 import pytest
 
-huggingface_hub = pytest.importorskip("huggingface_hub")
-pytest.importorskip("transformers")
+import late
+from configs import CONFIGS, GPT
+from glassformer.config.run import TextData, TokenizerConfig
+from glassformer.errors import UserError
+from glassformer.interop.export import Target, export
+from glassformer.interop.push import push as upload
+from glassformer.store import checkpoint
+from glassformer.store.manifest import Manifest
+from glassformer.training import metrics_log
+from interop.checkpoints import model_directory
 
-from configs import CONFIGS, GPT  # noqa: E402
-from glassformer.config.run import TextData, TokenizerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import Target, export  # noqa: E402
-from glassformer.interop.push import push as upload  # noqa: E402
-from glassformer.store import checkpoint  # noqa: E402
-from glassformer.store.manifest import Manifest  # noqa: E402
-from glassformer.training import metrics_log  # noqa: E402
-from interop.checkpoints import model_directory  # noqa: E402
+huggingface_hub = late.optional("huggingface_hub")
+late.optional("transformers")
 
 DIGEST = "ab" * 32
 

@@ -11,11 +11,10 @@ import pytest
 import tokenizers
 import torch
 
-ctranslate2 = pytest.importorskip("ctranslate2")
-
-import glassformer  # noqa: E402
-from glassformer.config.run import BeamConfig, PairData, Seq2SeqConfig  # noqa: E402
-from glassformer.config.transformer import (  # noqa: E402
+import glassformer
+import late
+from glassformer.config.run import BeamConfig, PairData, Seq2SeqConfig
+from glassformer.config.transformer import (
     AlibiPositions,
     LearnedPositions,
     LinearScaling,
@@ -31,16 +30,18 @@ from glassformer.config.transformer import (  # noqa: E402
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.inference.beam import Search, beam_search  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.runtimes import ct2  # noqa: E402
-from glassformer.interop.tokenizer_files import row_names  # noqa: E402
-from glassformer.models.transformer import Transformer  # noqa: E402
-from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer  # noqa: E402
-from tolerances import NETWORK, near  # noqa: E402
+from glassformer.errors import UserError
+from glassformer.inference.beam import Search, beam_search
+from glassformer.interop.export import export
+from glassformer.interop.runtimes import ct2
+from glassformer.interop.tokenizer_files import row_names
+from glassformer.models.transformer import Transformer
+from glassformer.store.model_directory import StoredModel, read_model
+from glassformer.tokenization.tokenizer import Tokenizer
+from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer
+from tolerances import NETWORK, near
+
+ctranslate2 = late.optional("ctranslate2")
 
 SIZES: dict[str, Any] = {"d_model": 16, "max_len": 24}
 GPT = TransformerConfig(decoder=Stack(2, 4, d_ff=20), **SIZES)

@@ -9,21 +9,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-transformers = pytest.importorskip("transformers")
+import glassformer
+import late
+from configs import LLAMA, random_inputs, random_model
+from glassformer.config.run import MaskedConfig
+from glassformer.config.transformer import PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.inference.fill import masked_ids
+from glassformer.interop.export import export
+from glassformer.interop.families.eurobert import with_gelu_pooler
+from glassformer.interop.importing import import_model
+from glassformer.models.build import build_model
+from glassformer.store.model_directory import weights_of
+from interop.checkpoints import VOCAB, imported, model_directory, save
+from tolerances import assert_close
 
-import glassformer  # noqa: E402
-from configs import LLAMA, random_inputs, random_model  # noqa: E402
-from glassformer.config.run import MaskedConfig  # noqa: E402
-from glassformer.config.transformer import PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.inference.fill import masked_ids  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.eurobert import with_gelu_pooler  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.models.build import build_model  # noqa: E402
-from glassformer.store.model_directory import weights_of  # noqa: E402
-from interop.checkpoints import VOCAB, imported, model_directory, save  # noqa: E402
-from tolerances import assert_close  # noqa: E402
+transformers = late.optional("transformers")
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer.config.transformer import TokenHead
+from glassformer.interop.export import export
+from glassformer.interop.families import FAMILIES
+from interop.checkpoints import VOCAB, imported, prepared
 
-from glassformer.config.transformer import TokenHead  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families import FAMILIES  # noqa: E402
-from interop.checkpoints import VOCAB, imported, prepared  # noqa: E402
+transformers = late.optional("transformers")
 
 IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 COMMON = {"vocab_size": VOCAB, "max_position_embeddings": 24, **IDS}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import late
 from configs import CONFIGS, LLAMA
 from glassformer.config.transformer import BalanceBias, BalanceLoss, Experts, RotaryPositions
 from glassformer.errors import UserError
@@ -18,12 +19,11 @@ from glassformer.interop.hf import choose_family
 from glassformer.interop.hf_config import HFConfig
 from glassformer.nn.experts import balance_loss
 from glassformer.training.checks import check_new_run
+from interop.checkpoints import VOCAB, imported, model_directory
 from runs import tiny_run, write_text
+from tolerances import NETWORK, assert_close
 
-transformers = pytest.importorskip("transformers")
-
-from interop.checkpoints import VOCAB, imported, model_directory  # noqa: E402
-from tolerances import NETWORK, assert_close  # noqa: E402
+transformers = late.optional("transformers")
 
 SIZES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES |= {"num_key_value_heads": 1, "intermediate_size": 20, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}

@@ -8,23 +8,24 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import late
+from configs import CONFIGS, GPT, LLAMA, RECURRENT
+from glassformer import api
+from glassformer.cli.main import run
+from glassformer.config.presets import PRESETS
+from glassformer.config.run import GenerationConfig, LoraConfig
+from glassformer.config.transformer import TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop import hf
+from glassformer.interop.export import export
+from glassformer.interop.families import FAMILIES
+from glassformer.interop.hf import choose_family
+from glassformer.interop.importing import import_model
+from interop.checkpoints import model_directory, tensors
+from interop.family_configs import FAMILY_CONFIGS
+from runs import conversation_run
 
-from configs import CONFIGS, GPT, LLAMA, RECURRENT  # noqa: E402
-from glassformer import api  # noqa: E402
-from glassformer.cli.main import run  # noqa: E402
-from glassformer.config.presets import PRESETS  # noqa: E402
-from glassformer.config.run import GenerationConfig, LoraConfig  # noqa: E402
-from glassformer.config.transformer import TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop import hf  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families import FAMILIES  # noqa: E402
-from glassformer.interop.hf import choose_family  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import model_directory, tensors  # noqa: E402
-from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
-from runs import conversation_run  # noqa: E402
+transformers = late.optional("transformers")
 
 GPT2 = replace(GPT, activation="gelu_tanh", max_len=64)
 

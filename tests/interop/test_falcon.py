@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import late
+from configs import CONFIGS
+from glassformer.config.transformer import AlibiPositions, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.families.falcon import ALIBI, FALCON
+from glassformer.models.build import build_model
+from interop.checkpoints import VOCAB, Both, imported, model_directory
+from interop.decoding import assert_same_greedy
 
-from configs import CONFIGS  # noqa: E402
-from glassformer.config.transformer import AlibiPositions, TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.falcon import ALIBI, FALCON  # noqa: E402
-from glassformer.models.build import build_model  # noqa: E402
-from interop.checkpoints import VOCAB, Both, imported, model_directory  # noqa: E402
-from interop.decoding import assert_same_greedy  # noqa: E402
+transformers = late.optional("transformers")
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,

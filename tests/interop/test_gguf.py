@@ -10,11 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-gguf = pytest.importorskip("gguf")
-transformers = pytest.importorskip("transformers")
-
-import glassformer  # noqa: E402
-from glassformer.config.transformer import (  # noqa: E402
+import glassformer
+import late
+from glassformer.config.transformer import (
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
@@ -23,17 +21,20 @@ from glassformer.config.transformer import (  # noqa: E402
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.interop.runtimes.gguf import FILE, require_same_ids, tokenizer_numbers, write_gguf  # noqa: E402
-from glassformer.models.transformer import Transformer  # noqa: E402
-from glassformer.store.model_directory import read_model  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E402
-from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer  # noqa: E402
-from interop.test_llama import llama  # noqa: E402
-from tokenization import families  # noqa: E402
-from tolerances import assert_close  # noqa: E402
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.interop.runtimes.gguf import FILE, require_same_ids, tokenizer_numbers, write_gguf
+from glassformer.models.transformer import Transformer
+from glassformer.store.model_directory import read_model
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer
+from interop.test_llama import llama
+from tokenization import families
+from tolerances import assert_close
+
+gguf = late.optional("gguf")
+transformers = late.optional("transformers")
 
 NO_BIASES = dict.fromkeys(("qkv_bias", "attn_out_bias", "ff_bias"), False)
 GPT = TransformerConfig(decoder=Stack(2, 3, d_ff=24), d_model=12, max_len=24, activation="gelu_tanh")

@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-gguf = pytest.importorskip("gguf")
-transformers = pytest.importorskip("transformers")
-
-import glassformer  # noqa: E402
-from glassformer.config.transformer import (  # noqa: E402
+import glassformer
+import late
+from glassformer.config.transformer import (
     LinearScaling,
     Llama3Scaling,
     RotaryPositions,
@@ -24,20 +22,23 @@ from glassformer.config.transformer import (  # noqa: E402
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.gguf_header import TYPES, read_header  # noqa: E402
-from glassformer.interop.gguf_tokenizer import SPLITS, WHOLE_WORDS, read_tokenizer  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
-from glassformer.model import Model  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer  # noqa: E402
-from interop.gguf_files import rewritten  # noqa: E402
-from interop.test_gguf import ROTARY, turning  # noqa: E402
-from interop.test_gpt2 import gpt2  # noqa: E402
-from interop.test_llama import llama  # noqa: E402
-from tolerances import assert_close  # noqa: E402
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.gguf_header import TYPES, read_header
+from glassformer.interop.gguf_tokenizer import SPLITS, WHOLE_WORDS, read_tokenizer
+from glassformer.interop.importing import import_model
+from glassformer.interop.runtimes.gguf import FILE
+from glassformer.model import Model
+from glassformer.tokenization.tokenizer import Tokenizer
+from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer
+from interop.gguf_files import rewritten
+from interop.test_gguf import ROTARY, turning
+from interop.test_gpt2 import gpt2
+from interop.test_llama import llama
+from tolerances import assert_close
+
+gguf = late.optional("gguf")
+transformers = late.optional("transformers")
 
 TEXTS = (
     TEXT,

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer import load
+from glassformer.interop.importing import import_model
+from interop.checkpoints import VOCAB, imported
+from interop.decoding import assert_same_greedy
 
-from glassformer import load  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import VOCAB, imported  # noqa: E402
-from interop.decoding import assert_same_greedy  # noqa: E402
+transformers = late.optional("transformers")
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import glassformer
+import late
+from glassformer.cli.main import run
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.model import Model
+from interop.checkpoints import randomise
 
-import glassformer  # noqa: E402
-from glassformer.cli.main import run  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.model import Model  # noqa: E402
-from interop.checkpoints import randomise  # noqa: E402
+transformers = late.optional("transformers")
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")

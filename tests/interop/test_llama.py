@@ -9,24 +9,23 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-transformers = pytest.importorskip("transformers")
-
-import glassformer  # noqa: E402
-from configs import LLAMA  # noqa: E402
-from glassformer.config.transformer import (  # noqa: E402
+import glassformer
+import late
+from configs import LLAMA
+from glassformer.config.transformer import (
     LinearScaling,
     RotaryPositions,
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.inference.text import never_written  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.llama_relatives import PHI3  # noqa: E402
-from glassformer.interop.hf import choose_family  # noqa: E402
-from glassformer.interop.hf_config import HFConfig  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import (  # noqa: E402
+from glassformer.errors import UserError
+from glassformer.inference.text import never_written
+from glassformer.interop.export import export
+from glassformer.interop.families.llama_relatives import PHI3
+from glassformer.interop.hf import choose_family
+from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.importing import import_model
+from interop.checkpoints import (
     VOCAB,
     Both,
     config_of,
@@ -36,7 +35,9 @@ from interop.checkpoints import (  # noqa: E402
     save,
     tensors,
 )
-from interop.decoding import assert_same_greedy  # noqa: E402
+from interop.decoding import assert_same_greedy
+
+transformers = late.optional("transformers")
 
 LLAMA_STACK = LLAMA.head_stack
 

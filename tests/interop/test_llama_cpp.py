@@ -10,25 +10,26 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 
-xllamacpp = pytest.importorskip("xllamacpp")
-pytest.importorskip("gguf")
-
-import glassformer  # noqa: E402
-from glassformer.config.transformer import (  # noqa: E402
+import glassformer
+import late
+from glassformer.config.transformer import (
     LinearScaling,
     Llama3Scaling,
     Stack,
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
-from interop.checkpoints import VOCAB, model_directory  # noqa: E402
-from interop.gguf_files import rewritten  # noqa: E402
-from interop.test_gguf import GPT, ROTARY, turning  # noqa: E402
-from interop.test_gguf_import import TEXTS  # noqa: E402
-from tokenization.test_conversations import MARKED  # noqa: E402
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.interop.runtimes.gguf import FILE
+from interop.checkpoints import VOCAB, model_directory
+from interop.gguf_files import rewritten
+from interop.test_gguf import GPT, ROTARY, turning
+from interop.test_gguf_import import TEXTS
+from tokenization.test_conversations import MARKED
+
+xllamacpp = late.optional("xllamacpp")
+late.optional("gguf")
 
 CASES: dict[str, tuple[TransformerConfig, float]] = {
     "learned": (GPT, 5e-3),  # llama.cpp's gelu is a table in float16

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import late
 from configs import randomise
 from glassformer import api
 from glassformer.errors import UserError
@@ -30,7 +31,8 @@ from tolerances import NETWORK, near
 
 from .conftest import DOCS, MAX_LEN, Twins
 
-pytest.importorskip("lm_eval")
+late.optional("lm_eval")
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # internal warnings of the harness and `datasets`
 
 REQUESTS = [

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+import late
+from configs import CONFIGS, LLAMA
+from glassformer.config.transformer import LongRopeScaling, RotaryPositions
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.families import llama, llama_relatives
+from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.importing import import_model
+from interop.checkpoints import VOCAB, Both, imported, save
+from interop.decoding import assert_same_greedy
 
-from configs import CONFIGS, LLAMA  # noqa: E402
-from glassformer.config.transformer import LongRopeScaling, RotaryPositions  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families import llama, llama_relatives  # noqa: E402
-from glassformer.interop.hf_config import HFConfig  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import VOCAB, Both, imported, save  # noqa: E402
-from interop.decoding import assert_same_greedy  # noqa: E402
+transformers = late.optional("transformers")
 
 ORIGINAL, MAX_LEN = 24, 96
 

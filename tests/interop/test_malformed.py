@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-transformers = pytest.importorskip("transformers")
+import glassformer
+import late
+from glassformer.cli.main import run
+from glassformer.errors import UserError
+from glassformer.interop.importing import import_model
+from interop.checkpoints import VOCAB, randomise, save
 
-import glassformer  # noqa: E402
-from glassformer.cli.main import run  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import VOCAB, randomise, save  # noqa: E402
+transformers = late.optional("transformers")
 
 
 @pytest.fixture(scope="module")

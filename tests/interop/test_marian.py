@@ -10,20 +10,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-transformers = pytest.importorskip("transformers")
+import glassformer
+import late
+from glassformer import api
+from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.families.marian import MARIAN
+from glassformer.interop.importing import import_model
+from glassformer.nn.positions import sinusoid
+from interop.checkpoints import VOCAB, imported, save, tensors
+from interop.decoding import assert_same_beams, assert_same_greedy
+from interop.seq2seq import PAPER, lines_of
+from runs import pair_run
 
-import glassformer  # noqa: E402
-from glassformer import api  # noqa: E402
-from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.marian import MARIAN  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.nn.positions import sinusoid  # noqa: E402
-from interop.checkpoints import VOCAB, imported, save, tensors  # noqa: E402
-from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
-from interop.seq2seq import PAPER, lines_of  # noqa: E402
-from runs import pair_run  # noqa: E402
+transformers = late.optional("transformers")
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
-
-from configs import CONFIGS  # noqa: E402
-from glassformer.config.transformer import (  # noqa: E402
+import late
+from configs import CONFIGS
+from glassformer.config.transformer import (
     Head,
     PositionHead,
     SequenceHead,
@@ -17,11 +16,13 @@ from glassformer.config.transformer import (  # noqa: E402
     TransformerConfig,
     VectorHead,
 )
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.modernbert import MODERNBERT  # noqa: E402
-from glassformer.interop.hf_config import HFConfig  # noqa: E402
-from interop.checkpoints import VOCAB, Both, imported, model_directory, prepared  # noqa: E402
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.families.modernbert import MODERNBERT
+from glassformer.interop.hf_config import HFConfig
+from interop.checkpoints import VOCAB, Both, imported, model_directory, prepared
+
+transformers = late.optional("transformers")
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,

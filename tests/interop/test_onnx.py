@@ -12,9 +12,9 @@ import pytest
 import tokenizers
 import torch
 from torch import Tensor
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import glassformer
+import late
 from configs import BERT, CONFIGS, GPT, LLAMA, ONE_WAY, PAPER, RECURRENT, TINY, random_inputs, random_model
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig
@@ -29,8 +29,9 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from interop.checkpoints import model_directory
 from tolerances import NETWORK, assert_close
 
-onnxruntime = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
+onnxruntime = late.optional("onnxruntime")
+late.optional("onnxscript")
+
 
 TOKENIZER = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char")
 OTHER_TOKENIZER = Tokenizer.train(["sein oder nicht sein"], vocab_size=0, scheme="char")
@@ -92,6 +93,8 @@ CASES: dict[str, ModelConfig] = {
 @pytest.fixture(scope="module", autouse=True)
 def one_table_of_operators() -> Iterator[None]:
     """Let PyTorch make its table of operators of ONNX once: it takes a second, and is equal for every graph."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
         yield

@@ -8,21 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import glassformer
+import late
+from configs import BERT
+from glassformer.cli.main import run
+from glassformer.config.run import AnsweringConfig
+from glassformer.config.transformer import SpanHead, VectorHead
+from glassformer.errors import UserError
+from glassformer.inference.answer import windows
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.model import Model
+from interop.checkpoints import imported, model_directory, save
+from interop.test_every_class import drawn
+from tolerances import NETWORK, assert_close, near
 
-import glassformer  # noqa: E402
-from configs import BERT  # noqa: E402
-from glassformer.cli.main import run  # noqa: E402
-from glassformer.config.run import AnsweringConfig  # noqa: E402
-from glassformer.config.transformer import SpanHead, VectorHead  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.inference.answer import windows  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.model import Model  # noqa: E402
-from interop.checkpoints import imported, model_directory, save  # noqa: E402
-from interop.test_every_class import drawn  # noqa: E402
-from tolerances import NETWORK, assert_close, near  # noqa: E402
+transformers = late.optional("transformers")
 
 QUESTION, CONTEXT = "to be?", "that is the question: to be, or not to be. Ist es edler im Gemüt?"
 

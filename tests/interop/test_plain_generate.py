@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer.config.run import BeamConfig
+from glassformer.interop.export import export
+from interop.checkpoints import config_of, model_directory, tiny_tokenizer
+from interop.family_configs import FAMILY_CONFIGS
 
-from glassformer.config.run import BeamConfig  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402
-from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
+transformers = late.optional("transformers")
 
 WRITERS = [name for name, config in FAMILY_CONFIGS.items() if config.decoder is not None]
 """Families with text generation."""

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+import late
+from interop.checkpoints import VOCAB, Both, imported, prepared
+from interop.decoding import assert_same_beams, assert_same_greedy
 
-from interop.checkpoints import VOCAB, Both, imported, prepared  # noqa: E402
-from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
+transformers = late.optional("transformers")
 
 N_SEEDS = 20 if os.environ.get("GLASSFORMER_FAMILIES") == "full" else 1
 ENDS = {"vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}

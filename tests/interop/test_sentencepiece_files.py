@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
-sentencepiece = pytest.importorskip("sentencepiece")
-pytest.importorskip("google.protobuf")
+import glassformer
+import late
+from glassformer import api
+from glassformer.config.run import InitConfig, TokenizerConfig
+from glassformer.errors import UserError
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.interop.sentencepiece_files import read_pair
+from interop.checkpoints import randomise
+from interop.test_marian import marian
+from runs import pair_run
 
-import glassformer  # noqa: E402
-from glassformer import api  # noqa: E402
-from glassformer.config.run import InitConfig, TokenizerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.interop.sentencepiece_files import read_pair  # noqa: E402
-from interop.checkpoints import randomise  # noqa: E402
-from interop.test_marian import marian  # noqa: E402
-from runs import pair_run  # noqa: E402
+transformers = late.optional("transformers")
+sentencepiece = late.optional("sentencepiece")
+late.optional("google.protobuf")
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöüßéABCDE.,!?'\"0123456789日本語русскийελλά"
 DRAWN = [*LETTERS, "ﬁ", "１", "Ⅷ", "½", "\t", "\u3000", "\u00a0", "  ", "e\u0301", "🙂", "क", "\u200b", "«", "▁"]

@@ -10,17 +10,16 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-transformers = pytest.importorskip("transformers")
-
-import glassformer  # noqa: E402
-from glassformer.config.run import SpansConfig  # noqa: E402
-from glassformer.config.transformer import RelativePositions, RotaryPositions, Stack, TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.inference.fill import restore_spans  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.hf import choose_family  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import (  # noqa: E402
+import glassformer
+import late
+from glassformer.config.run import SpansConfig
+from glassformer.config.transformer import RelativePositions, RotaryPositions, Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.inference.fill import restore_spans
+from glassformer.interop.export import export
+from glassformer.interop.hf import choose_family
+from glassformer.interop.importing import import_model
+from interop.checkpoints import (
     VOCAB,
     Both,
     config_of,
@@ -30,8 +29,10 @@ from interop.checkpoints import (  # noqa: E402
     save,
     tensors,
 )
-from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
-from tokenization.families import t5 as t5_tokenizer  # noqa: E402
+from interop.decoding import assert_same_beams, assert_same_greedy
+from tokenization.families import t5 as t5_tokenizer
+
+transformers = late.optional("transformers")
 
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 CASES: dict[str, dict[str, Any]] = {

@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer.config.run import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig
+from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop.directory import HFFolder
+from glassformer.interop.tokenizer_files import read_tokenizers, write_tokenizers
+from glassformer.store.model_directory import StoredModel, read_model
+from glassformer.tokenization.pretokenize import SCHEMES, Scheme
+from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, Tokenizers
+from interop.checkpoints import TEXT, model_directory
+from tokenization import families
 
-from glassformer.config.run import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig  # noqa: E402
-from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig  # noqa: E402
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.directory import HFFolder  # noqa: E402
-from glassformer.interop.tokenizer_files import read_tokenizers, write_tokenizers  # noqa: E402
-from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
-from glassformer.tokenization.pretokenize import SCHEMES, Scheme  # noqa: E402
-from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, Tokenizers  # noqa: E402
-from interop.checkpoints import TEXT, model_directory  # noqa: E402
-from tokenization import families  # noqa: E402
+transformers = late.optional("transformers")
 
 STACK = Stack(n_layers=1, n_heads=2, d_ff=8)
 DECODER = TransformerConfig(decoder=STACK, d_model=8, vocab_size=400, max_len=64)

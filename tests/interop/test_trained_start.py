@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer import api
+from glassformer.config.run import ClassificationConfig
+from glassformer.config.transformer import SequenceHead
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.interop.tokenizer_files import trained_start, write_tokenizer
+from glassformer.store.model_directory import read_model
+from glassformer.tokenization.tokenizer import Tokenizer
+from interop.checkpoints import config_of, model_directory, tiny_tokenizer
+from interop.family_configs import FAMILY_CONFIGS
+from tolerances import NETWORK, near
 
-from glassformer import api  # noqa: E402
-from glassformer.config.run import ClassificationConfig  # noqa: E402
-from glassformer.config.transformer import SequenceHead  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.interop.tokenizer_files import trained_start, write_tokenizer  # noqa: E402
-from glassformer.store.model_directory import read_model  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402
-from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
-from tolerances import NETWORK, near  # noqa: E402
+transformers = late.optional("transformers")
 
 BOS = tiny_tokenizer().bos_id
 

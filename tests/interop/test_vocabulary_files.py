@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+import late
+from glassformer import load
+from glassformer.cli.main import run
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.tokenization.tokenizer import Tokenizer
+from interop.checkpoints import TEXT, randomise
 
-from glassformer import load  # noqa: E402
-from glassformer.cli.main import run  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from interop.checkpoints import TEXT, randomise  # noqa: E402
+transformers = late.optional("transformers")
 
 SPECIAL = {
     "gpt2": ("<|endoftext|>",),

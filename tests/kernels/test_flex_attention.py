@@ -14,8 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._dynamo.backends.debugging import aot_eager
-from torch._dynamo.utils import counters
 
 from configs import GPT, LLAMA, Recorder, random_ids, random_model
 from glassformer.config.train import AdamWConfig
@@ -43,6 +41,8 @@ COMPILED = torch.compile
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Compile without code for the machine, and with gradients on a CPU; return the code of the graphs."""
+    from torch._dynamo.backends.debugging import aot_eager
+
     found: list[str] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -278,6 +278,8 @@ def test_training_compiles_once_for_all_documents(
 
     In a step that is compiled for one shape, FlexAttention is a part of its one graph; for several, a dense mask is.
     """
+    from torch._dynamo.utils import counters
+
     windows = (3, 0) if compiled and has_one_shape else (3,)
     config = replace(LLAMA, decoder=replace(LLAMA.decoder, n_layers=len(windows), window_pattern=windows))
     batches = []

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
 from configs import random_model
@@ -84,6 +83,8 @@ def test_a_step_has_the_gradient_of_a_weighted_mean_over_all_micro_batches(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_balanced_weights_are_those_of_sklearn(seed: int) -> None:
+    from sklearn.utils.class_weight import compute_class_weight
+
     rng = np.random.default_rng(seed)
     k = int(rng.integers(2, 9))
     labels = np.concatenate([np.arange(k), rng.choice(k, size=300, p=rng.dirichlet(np.full(k, 0.3)))])

@@ -11,32 +11,35 @@ import numpy as np
 import pytest
 import torch
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-trl = pytest.importorskip("trl")
-datasets = pytest.importorskip("datasets")
-transformers = pytest.importorskip("transformers")
+import late
 
-from configs import LLAMA  # noqa: E402
-from glassformer import files  # noqa: E402
-from glassformer.config.run import ConversationConfig, ConversationData, PreferenceConfig, PreferenceData, Run  # noqa: E402
-from glassformer.data.batching import pad  # noqa: E402
-from glassformer.data.conversation_rows import ConversationRows  # noqa: E402
-from glassformer.data.conversations import ConversationCorpus  # noqa: E402
-from glassformer.data.preference_rows import PreferenceRows  # noqa: E402
-from glassformer.data.preferences import PreferenceCorpus  # noqa: E402
-from glassformer.interop.export import export  # noqa: E402
-from glassformer.models.build import build_model  # noqa: E402
-from glassformer.models.transformer import Transformer  # noqa: E402
-from glassformer.objectives.causal import CausalObjective  # noqa: E402
-from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout  # noqa: E402
-from glassformer.store.manifest import Manifest  # noqa: E402
-from glassformer.store.model_directory import read_model, weights_of, write_model_files  # noqa: E402
-from glassformer.tasks.preference import objective_of, with_reference  # noqa: E402
-from glassformer.tokenization.chat_template import CHATML_TOKENS  # noqa: E402
-from glassformer.tokenization.conversations import ConversationEncoder  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E402
-from interop.checkpoints import randomise  # noqa: E402
-from tolerances import near  # noqa: E402
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from configs import LLAMA
+from glassformer import files
+from glassformer.config.run import ConversationConfig, ConversationData, PreferenceConfig, PreferenceData, Run
+from glassformer.data.batching import pad
+from glassformer.data.conversation_rows import ConversationRows
+from glassformer.data.conversations import ConversationCorpus
+from glassformer.data.preference_rows import PreferenceRows
+from glassformer.data.preferences import PreferenceCorpus
+from glassformer.interop.export import export
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import read_model, weights_of, write_model_files
+from glassformer.tasks.preference import objective_of, with_reference
+from glassformer.tokenization.chat_template import CHATML_TOKENS
+from glassformer.tokenization.conversations import ConversationEncoder
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from interop.checkpoints import randomise
+from tolerances import near
+
+trl = late.optional("trl")
+datasets = late.optional("datasets")
+transformers = late.optional("transformers")
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of TRL's own calls
 

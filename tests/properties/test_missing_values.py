@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
+import late
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.corpus import Corpus
 from glassformer.data.first_look import CORPORA, look_at
 from glassformer.data.in_memory import address_of, place_of, rows_of
 from glassformer.data.recognition import recognise, recognise_rows
 from glassformer.errors import UserError
+
+pandas = late.module("pandas")
 
 Rows = list[dict[str, Any]]
 N = 60

@@ -16,9 +16,11 @@ from types import ModuleType
 import pytest
 
 import glassformer
+import late
 
-pytest.importorskip("build")
-pytest.importorskip("jupytext")
+late.optional("build")
+late.optional("jupytext")
+
 ROOT = Path(__file__).parents[2]
 COURSE = ROOT / "docs" / "course"
 FEW_STEPS = ("--max-steps", "2", "--eval-every", "2", "--checkpoint-every", "1", "--model.decoder.n-layers", "1")

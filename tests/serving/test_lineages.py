@@ -6,11 +6,11 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 import torch
 
 import glassformer
+import late
 from configs import CONFIGS
 from glassformer.config.run import AnsweringConfig, BeamConfig
 from glassformer.inspection.attention_maps import alignment
@@ -22,6 +22,8 @@ from runs import ENCODER, WORDS, Tiny, label_run
 from serving.conftest import Serve
 from serving.served import ask
 from tolerances import NETWORK, assert_close, near
+
+openai = late.module("openai")
 
 SENTENCES = ["red dog", "the blue cat sees", "house", "two dog and cat runs"]
 LONG = "red dog " * 200

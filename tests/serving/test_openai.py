@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import openai
 import psutil
 import pytest
 
+import late
 from glassformer.model import Model
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
 from serving.served import WAIT_S, RunningServer, ServerProcess, ServerProcesses, ask, until
 from tolerances import near
+
+openai = late.module("openai")
 
 KEY = "a-key-of-the-tests"
 USER: Any = {"role": "user", "content": "red dog"}
@@ -44,12 +46,12 @@ def test_the_client_against_a_process(server: ServerProcess, models: dict[str, M
     ends_with_0(server)
 
 
-def lists_models(client: openai.OpenAI) -> None:
+def lists_models(client: "openai.OpenAI") -> None:
     assert [one.id for one in client.models.list()] == ["chat", "decoder"]
     assert client.models.retrieve("chat").owned_by == "glassformer"
 
 
-def writes(client: openai.OpenAI, models: dict[str, Model]) -> None:
+def writes(client: "openai.OpenAI", models: dict[str, Model]) -> None:
     completion = client.completions.create(model="decoder", prompt="ab cd", logprobs=2, echo=True, **GREEDY)
     (choice,) = completion.choices
     assert choice.text == "ab cd" + models["decoder"].generate("ab cd", temperature=0, max_new_tokens=10)
@@ -67,7 +69,7 @@ def writes(client: openai.OpenAI, models: dict[str, Model]) -> None:
     assert again.choices[0].message.content == models["chat"].chat(plain, temperature=0, max_new_tokens=10, stop="\n")
 
 
-def streams(client: openai.OpenAI, models: dict[str, Model]) -> None:
+def streams(client: "openai.OpenAI", models: dict[str, Model]) -> None:
     parts = [*client.completions.create(model="decoder", prompt="ab cd", stream=True, **GREEDY)]
     expected = models["decoder"].generate("ab cd", temperature=0, max_new_tokens=10)
     assert "".join(part.choices[0].text for part in parts) == expected and len(parts) == 10
@@ -81,7 +83,7 @@ def streams(client: openai.OpenAI, models: dict[str, Model]) -> None:
     assert whole.usage is not None and whole.usage.completion_tokens > 0
 
 
-def embeds(client: openai.OpenAI, models: dict[str, Model]) -> None:
+def embeds(client: "openai.OpenAI", models: dict[str, Model]) -> None:
     texts = ["ab cd", "日本"]
     for given in ({}, {"encoding_format": "float"}):
         found: Any = client.embeddings.create(model="decoder", input=texts, **given)
@@ -90,8 +92,8 @@ def embeds(client: openai.OpenAI, models: dict[str, Model]) -> None:
             assert one.embedding == near(vector.tolist())
 
 
-def raises_errors(client: openai.OpenAI, server: ServerProcess) -> None:
-    def raised(kind: type[openai.APIStatusError], call: Callable[[], Any]) -> Any:
+def raises_errors(client: "openai.OpenAI", server: ServerProcess) -> None:
+    def raised(kind: "type[openai.APIStatusError]", call: Callable[[], Any]) -> Any:
         with pytest.raises(kind) as caught:
             call()
         return caught.value
@@ -129,7 +131,7 @@ def stopped(server: ServerProcess) -> Iterator[None]:
         process.resume()
 
 
-def leaves(client: openai.OpenAI, server: ServerProcess) -> None:
+def leaves(client: "openai.OpenAI", server: ServerProcess) -> None:
     """A client that leaves its streams ends their requests."""
     for _ in range(5):
         stream = client.chat.completions.create(model="chat", messages=[USER], stream=True, max_tokens=140)
@@ -221,6 +223,6 @@ def test_the_client_repeats_no_request_that_the_model_fails(
         assert client.completions.create(model="decoder", prompt="ab").choices[0].finish_reason, "the next one works"
 
 
-def client_of(running: RunningServer, seen: Callable[[Any], None]) -> openai.OpenAI:
+def client_of(running: RunningServer, seen: Callable[[Any], None]) -> "openai.OpenAI":
     hooks = openai.DefaultHttpxClient(event_hooks={"response": [seen]})
     return openai.OpenAI(base_url=f"{running.address}/v1", api_key="any", timeout=120, http_client=hooks)

@@ -8,18 +8,20 @@ from typing import Any
 from urllib.parse import unquote
 
 import h11
-import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.requests import Request
 
+import late
 from glassformer.model import Model
 from glassformer.serving.guard import IGNORED, MAX_IGNORED, note_ignored
 from glassformer.serving.schemas import REFUSED, ChatRequest, CompletionRequest
 from serving.conftest import Run, Serve
 from serving.served import RunningServer, send
+
+openai = late.module("openai")
 
 USER: Any = {"role": "user", "content": "red dog"}
 CHAT: Any = {"model": "chat", "messages": [USER], "temperature": 0, "max_tokens": 6}
@@ -42,12 +44,12 @@ def posted(address: str, body: Any) -> tuple[int, list[str], Any]:
 
 
 @pytest.fixture
-def client(running: Run) -> Iterator[openai.OpenAI]:
+def client(running: Run) -> "Iterator[openai.OpenAI]":
     with openai.OpenAI(base_url=f"{running('chat', 'encoder').address}/v1", api_key="any", max_retries=0) as found:
         yield found
 
 
-def test_the_client_of_openai_may_send_all_of_its_parameters(client: openai.OpenAI) -> None:
+def test_the_client_of_openai_may_send_all_of_its_parameters(client: "openai.OpenAI") -> None:
     plain = client.chat.completions.create(**CHAT).choices[0].message.content
     unused: Any = {
         "metadata": {"a": "b"},
@@ -89,7 +91,7 @@ def test_the_client_of_openai_may_send_all_of_its_parameters(client: openai.Open
         assert caught.value.param in refused and "would change the text" in caught.value.message
 
 
-def test_several_greedy_texts_are_equal_and_count_as_several(client: openai.OpenAI) -> None:
+def test_several_greedy_texts_are_equal_and_count_as_several(client: "openai.OpenAI") -> None:
     one = client.chat.completions.create(**CHAT)
     three = client.chat.completions.create(**CHAT, n=3)
     assert [choice.message.content for choice in three.choices] == [one.choices[0].message.content] * 3
@@ -122,7 +124,7 @@ def test_a_history_with_calls_of_tools_is_read(serve: Serve, models: dict[str, M
     assert answer.usage.prompt_tokens == len(models["chat"].conversation_encoder.prompt(plain))
 
 
-def test_calls_of_tools_are_refused_if_the_template_does_not_read_them(client: openai.OpenAI) -> None:
+def test_calls_of_tools_are_refused_if_the_template_does_not_read_them(client: "openai.OpenAI") -> None:
     with pytest.raises(openai.BadRequestError, match="message 2 calls a tool, and the chat template does not read"):
         client.chat.completions.create(**CHAT | {"messages": HISTORY})
 

@@ -4,9 +4,8 @@ import base64
 import json
 from collections.abc import Sequence
 from importlib import resources, util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import transformers
 from tokenizers import (
     AddedToken,
     Regex,
@@ -18,9 +17,14 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import PreTrainedTokenizerFast
 
+import late
 from glassformer.tokenization.validate_tokenizer_json import ROLES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+transformers = late.module("transformers")
 
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -171,7 +175,7 @@ def precompiled() -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def own_classes(found: dict[str, Family]) -> dict[str, PreTrainedTokenizerFast]:
+def own_classes(found: dict[str, Family]) -> "dict[str, PreTrainedTokenizerFast]":
     """Return the same vocabularies in the classes of `transformers` for the families."""
 
     def parts(name: str) -> dict[str, Any]:
@@ -193,7 +197,7 @@ def own_classes(found: dict[str, Family]) -> dict[str, PreTrainedTokenizerFast]:
     }
 
 
-def roles_of(theirs: PreTrainedTokenizerFast) -> dict[str, str]:
+def roles_of(theirs: "PreTrainedTokenizerFast") -> dict[str, str]:
     """Return the roles of the special tokens of a tokenizer of `transformers`."""
     named = {role: getattr(theirs, f"{role}_token") for role in ROLES}
     return {role: token for role, token in named.items() if token is not None}

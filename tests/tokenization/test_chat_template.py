@@ -6,17 +6,19 @@ import os
 import random
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from chat_templates import CALL, ROLES, SPECIAL, TEMPLATES, conversation
 from glassformer.errors import UserError
 from glassformer.tokenization import chat_template
 from glassformer.tokenization.chat_template import CHATML, Asked, ChatTemplate
 from glassformer.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 HI = [{"role": "user", "content": "hi"}]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -199,14 +201,16 @@ def test_many_threads_share_a_process() -> None:
 
 
 @pytest.fixture(scope="module")
-def theirs() -> PreTrainedTokenizerFast:
+def theirs() -> "PreTrainedTokenizerFast":
+    from transformers import PreTrainedTokenizerFast
+
     learned = Tokenizer.train(["a b"], vocab_size=0, special_tokens=SPECIAL)
     rust = tokenizers.Tokenizer.from_str(Tokenizer.imported(learned.to_json(), ROLES).to_json())
     return PreTrainedTokenizerFast(tokenizer_object=rust, bos_token="<s>", eos_token="</s>")
 
 
 @pytest.mark.parametrize("name", [*TEMPLATES, "chatml"])
-def test_texts_are_those_of_transformers(name: str, theirs: PreTrainedTokenizerFast) -> None:
+def test_texts_are_those_of_transformers(name: str, theirs: "PreTrainedTokenizerFast") -> None:
     source, draw = {**TEMPLATES, "chatml": CHATML}[name], random.Random(name)
     ours = ChatTemplate(source, TOKENS)
     for _ in range(50):
@@ -233,7 +237,7 @@ def test_texts_are_those_of_transformers(name: str, theirs: PreTrainedTokenizerF
     "'A' | lower | title",
     ],
 )  # fmt: skip
-def test_expressions_are_those_of_transformers(expression: str, theirs: PreTrainedTokenizerFast) -> None:
+def test_expressions_are_those_of_transformers(expression: str, theirs: "PreTrainedTokenizerFast") -> None:
     source, messages = f"{{{{ {expression} }}}}", [{**HI[0], "call": CALL, "n": 0.1, "flag": True}]
     assert ChatTemplate(source).render(messages) == theirs.apply_chat_template(
         messages, chat_template=source, tokenize=False

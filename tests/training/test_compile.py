@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, random_model
 from faults.children import done
@@ -59,6 +58,8 @@ DROPOUTS = dict.fromkeys(
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Compile with a backend that runs the graph eagerly and refuses breaks; return a counter of graphs."""
+    from torch._dynamo.utils import counters
+
     torch._dynamo.reset()
     counters.clear()
     compiler = functools.partial(torch.compile, backend="eager", fullgraph=True)
@@ -203,6 +204,8 @@ def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], 
 @pytest.mark.filterwarnings("ignore")  # warnings of torch's own code, which would be errors here
 def test_forward_and_backward_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The input of inductor: AOTAutograd traces forward and backward without modules."""
+    from torch._dynamo.utils import counters
+
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
@@ -264,6 +267,7 @@ def test_only_rows_of_many_lengths_compile_with_dynamic_shapes(tmp_path: Path, m
 @pytest.mark.filterwarnings("ignore")  # warnings of torch's own code, which would be errors here
 def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The wrapper's code is not compiled; batches of other lengths, with and without an exchange, add nothing."""
+    from torch._dynamo.utils import counters
 
     def work() -> None:
         torch._dynamo.reset()

@@ -215,7 +215,7 @@ def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
 
 
 @torch.no_grad()
-def _exported(graph: Graph) -> torch.onnx.ONNXProgram:
+def _exported(graph: Graph) -> "torch.onnx.ONNXProgram":
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
     sources: tuple[str, ...] = ()
