@@ -1,6 +1,6 @@
 """The sources of the documentation are right without a build: markup, links and the tree of pages.
 
-A build takes more than a minute of processor time, so the short run of the tests has none; `test_site.py` has one.
+A build takes more than a minute of processor time, so only the whole run of the tests builds the site (`test_site.py`).
 """
 
 import os

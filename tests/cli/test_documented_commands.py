@@ -674,7 +674,7 @@ def require_runs(path: Path, glassformer: Glassformer, made_runs: Made) -> None:
 def test_the_words_of_every_command_are_read(
     glassformer: Glassformer, made_runs: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all documents, and of the examples of all verbs; no command runs."""
+    """The commands are those of all documents and of the examples of all verbs; none runs."""
     shell, world = Shell(Path.cwd(), may_fail=True), Reader(Path.cwd(), glassformer, made_runs, monkeypatch)
     (document := Path("examples.md")).write_text("".join(f"```\n{line}\n```\n" for line in every_example()))
     wrong = [line for path in (README, *DOCUMENTS, document) for line in problems(path, shell, world)]
