@@ -1,6 +1,6 @@
 """The pages of docs/extend: their Python code runs in order in one process and prints the output that the page shows.
 
-Links of all pages have a target; the commands of docs/how-to are run by `tests/cli/test_documented_commands.py`.
+`test_pages_of_docs.py` follows the links of all pages; `cli/test_documented_commands.py` runs the commands of guides.
 """
 
 import os
@@ -24,10 +24,6 @@ NAMED = re.compile(r"`((?:src|tests|docs)/[\w/.-]+)(?:::(\w+))?`")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAX_LINES = 60
 """Largest number of lines of a page with its Python code, without blank lines."""
-DOCS = sorted(
-    path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts and "generated" not in path.parts
-)
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
 def blocks(page: Path, language: str) -> str:
@@ -234,11 +230,3 @@ def test_files_and_tests_that_a_page_names_exist(page: Path) -> None:
             assert (ROOT / path).exists(), path
             text = (ROOT / path).read_text("utf-8") if name else ""
             assert not name or re.search(rf"^\s*(def|class) {name}\b|^{name}\b", text, re.MULTILINE), f"{path}::{name}"
-
-
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
-def test_links_of_a_page_have_a_target(page: Path) -> None:
-    """Pages in reference/generated are written when the site is built."""
-    prose = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    links = [link for link in LINK.findall(prose) if "generated/" not in link]
-    assert [link for link in links if not (page.parent / link).exists()] == []

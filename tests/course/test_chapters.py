@@ -57,6 +57,16 @@ def test_the_course_has_fifteen_chapters() -> None:
     assert [path.name.split("-")[0] for path in CHAPTERS] == sorted(["09b", *(f"{n:02}" for n in range(1, 16))])
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_the_code_of_a_chapter_is_python_and_imports_what_exists(chapter: Path) -> None:
+    cells = [cell for cell in jupytext.read(chapter, fmt="md:myst").cells if cell.cell_type == "code"]
+    assert len(cells) > 5
+    for n, cell in enumerate(cells):
+        for node in ast.walk(ast.parse(cell.source, f"{chapter.name}, code cell {n}")):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "glassformer":
+                exec(compile(ast.Module([node], []), chapter.name, "exec"), {})
+
+
 @pytest.mark.usefixtures("default_printing")
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
