@@ -1,5 +1,6 @@
 """Shared setup of all tests: the helpers `configs` and `parity.pairs` importable from every folder, and the seeds."""
 
+import asyncio
 import gc
 import os
 import shutil
@@ -141,11 +142,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
 
 
-@pytest.fixture(scope="module")  # an open Chromium takes processor time
-def window() -> Iterator["BrowserContext"]:
-    """Chromium for tests of pages, which open tabs: another window takes 0.7 s of processor time, a tab 0.2 s.
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[tuple["BrowserContext", asyncio.AbstractEventLoop]]:
+    """Chromium with one window, and the event loop of Playwright.
 
-    Without Chromium, tests are skipped, or fail if the variable CI is set.
+    Its start takes 1 s of processor time, and its waiting next to none: one serves all tests of a process.
     """
     from playwright.sync_api import sync_playwright
 
@@ -159,5 +160,21 @@ def window() -> Iterator["BrowserContext"]:
         opened = started.new_context()
         opened.set_default_timeout(WAIT_MS)
         opened.new_page()  # a window closes with its last tab
-        yield opened
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield opened, loop
+        asyncio._set_running_loop(loop)
         started.close()
+
+
+@pytest.fixture(scope="module")
+def window(chromium: tuple["BrowserContext", asyncio.AbstractEventLoop]) -> Iterator["BrowserContext"]:
+    """Chromium for tests of pages, which open tabs.
+
+    The event loop of Playwright runs during a file only, because tests of other files run loops of their own. Without
+    Chromium, tests are skipped, or fail if the variable CI is set.
+    """
+    opened, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield opened
+    asyncio._set_running_loop(None)

@@ -50,12 +50,31 @@ def running(models: dict[str, Model]) -> Iterator[Run]:
         server.close()
 
 
+@pytest.fixture(scope="session")
+def shared(models: dict[str, Model]) -> Iterator[Serve]:
+    """Servers of the models of a name, for all tests that only read: the start of one takes processor time."""
+    started: dict[tuple[str, ...], RunningServer] = {}
+    limits = Limits(grace=1)
+
+    def start(*names: str) -> str:
+        if names not in started:
+            chosen = {name: models[name] for name in names} or models
+            started[names] = RunningServer(application(chosen, limits), limits)
+        return started[names].address
+
+    yield start
+    for server in started.values():
+        server.close()
+
+
 @pytest.fixture
-def serve(running: Run) -> Serve:
-    """Start servers, and return their addresses."""
+def serve(running: Run, shared: Serve) -> Serve:
+    """Start servers, and return their addresses; a server with default settings is one that other tests read, too."""
 
     def start(*names: str, limits: Limits | None = None, key: str | None = None, **others: Model) -> str:
-        return running(*names, limits=limits, access=Access(key=key), **others).address
+        if limits or key or others:
+            return running(*names, limits=limits, access=Access(key=key), **others).address
+        return shared(*names)
 
     return start
 

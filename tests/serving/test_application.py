@@ -22,8 +22,8 @@ def test_the_list_of_models_names_the_abilities_of_each(serve: Serve) -> None:
     assert "fill_mask" in able["encoder"] and "classify" in able["classifier"]
 
 
-def test_the_numbers_of_prometheus_count_answers_and_tokens(serve: Serve) -> None:
-    address = serve("chat")
+def test_the_numbers_of_prometheus_count_answers_and_tokens(running: Run) -> None:
+    address = running("chat").address
     _, answer = ask(f"{address}/v1/chat/completions", CHAT)
     with urllib.request.urlopen(f"{address}/metrics", timeout=60) as found:
         text = found.read().decode()
@@ -31,13 +31,13 @@ def test_the_numbers_of_prometheus_count_answers_and_tokens(serve: Serve) -> Non
     assert 'glassformer_answers_total{path="/v1/chat/completions",status="200"} 1.0' in text
 
 
-def test_the_tokens_of_a_step_are_counted_before_they_are_sent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokens_of_a_step_are_counted_before_they_are_sent(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the numbers have all tokens of an answer that a client has read."""
     done: list[str] = []
     count, send_pieces = Metrics.step, engine_thread._send
     monkeypatch.setattr(Metrics, "step", lambda *given: (done.append("counted"), count(*given)))
     monkeypatch.setattr(engine_thread, "_send", lambda *given: (done.append("sent"), send_pieces(*given)))
-    assert ask(f"{serve('chat')}/v1/chat/completions", CHAT)[0] == 200
+    assert ask(f"{running('chat').address}/v1/chat/completions", CHAT)[0] == 200
     n_sent = done.count("sent")
     assert done[: 2 * n_sent] == ["counted", "sent"] * n_sent and n_sent  # a step without pieces may follow
 

@@ -10,7 +10,7 @@ import torch
 from glassformer.inference.chat import fitted
 from glassformer.model import Model
 from glassformer.serving.limits import Limits
-from serving.conftest import Serve
+from serving.conftest import Run, Serve
 from serving.served import ask
 from serving.test_completions import parts, refusal
 from tolerances import NETWORK, near
@@ -113,8 +113,8 @@ def test_the_end_token_and_the_limit_end_an_answer(serve: Serve, chat: Model) ->
     assert full["usage"]["prompt_tokens"] == len(chat.conversation_encoder.prompt([USER]))
 
 
-def test_the_turns_of_a_conversation_are_read_once(serve: Serve, chat: Model) -> None:
-    address, messages = serve("chat"), [USER]
+def test_the_turns_of_a_conversation_are_read_once(running: Run, chat: Model) -> None:
+    address, messages = running("chat").address, [USER]
     for turn in range(3):
         answer = answered(address, messages, temperature=0, max_tokens=8)
         known = answer["usage"]["prompt_tokens_details"]["cached_tokens"]

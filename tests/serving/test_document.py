@@ -12,8 +12,8 @@ from serving.served import WAIT_S, ask
 
 jsonschema = late.module("jsonschema")
 
-N_CASES = 10
-"""Number of requests of each kind and address."""
+N_CASES = {True: 3, False: 10}
+"""Number of requests of each kind and address: in the short run, and in the run of all tests."""
 LIMITS = Limits(max_tokens=4, max_n=3)
 MODELS = {
     "chat": "chat",
@@ -26,7 +26,7 @@ MODELS = {
 
 @pytest.mark.filterwarnings("ignore")  # of schemathesis
 @pytest.mark.parametrize("valid", [True, False], ids=["true", "false"])
-def test_made_up_requests_find_no_failure(valid: bool, serve: Serve) -> None:
+def test_made_up_requests_find_no_failure(valid: bool, serve: Serve, pytestconfig: pytest.Config) -> None:
     """All answers conform to the document, and false requests are refused.
 
     True ones may be refused, too, because the document does not know the models.
@@ -36,7 +36,7 @@ def test_made_up_requests_find_no_failure(valid: bool, serve: Serve) -> None:
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
     mode = GenerationMode.POSITIVE if valid else GenerationMode.NEGATIVE
-    address, n_answered = serve(limits=LIMITS), 0
+    address, n_answered, n_cases = serve(limits=LIMITS), 0, N_CASES[bool(pytestconfig.getoption("draw"))]
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
     for found in schema.get_all_operations():
         operation = found.ok()
@@ -45,7 +45,7 @@ def test_made_up_requests_find_no_failure(valid: bool, serve: Serve) -> None:
 
         @seed(1)
         @settings(
-            max_examples=N_CASES,
+            max_examples=n_cases,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.generate],
         )
@@ -60,7 +60,7 @@ def test_made_up_requests_find_no_failure(valid: bool, serve: Serve) -> None:
 
         check()
     assert ask(f"{address}/health") == (200, {"status": "ok"})
-    assert n_answered > N_CASES or mode is GenerationMode.NEGATIVE
+    assert n_answered > n_cases or mode is GenerationMode.NEGATIVE
 
 
 def test_the_document_is_valid(serve: Serve) -> None:

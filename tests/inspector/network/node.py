@@ -10,6 +10,12 @@ import pytest
 FOLDER = Path(__file__).parent
 
 
+def cases_of(request: pytest.FixtureRequest) -> list[str]:
+    """Return the values of `name` of the tests in the file of a fixture that run; the short run draws some."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    return [str(test.callspec.params["name"]) for test in tests if isinstance(test, pytest.Function)]
+
+
 def run_node(module: str, *arguments: str | Path) -> None:
     """Run a module of this folder; skip the test without node, and fail if the module fails."""
     node = shutil.which("node")

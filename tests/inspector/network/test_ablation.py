@@ -16,7 +16,7 @@ from inspector.browsing import given_to
 from inspector.conftest import LABELS
 from inspector.direct import Inspector
 from inspector.network.answers import require_equal, with_large_effects, write_requests
-from inspector.network.node import run_node
+from inspector.network.node import cases_of, run_node
 
 OFF = {
     "decoder": ("decoder.0.head.1,decoder.0.head.0,decoder.1.feed_forward", "decoder.1"),
@@ -41,11 +41,15 @@ def span_model(model: Model) -> Model:
 
 @pytest.fixture(scope="module")
 def answers(
-    models: dict[str, Model], labelled: dict[str, Model], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    models: dict[str, Model],
+    labelled: dict[str, Model],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, tuple[Any, Any]]]:
     """By name of the model: the answers of JavaScript and those of the server."""
     folder, expected = tmp_path_factory.mktemp("ablations"), {}
-    for name in NAMES:
+    names = cases_of(request)
+    for name in names:
         model = with_large_effects((models | labelled | {"span": span_model(models["encoder"])})[name])
         inspector = Inspector(model)
         run = inspector.run(**given_to(model))["run"]
@@ -59,7 +63,7 @@ def answers(
         expected[name] += [inspector.ablate(run, **one) for one in requests_of(name)]
         expected[name] += [inspector.logits(run, position=1, **one) for _, one in bytes_]
     run_node("answers.mjs", folder)
-    yield {name: (json.loads((folder / f"{name}.out.json").read_text()), expected[name]) for name in NAMES}
+    yield {name: (json.loads((folder / f"{name}.out.json").read_text()), expected[name]) for name in names}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,7 +14,7 @@ from glassformer.model import Model
 from inspector.browsing import given_to
 from inspector.direct import Inspector
 from inspector.network.answers import answered, require_equal, with_large_effects, write_requests
-from inspector.network.node import run_node
+from inspector.network.node import cases_of, run_node
 
 ADDITIVE = {
     "llama": "decoder",
@@ -100,11 +100,12 @@ def sets_of(family: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def answers(
-    models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[list[Any], list[Any]]]]:
     """By name of the case: the answers of JavaScript and those of the server."""
     folder, expected = tmp_path_factory.mktemp("attributions"), {}
-    for name in NAMES:
+    names = cases_of(request)
+    for name in names:
         family = ADDITIVE.get(name, name)
         model = models[family]
         model = with_network_of(name, model) if name in ADDITIVE else with_large_effects(model)
@@ -131,7 +132,7 @@ def answers(
         expected[name] += [answered(inspector.patch, **body) for body in patches]
         expected[name] += [answered(getattr(inspector, function), **body) for _, function, body in sets]
     run_node("answers.mjs", folder)
-    yield {name: (json.loads((folder / f"{name}.out.json").read_text()), expected[name]) for name in NAMES}
+    yield {name: (json.loads((folder / f"{name}.out.json").read_text()), expected[name]) for name in names}
 
 
 @pytest.mark.parametrize("name", NAMES)

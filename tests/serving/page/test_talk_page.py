@@ -16,12 +16,10 @@ import glassformer
 from glassformer.inference.engine import Engine, Step
 from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
-from glassformer.serving.application import application
-from glassformer.serving.limits import Limits
 from inspector.browsing import SOURCE, Open, Visit, close, number, percents, visits
 from runs import Tiny
 from serving.conftest import Run, Serve
-from serving.served import RunningServer, ask
+from serving.served import ask
 from tolerances import printed
 
 if TYPE_CHECKING:
@@ -47,36 +45,33 @@ def visit(window: "BrowserContext") -> Iterator[Open]:
 
 
 @pytest.fixture(scope="module")
-def address(models: dict[str, Model]) -> Iterator[str]:
-    """The address of a server of all models, for tests that change nothing on it: its start takes processor time."""
-    limits = Limits(grace=1)
-    server = RunningServer(application(models, limits), limits)
-    yield server.address
-    server.close()
+def address(shared: Serve) -> str:
+    """The address of a server of all models, for tests that change nothing on it."""
+    return shared()
 
 
 @pytest.fixture(scope="module")
-def shared(address: str, window: "BrowserContext") -> Iterator[Visit]:
+def page(address: str, window: "BrowserContext") -> Iterator[Visit]:
     """A page of that server: to load it takes more processor time than most tests."""
     with visits(window, READY) as open_page:
         yield open_page(address)
 
 
 @pytest.fixture
-def choose(shared: Visit) -> Iterator[Open]:
+def choose(page: Visit) -> Iterator[Open]:
     """Choose a model, and a view of it, in the page that tests share; each test has views of its own."""
 
     def chosen(name: str, view: str = "") -> Visit:
-        shared.page.locator("header select").select_option(name)
+        page.page.locator("header select").select_option(name)
         if view:
-            shared.page.get_by_role("tab", name=view, exact=True).click()
-        reset = shared.page.get_by_role("button", name="reset")
+            page.page.get_by_role("tab", name=view, exact=True).click()
+        reset = page.page.get_by_role("button", name="reset")
         if reset.is_visible():  # the view has settings
             reset.click()
-        return shared
+        return page
 
     yield chosen
-    assert shared.problems == []
+    assert page.problems == []
 
 
 @pytest.fixture
@@ -259,8 +254,8 @@ def begin_long_answer(found: Visit) -> None:
     pieces(found).first.wait_for()
 
 
-def test_an_answer_arrives_in_parts_and_stops(serve: Serve, visit: Open, steps: threading.Semaphore) -> None:
-    found = visit(serve("chat"))
+def test_an_answer_arrives_in_parts_and_stops(running: Run, visit: Open, steps: threading.Semaphore) -> None:
+    found = visit(running("chat").address)
     begin_long_answer(found)
     assert found.page.locator(".is-writing").count() == 1
     stop = found.page.get_by_role("button", name="Stop")
@@ -298,8 +293,8 @@ def test_a_server_that_dies_is_reported_beside_what_it_wrote(
     )
 
 
-def test_a_failure_of_the_model_is_one_sentence(serve: Serve, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = visit(serve("chat"), refusals=True)
+def test_a_failure_of_the_model_is_one_sentence(running: Run, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = visit(running("chat").address, refusals=True)
     monkeypatch.setattr(Engine, "step", lambda engine: (_ for _ in ()).throw(MemoryError("no room")))
     say(found)
     assert "the model failed: MemoryError: no room" in found.page.locator(".problem").inner_text()
@@ -607,8 +602,8 @@ def test_the_prompt_is_what_the_model_reads(serve: Serve, models: dict[str, Mode
     assert status == 400 and "one of the assistant" in answer["error"]["message"]
 
 
-def test_streams_and_the_inspector_share_one_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    address, threads = serve("chat"), set[int]()
+def test_streams_and_the_inspector_share_one_thread(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, threads = running("chat").address, set[int]()
     step = Engine.step
 
     def noted(engine: Engine) -> list[Step]:
