@@ -11,6 +11,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("draw.toml")
 
 
-def table() -> dict[str, dict[str, int]]:
-    """Return the parts of `draw.toml`: the budget of each folder, and how many tests of each group are drawn."""
+def table() -> dict[str, Any]:
+    """Return `draw.toml`: the budget of each folder, and how many tests of each group are drawn."""
     return tomllib.loads(TABLE.read_text("utf-8"))
 
 
@@ -49,7 +50,7 @@ def drawn(names: Iterable[str], n: int, seed: int) -> set[str]:
     Whether a test is drawn depends on the seed and on the names only, not on their order.
 
     >>> sorted(drawn(["a.py::one[1]", "a.py::one[2]", "a.py::two"], 2, seed=0))
-    ['a.py::one[2]', 'a.py::two']
+    ['a.py::one[1]', 'a.py::two']
     """
     rank = {name: number_of(seed, name) for name in names}
     cases = defaultdict(list)
@@ -59,23 +60,30 @@ def drawn(names: Iterable[str], n: int, seed: int) -> set[str]:
     return set(sorted(rank, key=lambda name: (turn[name], rank[name]))[:n])
 
 
-def left_out(names: Sequence[str], groups: Mapping[str, int], seed: int) -> set[str]:
+def groups() -> dict[tuple[str, ...], int]:
+    """Return the groups of `draw.toml`, and how many tests of each are drawn."""
+    found = table()
+    together = {tuple(group["tests"]): group["draw"] for group in found["together"].values()}
+    return {(name,): n for name, n in found["draw"].items()} | together
+
+
+def left_out(names: Sequence[str], groups: Mapping[tuple[str, ...], int], seed: int) -> set[str]:
     """Return the tests that the short run leaves out.
 
     Args:
         names: of all collected tests.
-        groups: the number of tests that are drawn by `FILE` (of its tests) or `FILE::FUNCTION` (of its cases; these
-            do not count among the tests of the file).
+        groups: the number of tests that are drawn of those of a `FILE`, or of the cases of a `FILE::FUNCTION`, or of
+            several of these together. A function that is in a group does not count among the tests of its file.
         seed: of the draw.
     """
-    members: dict[str, list[str]] = defaultdict(list)
+    group_of = {part: group for group in groups for part in group}
+    members: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name in names:
         function = function_of(name)
-        members[function if function in groups else function.partition("::")[0]].append(name)
-    found = set()
-    for group, n in groups.items():
-        found |= set(members[group]) - drawn(members[group], n, seed)
-    return found
+        group = group_of.get(function) or group_of.get(function.partition("::")[0])
+        if group:
+            members[group].append(name)
+    return {name for group, own in members.items() for name in set(own) - drawn(own, groups[group], seed)}
 
 
 def is_reordered(file: str, seed: int) -> bool:
@@ -84,13 +92,13 @@ def is_reordered(file: str, seed: int) -> bool:
     return file in files and number_of(seed, file) % 4 == 0
 
 
-def unknown(groups: Iterable[str]) -> Iterator[str]:
-    """Yield the groups that are not in the tests."""
-    for group in groups:
-        file, _, function = group.partition("::")
+def unknown(names: Iterable[str]) -> Iterator[str]:
+    """Yield the files and functions that are not in the tests."""
+    for name in names:
+        file, _, function = name.partition("::")
         path = ROOT / file
         if not path.exists() or (function and f"def {function.rpartition('::')[2]}(" not in path.read_text("utf-8")):
-            yield group
+            yield name
 
 
 class Deadline:
@@ -114,6 +122,6 @@ class Draw:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        out = left_out([item.nodeid for item in items], table()["draw"], self.seed)
+        out = left_out([item.nodeid for item in items], groups(), self.seed)
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
         items[:] = [item for item in items if item.nodeid not in out]

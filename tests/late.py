@@ -18,9 +18,6 @@ class Late:
             raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(importlib.import_module(self._name), name, value)
-
 
 def module(name: str) -> Any:
     """Return a module that is imported at its first use."""

@@ -12,11 +12,16 @@ import draw
 NAMES = [f"tests/a.py::test_{name}[{case}]" for name in ("one", "two", "three") for case in range(10)]
 
 
+WHOLE_RUN_ONLY = {"tests/test_site.py"}
+"""The build of the site: the short run reads its sources in `test_pages_of_docs.py`."""
+
+
 def test_the_table_names_what_exists() -> None:
-    assert not list(draw.unknown(draw.table()["draw"]))
+    parts = [part for group in draw.groups() for part in group]
+    assert not list(draw.unknown(parts)) and len(parts) == len(set(parts))
+    assert {group[0] for group, n in draw.groups().items() if n == 0} == WHOLE_RUN_ONLY
     folders = {path.name for path in (draw.ROOT / "tests").iterdir() if path.is_dir() and list(path.rglob("test_*.py"))}
-    assert folders - {"gpu"} | {"tests", "src"} == draw.table()["budget"].keys()
-    assert all(n > 0 for n in draw.table()["draw"].values())
+    assert folders | {"tests", "src"} == draw.table()["budget"].keys()
 
 
 @pytest.mark.parametrize("group", ["tests/nowhere.py", "tests/test_draw.py::test_nothing"])
@@ -40,11 +45,18 @@ def test_every_test_is_drawn_at_some_time() -> None:
 
 
 def test_a_group_of_cases_is_apart_from_its_file() -> None:
-    groups = {"tests/a.py::test_one": 2, "tests/a.py": 1}
+    groups = {("tests/a.py::test_one",): 2, ("tests/a.py",): 1}
     out = draw.left_out([*NAMES, "tests/b.py::test_other"], groups, seed=0)
     kept = [name for name in NAMES if name not in out]
     assert sum("test_one" in name for name in kept) == 2 and len(kept) == 3
     assert "tests/b.py::test_other" not in out
+
+
+def test_some_tests_of_several_files_are_drawn_together() -> None:
+    groups = {("tests/a.py::test_one", "tests/b.py", "tests/c.py::test_x"): 2}
+    names = [*NAMES, "tests/b.py::test_y", "tests/c.py::test_x", "tests/c.py::test_z"]
+    out = draw.left_out(names, groups, seed=0)
+    assert len(out) == 10 + 2 - 2 and "tests/c.py::test_z" not in out and not [x for x in out if "test_two" in x]
 
 
 def test_a_run_prints_its_seed_its_costs_and_how_to_repeat_a_failure(tmp_path: Path) -> None:

@@ -132,8 +132,8 @@ def test_a_dataset_has_conversations_preferences_or_prompts(kind: str, monkeypat
     """By its name on the hub, where its validation split is the validation data, and in memory."""
     corpus, data, rows, expected = ANSWERS[kind]
     sides = {"train": datasets.Dataset.from_list(rows), "validation": datasets.Dataset.from_list(rows[:1])}
-    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda name: [*sides])
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: sides[split])
+    monkeypatch.setattr("datasets.get_dataset_split_names", lambda name: [*sides])
+    monkeypatch.setattr("datasets.load_dataset", lambda name, split: sides[split])
     assert corpus(replace(data, path="hf:some/name")).split == (expected[1:], expected[:1])
     with place_of(sides["train"], data) as place:
         assert corpus(replace(data, path=str(place))).whole() == expected
