@@ -12,8 +12,8 @@ import draw
 NAMES = [f"tests/a.py::test_{name}[{case}]" for name in ("one", "two", "three") for case in range(10)]
 
 
-WHOLE_RUN_ONLY = {"tests/test_site.py"}
-"""The build of the site: the short run reads its sources in `test_pages_of_docs.py`."""
+WHOLE_RUN_ONLY = {"tests/test_site.py", "tests/cli/test_lineages.py"}
+"""The build of the site, whose sources `test_pages_of_docs.py` reads, and recipes trained to their results."""
 
 
 def test_the_table_names_what_exists() -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import re
 import sys
 import threading
@@ -325,6 +326,18 @@ def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
     assert check(folder, ["split_heads"]).n_right == 0
     with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):
         exercise_of("causal_mas")
+
+
+def test_an_edit_of_equal_size_at_the_same_time_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python compares the time and the size of a source with those of its bytecode."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    start(folder := tmp_path / "mine")
+    path = folder / "ch05_attention.py"
+    written, right = path.read_text("utf-8"), EXERCISES["causal_mask"].source()
+    for part, n_right in ((right.replace(".tril()", ".triu()"), 0), (right, 1)):
+        path.write_text(written + "\n" + part, "utf-8")
+        os.utime(path, (1, 1))
+        assert check(folder, ["causal_mask"]).n_right == n_right
 
 
 BROKEN = {

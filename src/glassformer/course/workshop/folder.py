@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from glassformer.course.workshop.assembling import Definition, definitions
 from glassformer.course.workshop.checking import Verdict, judged, told
@@ -107,7 +109,7 @@ def _loaded(folder: Path, file: str) -> ModuleType | str:
         return ModuleType(file)
     if file in sys.modules:  # another file has imported it
         return sys.modules[file]
-    spec = importlib.util.spec_from_file_location(file, path)
+    spec = importlib.util.spec_from_file_location(file, path, loader=AsWritten(file, str(path)))
     assert spec is not None and spec.loader is not None
     module = sys.modules[file] = importlib.util.module_from_spec(spec)
     try:
@@ -120,15 +122,24 @@ def _loaded(folder: Path, file: str) -> ModuleType | str:
     return module
 
 
+class AsWritten(SourceFileLoader):
+    """Read a file of the reader itself: kept bytecode counts as current after an edit of equal size in one second."""
+
+    def path_stats(self, path: str | bytes) -> NoReturn:
+        raise OSError  # then bytecode is neither read nor written
+
+
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
     """Let the reader's files import one another."""
     files = {part.file for part in every_part()}
     sys.path.insert(0, str(folder))
+    sys.path_importer_cache[str(folder)] = FileFinder(str(folder), (AsWritten, [".py"]))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
+        sys.path_importer_cache.pop(str(folder), None)
         for name in files:  # the next check reads them again
             sys.modules.pop(name, None)
 
