@@ -109,7 +109,7 @@ def _loaded(folder: Path, file: str) -> ModuleType | str:
         return ModuleType(file)
     if file in sys.modules:  # another file has imported it
         return sys.modules[file]
-    spec = importlib.util.spec_from_file_location(file, path, loader=AsWritten(file, str(path)))
+    spec = importlib.util.spec_from_file_location(file, path, loader=AsWritten(file, str(path.absolute())))
     assert spec is not None and spec.loader is not None
     module = sys.modules[file] = importlib.util.module_from_spec(spec)
     try:
