@@ -1,5 +1,6 @@
 """The draw of the short run: equal code draws equal tests, every group keeps some, and each test is drawn some time."""
 
+import os
 import subprocess
 import sys
 import time
@@ -62,10 +63,11 @@ def test_some_tests_of_several_files_are_drawn_together() -> None:
 def test_a_run_prints_its_seed_its_costs_and_how_to_repeat_a_failure(tmp_path: Path) -> None:
     bad = tmp_path / "test_bad.py"
     bad.write_text("def test_one():\n    assert 1 == 2\n")
-    options = ["-q", "--draw", "--seed", "5", "--progress", "-p", "no:cacheprovider", "-p", "no:schemathesis"]
+    options = ["-q", "-p", "conftest", "-p", "no:cacheprovider", "--draw", "--seed", "5", "--progress"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "tests/benchmarks/test_turns.py", str(bad)],
+        [sys.executable, "-m", "pytest", *options, str(bad)],
         cwd=draw.ROOT,
+        env=os.environ | {"PYTHONPATH": str(draw.ROOT / "tests")},
         capture_output=True,
         text=True,
     )
