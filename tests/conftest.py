@@ -26,7 +26,6 @@ torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another
 # No test switches the machine off, and waiting for the disk takes minutes of a run. A closed file is still an error.
 os.fsync = os.fstat
 import collecting  # noqa: E402, in this folder
-import costs  # noqa: E402
 import draw  # noqa: E402
 import processors  # noqa: E402
 
@@ -66,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
                 f"some groups of tests are drawn: SEED={config.option.seed} draws the same again, ALL=1 runs all tests"
             )
     if config.getoption("progress"):
+        import costs  # needs a system with `resource`
+
         config.pluginmanager.register(costs.Costs())
         if not in_worker:
             config.pluginmanager.register(costs.Progress(config))
