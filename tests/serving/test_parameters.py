@@ -19,7 +19,7 @@ from glassformer.model import Model
 from glassformer.serving.guard import IGNORED, MAX_IGNORED, note_ignored
 from glassformer.serving.schemas import REFUSED, ChatRequest, CompletionRequest
 from serving.conftest import Run, Serve
-from serving.served import RunningServer, send
+from serving.served import RunningServer, send, until
 
 openai = late.module("openai")
 
@@ -166,6 +166,7 @@ def test_names_in_the_header_and_the_log_are_bounded_and_plain(running: Run, cap
     address = running("chat").address + PATH
     status, ignored, _ = posted(address, CHAT | {"a\r\nx-evil: 1, é\ud800": 1, "b" * 5000: 1})
     assert status == 200 and ignored[0] == "a%0D%0Ax-evil%3A%201%2C%20%C3%A9%5Cud800" and ignored[1] == "b" * 60
+    until(lambda: len(caplog.records) == 1)  # the line of a request is written after its answer
     assert " 200 " in caplog.text and f"ignored: {ignored[0]}" in caplog.text
     status, ignored, _ = posted(address, CHAT | {"user": "a", "": 1})
     assert status == 200 and ignored == ["user", '""']

@@ -116,6 +116,18 @@ def test_answers_are_drawn_anew_and_from_the_distribution_of_the_model(start: Pa
     assert [rollout.reward for rollout in rollouts] == list(map(float, exact)) and 0 < sum(exact) < len(exact)
 
 
+def test_each_answer_is_rewarded_by_the_fields_of_its_own_prompt(start: Path, tmp_path: Path) -> None:
+    model = api.load(start)
+    run = policy_run(tmp_path, start, model=model.config, objective=GroupPolicyConfig(group=50))
+    policy = Policy(run, model.network, model.tokenizer, model.device, trusts_rewards=False)
+    answers = [str(digit) for digit in range(10)]
+    ids = policy.encoder.prompt([{"role": "user", "content": "1?"}])
+    rollouts = policy.rollouts([(Prompt((), {"answer": answer}), ids) for answer in answers], seed=3)
+    expected = [float(rollout.text.strip() == answers[row // 50]) for row, rollout in enumerate(rollouts)]
+    assert [rollout.reward for rollout in rollouts] == expected
+    assert expected != [float(rollout.text.strip() == answers[row % 10]) for row, rollout in enumerate(rollouts)]
+
+
 def test_a_function_of_the_user_is_a_reward_and_is_not_run_by_a_model_directory(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

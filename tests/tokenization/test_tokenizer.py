@@ -359,3 +359,17 @@ def test_names_of_other_libraries_are_answered() -> None:
         tokenizer.tokenize("a b")
     with pytest.raises(AttributeError, match=r"has no attribute 'foo'$"):
         tokenizer.foo  # noqa: B018
+
+
+@pytest.mark.parametrize("roles", [None, {"unk": "[UNK]"}], ids=["no roles", "roles"])
+def test_more_special_tokens_change_nothing_else(roles: dict[str, str] | None) -> None:
+    trained = Tokenizer.train(["a b"], vocab_size=0, scheme="char", special_tokens=("[UNK]",))
+    rust = tokenizers.Tokenizer.from_str(trained.to_json())
+    before = Tokenizer(rust, trained.frequencies, roles, "{{ messages[0].content }}")
+    after = before.with_special_tokens(["[MASK]"])
+    assert after.chat_template == before.chat_template and after.special_tokens == ("[UNK]", "[MASK]")
+    assert before.frequencies and after.frequencies == (*before.frequencies, 0)
+    assert after.roles == (None if roles is None else {**roles, "mask": "[MASK]"})
+    files = [json.loads(one.to_json()) for one in (before, after)]
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        assert files[0][part] == files[1][part]
