@@ -56,7 +56,7 @@ def report(
         over = "  over budget" if allowed and spent[name] > allowed else ""
         yield f"{counts} {spent[name]:>7.1f} {allowed or '':>7}{over}"
     total = [sum(part.values()) for part in (n_tests, left_out, spent, budget)]
-    yield f"{'all':<18} {total[0]:>6} {total[1] or '':>10} {total[2]:>7.1f} {total[3]:>7}"
+    yield f"{'all':<18} {total[0]:>6} {total[1] or '':>10} {total[2]:>7.1f} {total[3] or '':>7}"
 
 
 class Costs:
@@ -158,5 +158,6 @@ class Progress:
     def pytest_terminal_summary(self) -> None:
         self.terminal.section("processor time")
         others = {OTHERS: max(0.0, processor_seconds() - sum(self.spent.values()))}
-        for line in report(self.spent | others, self.done, self.left_out, self.budget):
+        budget = self.budget if self.config.getoption("draw") else {}  # it is that of the short run
+        for line in report(self.spent | others, self.done, self.left_out, budget):
             self.terminal.write_line(line)
