@@ -393,7 +393,7 @@ def test_only_rank_0_decides_logs_and_publishes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "parallel", "words"),
     [
-        ({"grad_accumulation": 3}, {}, r"train.grad_accumulation: expected a multiple of .* \(2\), got 3"),
+        ({"grad_accumulation": 3}, {}, r"accumulation: expected a multiple of .* \(2\), got 3; .*-accumulation 4,"),
         ({}, {"strategy": "fsdp", "cpu_offload": True}, "parallel.cpu_offload needs an accelerator"),
         ({}, {"strategy": "hybrid", "shard_size": 3}, r"parallel.shard_size: expected a divisor of .* \(2\), got 3"),
     ],

@@ -83,6 +83,10 @@ def test_13_nan_or_inf_stops_before_the_step(what: str, tmp_path: Path, monkeypa
         [kept] = (tmp_path / "run").glob("bad-batch-*")
         assert kept.name == "bad-batch-step-13.safetensors" and kept.name in str(error.value)
         assert load_file(kept)["token_ids"].shape == (3, 32)
+    with monkeypatch.context() as patch:  # a resumed run counts on from the checkpoint
+        spoiled(patch, {16}, BAD[what])
+        with pytest.raises(UserError, match=f"the {what.replace('inf', '(inf|nan)')} in step 17"):
+            api.resume(tmp_path / "run")
     api.train(run, tmp_path / "whole")
     api.resume(tmp_path / "run")
     assert remains(tmp_path / "run") == remains(tmp_path / "whole")

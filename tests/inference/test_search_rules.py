@@ -19,11 +19,12 @@ from glassformer.data.batching import padded
 from glassformer.errors import UserError
 from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts, coverage_penalties
 from glassformer.inference.beam_reference import beam_search_reference
+from glassformer.inference.constraints import Constraints, Past
 from glassformer.inference.drafters import PromptLookup
 from glassformer.inference.engine import Engine, Request
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
-from glassformer.inference.rows import Settings
+from glassformer.inference.rows import Settings, rows_of
 from tolerances import F64, NETWORK, near
 
 START, END, NOBODY = 1, 2, 999
@@ -242,3 +243,19 @@ def test_a_row_ends_where_no_id_is_allowed(temperature: float, lookup: int) -> N
             assert (4 in ends and 4 in row) or len(prompt) + len(row) == 6
             if not lookup or not temperature:
                 assert row == by_engine
+
+
+def test_rules_leave_the_ids_before_the_next_one_unchanged() -> None:
+    config = GenerationConfig(9, no_repeat_ngram_size=1, min_new_tokens=5)
+    past = Past([4, 2], 1)
+    scores = Constraints(config, [0], [5], "cpu").exclude_(torch.zeros(1, 6), [past])
+    assert past.ids == [4, 2]
+    assert scores.isinf().nonzero()[:, 1].tolist() == [0, 2, 4, 5]
+
+
+def test_rows_that_differ_have_their_own_draws() -> None:
+    """Without `differ`, sample i of each prompt has the draws of sample i."""
+    settings = Settings(GenerationConfig(4, seed=3), 20, samples=range(2), differ=True)
+    for differ, n_different in ((True, 4), (False, 2)):
+        rows = [*rows_of([[1], [2]], replace(settings, differ=differ))]
+        assert len({row.generator.random() for row in rows}) == n_different

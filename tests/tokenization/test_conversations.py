@@ -12,6 +12,7 @@ from glassformer.tokenization.chat_template import CHATML, ChatTemplate
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.template_worker import MAX_CHARACTERS
 from glassformer.tokenization.tokenizer import Tokenizer
+from tokenization.families import llama_2
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -246,3 +247,16 @@ def test_a_model_without_a_template_is_refused() -> None:
     with pytest.raises(UserError, match="the model has no chat template"):
         ConversationEncoder(tokenizer, "the model")
     assert with_template(with_template(tokenizer)).vocab == with_template(tokenizer).vocab
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_answers_are_found_with_a_tokenizer_that_puts_a_space_before_a_text(legacy: bool) -> None:
+    """The pieces around a special token that a message has written are encoded one by one, without that space."""
+    texts = ["user assistant system\nIs </s> a token? It is one, and <s> too."] * 3
+    rust, roles = llama_2(texts, legacy=legacy)
+    encoder = ConversationEncoder(with_template(Tokenizer.imported(rust.to_str(), roles)), "the model")
+    messages = [{"role": "user", "content": "Is </s> a token?"}, {"role": "assistant", "content": "It is, <s> too."}]
+    found = encoder.encode(messages)
+    scored = [token for token, is_scored in zip(found.ids, found.is_scored, strict=True) if is_scored]
+    assert encoder.tokenizer.decode(scored, skip_special=False) == "It is, <s> too.<|im_end|>"
+    assert [found.ids[end - 1] for end in found.ends] == [encoder.end_id]
