@@ -1,12 +1,15 @@
 """Heads on the hidden states, computed by hand, and pooling over real tokens."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from configs import BERT, CONFIGS, random_ids, random_model
+from glassformer.config.transformer import SequenceHead
 from glassformer.models.heads import pool
-from tolerances import assert_close
+from tolerances import assert_close, is_close
 
 HIDDEN = torch.tensor([[1.0, -5.0, 3.0, 90.0], [80.0, 2.0, 7.0, -1.0]])[..., None]
 MASK = torch.tensor([[True, True, True, False], [False, True, True, True]])
@@ -88,3 +91,10 @@ def test_factorised_tables_and_scaled_logits() -> None:
 )
 def test_shapes_of_every_head(name: str, shape: tuple[int, ...]) -> None:
     assert random_model(CONFIGS[name])(random_ids(19, 2, 5)).shape == shape
+
+
+def test_a_text_that_is_read_twice_is_one_position_later_in_the_decoder() -> None:
+    model = random_model(replace(CONFIGS["bart"], head=SequenceHead(3, "last"), decoder_start_id=2))
+    ids = torch.tensor([[7, 3, 11, 4], [5, 9, 2, 8]])
+    shifted = torch.cat([torch.full((2, 1), 2), ids[:, :-1]], dim=1)
+    assert is_close(model(ids), model(shifted, source_ids=ids))

@@ -58,12 +58,21 @@ def test_a_template_that_does_not_end_has_a_deadline_and_a_bounded_queue(
 ) -> None:
     server = running("chat", limits=Limits(deadline=0.2, max_waiting=2))
     assert "chat" in server.models.served["chat"].abilities  # found once, before the first deadline
-    statuses = []
-    for more in ({}, {"stream": True}, {}, {}, {}):
+    statuses = list[int]()
+
+    def is_refused() -> bool:
+        more = {"stream": len(statuses) == 1}
         status, _, answer = send(f"{server.address}/v1/chat/completions{path}", json.dumps(CHAT | more).encode())
         assert json.loads(answer)["error"]["message"]
         statuses.append(status)
-    assert statuses == [504, 504, 504, 503, 503] and server.models.n_requests == 0
+        return status == 503
+
+    until(is_refused)
+    assert is_refused()
+    n_jobs = server.models.served["chat"].preparing.n_jobs
+    # On a busy machine, the deadline of a request may come before its job waits: then one more is accepted
+    assert len(statuses) >= n_jobs + 2 and {*statuses[:-2]} == {504} and server.models.n_requests == 0
+    assert n_jobs == 3
     stuck.set()
     preparing = server.models.served["chat"].preparing
     until(lambda: preparing.n_jobs == 0)
