@@ -188,6 +188,8 @@ def close(shown: Tensor, expected: Tensor) -> bool:
 
 Open = Callable[..., Visit]
 Scheme = Literal["light", "dark"]
+DRAWS = "let draw = 7; Math.random = () => (draw = draw * 16807 % 2147483647) / 2147483647;"
+"""Gives a page the same random numbers at each visit (Park and Miller 1988), so that it asks for the same texts."""
 
 
 @contextmanager
@@ -202,6 +204,7 @@ def visits(window: "BrowserContext", ready: str = READY) -> Iterator[Open]:
         address: str, *, refusals: bool = False, width: int = 1280, height: int = 800, scheme: Scheme = "light"
     ) -> Visit:
         found = Visit(window.new_page(), expects_refusals=refusals)
+        found.page.add_init_script(DRAWS)
         found.page.set_viewport_size({"width": width, "height": height})
         found.page.emulate_media(color_scheme=scheme)
         found.listen()
