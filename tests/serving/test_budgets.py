@@ -69,12 +69,11 @@ def test_a_template_that_does_not_end_has_a_deadline_and_a_bounded_queue(
 
     until(is_refused)
     assert is_refused()
-    n_jobs = server.models.served["chat"].preparing.n_jobs
-    # On a busy machine, the deadline of a request may come before its job waits: then one more is accepted
-    assert len(statuses) >= n_jobs + 2 and {*statuses[:-2]} == {504} and server.models.n_requests == 0
-    assert n_jobs == 3
-    stuck.set()
     preparing = server.models.served["chat"].preparing
+    # On a busy machine, the deadline of a request may come before its job waits: then one more is accepted
+    assert preparing.n_jobs == 3 and len(statuses) >= 5 and {*statuses[:-2]} == {504}
+    assert server.models.n_requests == 0
+    stuck.set()
     until(lambda: preparing.n_jobs == 0)
 
 
