@@ -156,6 +156,7 @@ class Visit:
         card = self.frame(title)
         toggle = card.get_by_role("button", name="table", exact=True)
         toggle.evaluate("(button) => button.click()")
+        card.locator(".alternative tr").first.wait_for(state="attached")  # a card may still wait for its numbers
         found: list[list[str]] = card.locator(".alternative tr").evaluate_all(ROWS)
         toggle.evaluate("(button) => button.click()")
         return found
