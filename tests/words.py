@@ -1,7 +1,7 @@
 """Check the sentences of the project against the word list in `words.toml`: `python tests/words.py [FOLDER]`.
 
-Sentences are docstrings, comments and text literals of the source, docstrings, comments and names of the tests, and the
-prose of the documents. Code in back quotes is left out, and so are worked examples.
+Sentences are docstrings, comments and text literals of the source, docstrings, comments and names of the tests, the
+prose of the documents, and the tables of known mistakes. Code in back quotes is left out, and so are worked examples.
 """
 
 import ast
@@ -78,7 +78,8 @@ def sentences(root: Path) -> Iterator[Sentence]:
         name = path.relative_to(ROOT).as_posix()
         if not {".venv", "_build", "build"} & set(path.parts):
             yield from of_python(path, name, is_test=name.startswith("tests/"))
-    for path in sorted([*root.rglob("*.md"), *root.rglob("*.toml"), *(root / name for name in DOCUMENTS)]):
+    texts = (path for kind in ("*.md", "*.toml", "*.mistakes") for path in root.rglob(kind))
+    for path in sorted([*texts, *(root / name for name in DOCUMENTS)]):
         is_ours = path.name not in (*HISTORY, "CHANGELOG.md", "words.toml") and path.exists()
         if is_ours and not {".venv", "_build", "generated"} & set(path.parts):
             prose = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text("utf-8"))

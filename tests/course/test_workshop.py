@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from glassformer import course
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.course.workshop import checking
+from glassformer.course.workshop import checking, exercises
 from glassformer.course.workshop.checking import judged
 from glassformer.course.workshop.comparing import difference, different, result_of
 from glassformer.course.workshop.exercise import Exercise, Mistake, stubs
@@ -29,6 +29,7 @@ from glassformer.course.workshop.folder import PROGRESS, check, start
 from glassformer.course.workshop.registry import every_exercise, exercise_of
 from glassformer.course.workshop.solutions import ch05_attention, names
 from glassformer.course.workshop.solutions.ch07_transformer import NextLogP
+from glassformer.course.workshop.tables import mistakes_in
 from glassformer.errors import UserError
 from glassformer.inference import sampling
 from glassformer.inference.beam import Search
@@ -88,6 +89,65 @@ def test_the_known_mistakes_of_an_exercise_differ(name: str) -> None:
     for mistake, results in zip(exercise.mistakes, found, strict=True):
         # Errors are compared by their type: with errors alone, every function with such an error has the mistake.
         assert not all(result.error for result in results), mistake.new
+
+
+def test_each_table_has_the_functions_of_its_chapter_and_excerpts_that_occur_once() -> None:
+    tables = sorted(Path(exercises.__path__[0]).glob("*.mistakes"))
+    assert [table.stem for table in tables] == list(dict.fromkeys(names().values()))
+    for table in tables:
+        found = mistakes_in(table)
+        assert list(found) == [name for name, file in names().items() if file == table.stem]
+        for name, mistakes in found.items():
+            assert mistakes == EXERCISES[name].mistakes and len(set(mistakes)) == len(mistakes) > 0
+            for mistake in mistakes:
+                assert callable(EXERCISES[name].with_mistakes(mistake))
+
+
+TABLE = """# half
+
+You double.
+see course/index
+pitfall 7
+-     return x / 2
+-
++     y = 2 * x
++
++     return y
++
+
+You return nothing.
+-  / 2
+"""
+
+
+def test_a_table_is_read(tmp_path: Path) -> None:
+    (tmp_path / "ch.mistakes").write_text(TABLE, "utf-8")
+    double = Mistake("You double.", "    return x / 2\n", "    y = 2 * x\n\n    return y\n", "course/index", 7)
+    assert mistakes_in(tmp_path / "ch.mistakes") == {"half": (double, Mistake("You return nothing.", " / 2", ""))}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("# half\n\n", "", 1),  # no function is named
+        ("# half", "## half", 1),
+        ("\nYou return", "\n# half\n\nYou return", 13),  # a second heading of the function
+        ("You double.\n", "", 3),
+        ("You double.\n", "You double.\nYou do not divide.\n", 3),
+        ("pitfall 7", "pitfall seven", 3),
+        ("-  / 2\n", "", 13),  # a sentence alone
+        ("-  / 2\n", "+ x\n", 13),
+        ("-  / 2", "- / 2 ", 13),  # a space at the end
+        ("-  / 2\n", "- 2\n+ 1\n- 3\n+ 4\n", 13),
+        ("\n\nYou return", "\nYou return", 3),  # no empty line between two mistakes
+        ("\n\nYou return", "\n\n\nYou return", 13),
+    ],
+)
+def test_a_malformed_table_is_an_error_with_its_line(old: str, new: str, line: int, tmp_path: Path) -> None:
+    assert TABLE.count(old) == 1
+    (tmp_path / "ch.mistakes").write_text(TABLE.replace(old, new), "utf-8")
+    with pytest.raises(ValueError, match=rf"^ch\.mistakes, line {line}: this is neither the heading"):
+        mistakes_in(tmp_path / "ch.mistakes")
 
 
 def headings(text: str) -> set[str]:

@@ -1,20 +1,25 @@
 """All exercises of the workshop, in the order of the chapters."""
 
-import pkgutil
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from glassformer.course.workshop import exercises
 from glassformer.course.workshop.exercise import Exercise
 from glassformer.course.workshop.solutions import require_exercise
+from glassformer.course.workshop.tables import mistakes_in
 
 
 @cache
 def every_exercise() -> dict[str, Exercise]:
-    """Return the exercises by name."""
-    names = sorted(info.name for info in pkgutil.iter_modules(exercises.__path__) if info.name.startswith("ch"))
-    modules = [import_module(f"{exercises.__name__}.{name}") for name in names]
-    return {exercise.name: exercise for module in modules for exercise in module.EXERCISES}
+    """Return the exercises by name, with their known mistakes."""
+    found: dict[str, Exercise] = {}
+    for table in sorted(Path(exercises.__path__[0]).glob("ch*.mistakes")):
+        known = mistakes_in(table)
+        for exercise in import_module(f"{exercises.__name__}.{table.stem}").EXERCISES:
+            found[exercise.name] = replace(exercise, mistakes=known[exercise.name])
+    return found
 
 
 def exercise_of(name: str) -> Exercise:

@@ -1,6 +1,7 @@
 """The solutions of the workshop, one module per chapter; without their bodies, they are the reader's stubs."""
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 
 from glassformer.errors import UserError, did_you_mean
@@ -26,14 +27,15 @@ def solution_path(file: str) -> Path:
 
 def require_exercise(name: str) -> None:
     """Raise `UserError` if the workshop has no function of this name."""
-    known = names()
-    if name not in known:
-        raise UserError(f"the workshop has no exercise {name!r}; {did_you_mean(name, known, 'exercises are')}")
+    _require(name, names())
 
 
 def require_checked(name: str) -> None:
     """Raise `UserError` if nothing of this name can be checked: a function, a model, or all of a file."""
     known = names()
-    known |= dict.fromkeys([*LINEAGES, LINEAGES_FILE, *known.values()], "")
+    _require(name, [*known, *LINEAGES, LINEAGES_FILE, *dict.fromkeys(known.values())])
+
+
+def _require(name: str, known: Collection[str]) -> None:
     if name not in known:
         raise UserError(f"the workshop has no exercise {name!r}; {did_you_mean(name, known, 'exercises are')}")
