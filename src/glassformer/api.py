@@ -43,7 +43,7 @@ def load(
 ) -> "Model":
     """Load and verify a model directory; `step` selects one of a run's checkpoints.
 
-    `dtype` "bf16", "fp16" or "int8" converts the weights once, for inference; "fp32" keeps them. By default the weights
+    `dtype` "bf16" or "fp16" converts the weights once, for inference; "fp32" keeps them. By default the weights
     are in fp32 too, and `evaluate` uses the precision of the run. `fused` joins the matrices of queries, keys and
     values, and those of gated feed-forward layers, which is a little faster. Raises `UserError` for an unknown type,
     and for a type that the device does not support.

@@ -199,7 +199,7 @@ LINES = {
     "generate model --prompt a --checkpoint 3": "has no checkpoint of step 3; existing steps: 10, 20",
     "generate model --prompt a --draft nowhere": "no such model directory: nowhere",
     "generate model --prompt a --temperature -1": "temperature is -1.0 and must not be negative",
-    "generate model --prompt a --dtype int4": "--dtype: expected one of fp32, bf16, fp16, int8; got 'int4'",
+    "generate model --prompt a --dtype int4": "--dtype: expected one of fp32, bf16, fp16; got 'int4'",
     "generate model a --prompt b": "give the text or --prompt, not both",
     "generate model a --input text.txt": "'a' is read as a text: give a text or --input FILE, not both",
     "generate model a --device cuda:x": "device is cuda:x and must be auto, cpu, cuda, cuda:N or mps",
