@@ -382,7 +382,6 @@ LINES = {
     "plan folder": "folder is not a model directory: it has no run.toml, and no text",
     "plan gpt2 --gpu h2000": "did you mean h200?",
     "plan gpt2 --mfu 40": "--mfu is 40.0 and must be above 0 and at most 1",
-    "plan gpt2 --price -1": "--price is -1.0 and must be a finite number of at least 0",
     "presets gtp2": "did you mean gpt2?",
     "presets a b": "presets takes at most one name",
     "recipes python-doc": "did you mean python-docs?",
