@@ -11,7 +11,7 @@ SHOWN := --progress --durations 10 $(if $(MINUTES),--minutes $(MINUTES))
 # What is exhaustive and expensive is drawn by a seed, see tests/draw.py; ALL=1 and CHANGED=1 leave nothing out.
 DRAWN := $(if $(ALL),--hypothesis-profile all,--draw $(if $(SEED),--seed $(SEED)) --hypothesis-profile draw)
 
-.PHONY: demo chat course notebooks quick compiled test processors faults check page docs screenshots bench gpu clean
+.PHONY: demo chat course notebooks quick compiled test faults check page docs screenshots bench gpu clean
 
 demo: .venv/core  ## train a tokenizer and a model on Python's documentation, and generate text
 	@$(BIN)/glassformer demo
@@ -35,12 +35,7 @@ compiled: .venv/dev  ## compile the tests and what they import, once for all pro
 
 test: .venv/dev  ## the tests, in 8 minutes on two cores; ALL=1: every test, in half an hour; CHANGED=1: every test that depends on files that differ from main
 	@$(TESTS) $(if $(CHANGED),tests/changed.py,-m pytest $(DRAWN)) $(IN_PROCESSES) $(SHOWN)
-	@$(if $(ALL),$(MAKE) --no-print-directory processors)
-
-processors: .venv/dev  ## products, attention and decoding as on AVX2 of AMD and with another order of sums, and the choice of kernels as on ARM
-	@$(TESTS) -m pytest $(IN_PROCESSES) --processor amd-avx2 @tests/processors.txt
-	@$(TESTS) -m pytest $(IN_PROCESSES) --processor sums @tests/processors.txt
-	@$(TESTS) -m pytest -q --processor arm tests/kernels/test_linear.py tests/kernels/test_blocked_attention.py tests/models/test_recurrent.py tests/training/test_optimizers.py
+	@$(if $(ALL),$(TESTS) -m pytest $(IN_PROCESSES) --processor sums @tests/processors.txt)
 
 faults: .venv/dev  ## full fault injection; prints the table of docs/reliability.md
 	@$(TESTS) tests/faults/table.py

@@ -166,9 +166,6 @@ def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisio
     title = "Greedy decoding of GPT-2 (124 M parameters): 128 new tokens after a prompt of 64"
     prepare = None
     if device == "auto":
-        for bits, batch in (("int8", 1), ("fp16", 1), ("int8", 16)):
-            arguments = work | {"precision": bits, "batch": batch}
-            candidates.append(Candidate(OURS, "decode_gpt2:ours", arguments, f"{bits}, batch {batch}"))
         candidates += _exported_gpt2()
         prepare = ("decode_gpt2_exported:exported", work)
     return Benchmark(
@@ -177,16 +174,14 @@ def decode_gpt2(device: str = "auto", batches: Sequence[int] = (1, 16), precisio
 
 
 def _exported_gpt2() -> list[Candidate]:
-    """Return the candidates for which the model is exported; a setting names the bits of a weight."""
+    """Return the candidates for which the model is exported, in fp32."""
     found = []
-    for package, name, make, kinds in (
-        ("xllamacpp", "llama.cpp", "llama_cpp", {"F32": "fp32", "F16": "fp16", "Q8_0": "int8"}),
-        ("ctranslate2", "CTranslate2", "ctranslate2_generator", {"float32": "fp32", "int8": "int8"}),
+    for package, name, make in (
+        ("xllamacpp", "llama.cpp F32", "llama_cpp"),
+        ("ctranslate2", "CTranslate2 float32", "ctranslate2_generator"),
     ):
-        for kind, bits in kinds.items() if find_spec(package) is not None else ():
-            arguments = {"folder": "", "kind": kind}
-            setting = f"{bits}, batch 1"
-            found.append(Candidate(f"{name} {kind}", f"decode_gpt2_exported:{make}", arguments, setting))
+        if find_spec(package) is not None:
+            found.append(Candidate(name, f"decode_gpt2_exported:{make}", {"folder": ""}, "fp32, batch 1"))
     return found
 
 
@@ -202,12 +197,9 @@ def decode_translation() -> Benchmark:
             setting, work = f"{precision}, {name}", {"precision": precision, "beam": beam}
             candidates.append(Candidate(OURS, "decode_translation:ours", work, setting, precision))
             candidates.append(Candidate("transformers Marian", "decode_translation:marian", work, setting, precision))
-        candidates.append(
-            Candidate(OURS, "decode_translation:ours", {"precision": "int8", "beam": beam}, f"int8, {name}")
-        )
-        for kind, bits in {"float32": "fp32", "int8": "int8"}.items() if has_ct2 else ():
-            arguments = {"folder": "", "kind": kind, "beam": beam}
-            candidates.append(Candidate(f"CTranslate2 {kind}", "decode_ct2:translator", arguments, f"{bits}, {name}"))
+        if has_ct2:
+            arguments = {"folder": "", "beam": beam}
+            candidates.append(Candidate("CTranslate2 float32", "decode_ct2:translator", arguments, f"fp32, {name}"))
     return Benchmark(
         "Decoding of an encoder-decoder: 6 + 6 layers, width 512, 32 sentences of 24 tokens, 40 new tokens each",
         candidates,

@@ -6,13 +6,13 @@ from pathlib import Path
 from task import Task
 
 
-def translator(folder: str, kind: str, beam: int) -> Task:
-    """Decode the sources of the folder; `kind` is the compute type: float32 or int8."""
+def translator(folder: str, beam: int) -> Task:
+    """Decode the sources of the folder."""
     import ctranslate2
 
     work = json.loads((Path(folder) / "work.json").read_text("utf-8"))
     sources, n_new = work["sources"], work["n_new"]
-    model = ctranslate2.Translator(str(Path(folder) / "ct2"), device="auto", compute_type=kind)
+    model = ctranslate2.Translator(str(Path(folder) / "ct2"), device="auto", compute_type="float32")
 
     def decode() -> None:
         found = model.translate_batch(
@@ -22,4 +22,4 @@ def translator(folder: str, kind: str, beam: int) -> Task:
         if shortest != n_new:
             raise RuntimeError(f"expected {n_new} new tokens, got {shortest}")
 
-    return Task(decode, amount=len(sources), bytes_read=work["bytes_read"][f"{kind} {beam}"])
+    return Task(decode, amount=len(sources), bytes_read=work["bytes_read"][str(beam)])

@@ -10,30 +10,22 @@ import gpt_peers
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.kernels.linear import int8_dtype
-from glassformer.models.transforms import convert
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
 
-HALVES = DTYPES | {"fp16": torch.float16}
-
 
 def ours(
-    precision: str,
+    precision: Precision,
     batch: int,
     n_prompt: int,
     n_new: int,
     sizes: dict[str, int],
     device: str = "auto",
 ) -> Task:
-    """Decode with `inference.generation.Generation`; with "int8", the weights are those of `--dtype int8`."""
+    """Decode with `inference.generation.Generation`."""
     torch.manual_seed(0)
     place, shape = choose_device(device), gpt_peers.Decoder(**sizes)
-    network = gpt_peers.ours(shape).to(place).eval()
-    if precision == "int8":
-        convert(network, torch.int8)
-    else:
-        network.to(HALVES[precision])
+    network = gpt_peers.ours(shape).to(place, DTYPES[precision]).eval()
     prompts = _prompts(shape, batch, n_prompt).tolist()
     settings = Settings(GenerationConfig(max_new_tokens=n_new, temperature=0.0), shape.context, device=place)
 
@@ -82,32 +74,29 @@ def _prompts(shape: gpt_peers.Decoder, batch: int, n_prompt: int) -> torch.Tenso
 
 
 def bytes_read(
-    shape: gpt_peers.Decoder, size: int, batch: int, n_prompt: int, n_new: int, weight_size: float = 0
+    shape: gpt_peers.Decoder, batch: int, n_prompt: int, n_new: int, weight_size: int, cached_size: int
 ) -> float:
-    """Return the bytes of weights and cache that `n_new` steps read.
-
-    `size` is the bytes of a number, and `weight_size` those of a weight if they differ.
-    """
+    """Return the bytes of weights and cache that `n_new` steps read, from the bytes of a weight and a cached number."""
     weights = 12 * shape.n_layers * shape.d_model**2 + shape.vocab_size * shape.d_model
     cached = sum(n_prompt + step for step in range(n_new)) * batch * 2 * shape.n_layers * shape.d_model
-    return float((weight_size or size) * n_new * weights + size * cached)
+    return float(weight_size * n_new * weights + cached_size * cached)
 
 
 def _task(
     decode: Callable[[], object],
     network: nn.Module,
     shape: gpt_peers.Decoder,
-    precision: str,
+    precision: Precision,
     batch: int,
     n_prompt: int,
     n_new: int,
     place: torch.device,
 ) -> Task:
-    size, weight_size = HALVES.get(precision, int8_dtype(place)).itemsize, 1 if precision == "int8" else 0
+    size = DTYPES[precision].itemsize
     return Task(
         decode,
         amount=batch * n_new,
-        bytes_read=bytes_read(shape, size, batch, n_prompt, n_new, weight_size),
+        bytes_read=bytes_read(shape, batch, n_prompt, n_new, size, size),
         parameters=sum(p.numel() for p in network.parameters()),
         wait=lambda: wait_for(place),
     )

@@ -16,8 +16,6 @@ from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.inference.beam import Search, beam_search
 from glassformer.interop.export import export
 from glassformer.interop.tokenizer_files import row_names
-from glassformer.kernels.linear import int8_dtype
-from glassformer.models.transforms import convert
 from glassformer.store.model_directory import save_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from rates import DTYPES, choose_device, wait_for
@@ -45,11 +43,11 @@ class Work:
         size = (self.n_sentences, self.n_source)
         return torch.randint(len(SPECIAL), self.shape.vocab_size, size, generator=torch.Generator().manual_seed(0))
 
-    def bytes_read(self, weight_size: int, size: int) -> float:
+    def bytes_read(self, size: int) -> float:
         """Return the bytes of weights and cache that the decoder reads in `n_new` steps, and of the encoder once.
 
-        `weight_size` and `size` are the bytes of a weight and of a cached number. Each sentence's keys and values of
-        the source count once per step, those of the target once per hypothesis.
+        `size` is the bytes of a number. Each sentence's keys and values of the source count once per step, those of the
+        target once per hypothesis.
         """
         shape = self.shape
         square, ff = shape.d_model**2, 2 * shape.d_model * shape.d_ff
@@ -57,21 +55,17 @@ class Work:
         decoder = shape.n_layers * (6 * square + ff) + shape.vocab_size * shape.d_model
         targets = self.beam * sum(range(self.n_new))
         cached = (targets + self.n_new * self.n_source) * self.n_sentences * 2 * shape.n_layers * shape.d_model
-        return float(weight_size * (encoder + self.n_new * decoder) + size * cached)
+        return float(size * (encoder + self.n_new * decoder + cached))
 
 
 SPECIAL = ("<pad>", "</s>", "<unk>", "<s>")
 
 
-def ours(precision: str, **work: Any) -> Task:
-    """Decode with `inference.beam.beam_search`; with "int8", the weights are those of `--dtype int8`."""
+def ours(precision: Precision, **work: Any) -> Task:
+    """Decode with `inference.beam.beam_search`."""
     todo = Work(**work)
     place, model = choose_device(todo.device), network(todo.shape).eval()
-    model.to(place)
-    if precision == "int8":
-        convert(model, torch.int8)
-    else:
-        model.to(DTYPES[precision])
+    model.to(place, DTYPES[precision])
     sources = todo.sources().to(place)
 
     def decode() -> None:
@@ -123,8 +117,7 @@ def exported(folder: str, beams: Sequence[int], **work: Any) -> Task:
     export(place / "model", place / "ct2", "ct2")
     names = row_names(tokenizer, todo.shape.vocab_size)
     sources = [[names[i] for i in row] for row in todo.sources().tolist()]
-    sizes = {"float32": 4, "int8": 1}
-    read = {f"{name} {beam}": replace(todo, beam=beam).bytes_read(sizes[name], 4) for name in sizes for beam in beams}
+    read = {beam: replace(todo, beam=beam).bytes_read(4) for beam in beams}
     (place / "work.json").write_text(json.dumps({"sources": sources, "n_new": todo.n_new, "bytes_read": read}))
     return Task(lambda: None)
 
@@ -134,11 +127,10 @@ def _require(todo: Work, n_new: int) -> None:
         raise RuntimeError(f"expected {todo.n_new} new tokens, got {n_new}")
 
 
-def _task(decode: Any, todo: Work, precision: str, place: torch.device) -> Task:
-    cached = DTYPES.get(precision, int8_dtype(place)).itemsize
+def _task(decode: Any, todo: Work, precision: Precision, place: torch.device) -> Task:
     return Task(
         decode,
         amount=todo.n_sentences,
-        bytes_read=todo.bytes_read(1 if precision == "int8" else cached, cached),
+        bytes_read=todo.bytes_read(DTYPES[precision].itemsize),
         wait=lambda: wait_for(place),
     )

@@ -39,9 +39,7 @@ CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--processor", choices=[*processors.KINDS, *processors.SUMS], help="run the tests as on another processor"
-    )
+    parser.addoption("--processor", choices=[*processors.SUMS], help="run the tests as on another processor")
     parser.addoption("--draw", action="store_true", help="draw some tests of the groups in tests/draw.toml")
     parser.addoption("--seed", type=int, help="seed of the draw, by default the tree of the commit")
     parser.addoption("--progress", action="store_true", help="show how far the tests are, and what they cost")

@@ -290,7 +290,7 @@ def test_drafts_for_a_list_do_not_depend_on_the_batch_size(model: Model, kind: s
         assert fresh.generate(prompts, batch_size=batch_size, **drawn, **drafts) == sampled
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_drafts_take_every_type_of_weights(trained: Outcome, dtype: str) -> None:
     model, counts = api.load(trained.folder, device="cpu", dtype=dtype), DraftCounts()
     assert len(model.generate("abc", n=3, draft=model, counts=counts, **DRAWN)) == 3
@@ -544,10 +544,10 @@ def test_a_plan_in_python_is_that_of_the_command(tmp_path: Path, capsys: pytest.
         shown = json.loads(capsys.readouterr().out)
         changed = recipes.with_changes(api.run_to_plan(place, {})[0], {"train.precision": "fp16"})
         planned = glassformer.plan(changed, "t4", 2).to_dict()
-        assert {**planned, "flags": None} == {**shown, "flags": None}
+        assert planned == shown
     assert glassformer.plan("gpt2").n_parameters == 124_439_808
-    assert glassformer.plan(Path(text), price=2.0).cost is not None
-    with pytest.raises(UserError, match="unknown GPU 'h20': did you mean h200"):
+    assert glassformer.plan(Path(text), "24GB,80TF", mfu=0.5).mfu == 0.5
+    with pytest.raises(UserError, match="did you mean h200"):
         glassformer.plan("gpt2", "h20")
     with pytest.raises(UserError, match=r"is named 'gpt3': did you mean gpt2|is named 'gpt3': did you mean gpt"):
         glassformer.plan("gpt3")

@@ -188,7 +188,7 @@ def test_emulated_bf16_is_reported_at_the_start_with_its_cost(
     told: list[str] = []
     api.load(folder).evaluate(log=told.append)
     assert [text.startswith(begin) for text in told] == [True] * is_told
-    for dtype, is_half in (("bf16", True), ("int8", False), ("fp32", False), (None, False)):
+    for dtype, is_half in (("bf16", True), ("fp16", False), ("fp32", False), (None, False)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             api.load(folder, dtype=dtype)

@@ -79,7 +79,7 @@ for name in ("gpt", "paper", "window"):
     bare = build_model(replace(config, positions=CONFIGS["no_positions"].positions)).n_parameters()
     assert network.n_parameters() == bare + sum(stack.n_heads for stack in stacks)
     plan = plan_run(Run(model=config), find_gpu("h200"))
-    assert plan.n_parameters == network.n_parameters() and plan.layout.memory.weights == 4 * network.n_parameters()
+    assert plan.n_parameters == network.n_parameters() and plan.memory.weights == 4 * network.n_parameters()
     assert plot_positions(network).axes[0].get_title(loc="left").startswith("Log positions: score bias of each of")
 print("equal")
 """
@@ -131,8 +131,7 @@ for run in (foreign, built_in):
     words = (found["unknown"] == unknown, unknown in text, unknown in told, "at least" in told, "may fit" in text)
     for has_it in words:
         assert has_it == is_foreign
-    numbers = (found["memory_bytes"]["logits"], found["memory_bytes"]["total"], found["layouts"][0]["bytes"])
-    for number in (*numbers, found["layouts"][0]["fits"], found["fits"], found["least_gpus"]):
+    for number in (found["memory_bytes"]["logits"], found["memory_bytes"]["total"], found["fits"]):
         assert (number is None) == is_foreign
     assert ("  counted " in text) == ("  total " not in text) == is_foreign
     assert (least.activations + least.logits == 0) == is_foreign

@@ -15,7 +15,7 @@ from glassformer import files, recipes
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import LabelData, MaskedConfig, Run
 from glassformer.config.train import require_changeable
-from glassformer.cost.hardware import MFU, find_gpu, require_rates
+from glassformer.cost.hardware import MFU, find_gpu, require_mfu
 from glassformer.data.addresses import is_pattern
 from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
@@ -43,7 +43,7 @@ def load(
 ) -> "Model":
     """Load and verify a model directory; `step` selects one of a run's checkpoints.
 
-    `dtype` "bf16", "fp16" or "int8" converts the weights once, for inference; "fp32" keeps them. By default the weights
+    `dtype` "bf16" or "fp16" converts the weights once, for inference; "fp32" keeps them. By default the weights
     are in fp32 too, and `evaluate` uses the precision of the run. `fused` joins the matrices of queries, keys and
     values, and those of gated feed-forward layers, which is a little faster. Raises `UserError` for an unknown type,
     and for a type that the device does not support.
@@ -215,25 +215,24 @@ def plan(
     n_gpus: int = 1,
     *,
     mfu: float = MFU,
-    price: float | None = None,
     **options: Any,
 ) -> "Plan":
-    """Predict the parameters, memory, FLOPs and time of a run on GPUs, and the layout that fits, before it starts.
+    """Predict the parameters, memory, FLOPs and time of a run on GPUs, before it starts.
 
         planned = plan("gpt2", "a100-80gb", 8)
-        print(planned.layout.fits, planned.seconds / 3600, planned.to_dict())
+        print(planned.memory.total, planned.seconds / 3600, planned.to_dict())
 
     `run` is a `Run`, or what `glassformer plan` takes: a preset, a recipe, a TOML file, own data, or a model directory.
-    `gpu` is a name of `cost.hardware.GPUS`. `mfu` is the utilisation of a GPU, and `price` that of one hour, in any
-    currency. `options` are those of `cost.plan.plan_run`. Raises `UserError` as `plan_run` does, for numbers out of
-    range, and for an unknown name.
+    `gpu` is a name of `cost.hardware.GPUS`, or memory and TFLOP/s such as `24GB,80TF`. `mfu` is the utilisation of a
+    GPU. `options` are those of `cost.plan.plan_run`. Raises `UserError` as `plan_run` does, for numbers out of range,
+    and for an unknown name.
     """
-    require_rates(mfu, price)
+    require_mfu(mfu)
     from glassformer.cost.plan import plan_run
 
     if not isinstance(run, Run):
         run, _ = run_to_plan(run, {})
-    return plan_run(run, find_gpu(gpu), n_gpus, **options).at(mfu, price)
+    return plan_run(run, find_gpu(gpu), n_gpus, mfu=mfu, **options)
 
 
 def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]:

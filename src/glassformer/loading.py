@@ -43,7 +43,7 @@ def load_model(
     network, run = stored.network.to(where), stored.run
     if fused:
         fuse(network)
-    if fused or weights == torch.int8:
+    if fused:
         run = replace(run, lora=None)  # its updates are merged
     if weights is not None and weights != torch.float32:
         convert(network, weights)

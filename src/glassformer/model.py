@@ -148,8 +148,6 @@ class Model(TrainedModel):
         """
         if self.others:
             raise UserError("an ensemble cannot be saved as one model; save each member in its own folder")
-        if self.dtype == "int8":
-            raise UserError("weights in int8 are for inference only and cannot be saved: load the model without dtype")
         out, run = files.as_path(folder, "folder"), replace(self.run, model=self.config, generation=self.generation)
         save_model(out, self.network, self.step, self.tokenizers, run, self.labels)
         return out

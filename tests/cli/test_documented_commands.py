@@ -125,7 +125,6 @@ NOT_RUN = {
     "glassformer answer ": "needs an imported model; tests/cli/test_json_outputs.py runs it",
     "glassformer classify runs/weighted": "needs a model of two classes; tests/cli/test_thresholds.py has one",
     "glassformer translate nllb": "needs an imported model; tests/interop/test_languages.py has one",
-    "glassformer doctor --machine": "measures for half a minute; tests/doctor/test_machine.py runs it",
     "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",
     "pairs = [inspection": "needs a model that knows the words; tests/inspection/test_gradient_patching.py runs it",
     "from openai import OpenAI": "needs a server; tests/serving/test_openai.py has one",

@@ -149,7 +149,7 @@ CASES = {
     ],
     "data conversations": ["--path conversations.jsonl --context 40 --json"],
     "doctor": ["{text} --json"],
-    "plan": ["gpt2 --json", "gpt2 --price 2 --gpus 2 --json"],
+    "plan": ["gpt2 --json", "gpt2 --gpus 2 --json"],
 }
 """The commands that print JSON, by section of the page."""
 

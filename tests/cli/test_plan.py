@@ -14,55 +14,37 @@ from .test_bad_input import require_one_sentence
 
 
 def test_plan_of_a_preset_prints_its_costs(glassformer: Glassformer) -> None:
-    shown = glassformer("plan", "gpt2", "--gpu", "t4", "--batch-size", 4, "--price", "0.5", "--tokens", "1e9")
+    shown = glassformer("plan", "gpt2", "--gpu", "t4", "--batch-size", 4, "--tokens", "1e9")
     assert shown.code == 0 and not shown.err
     for line in (
         "gpt2: Transformer decoder 12 × 768, vocabulary 50,257",
         "parameters           124,439,808",
         "FLOPs per token      285 MFLOP forward, 854 MFLOP training",
-        "memory per GPU       micro-batch 4 × 1,024 tokens, fp32, one GPU",
+        "memory per GPU       micro-batch 4 × 1,024 tokens, fp32\n",
         "weights                474.7 MiB",
         "optimizer              949.4 MiB",
-        "flags                --train.batch-size 4\n",
         "training             1.0 G tokens, 8.54e+17 FLOPs",
         "on 1 × t4 at 40 % of 8.1 TFLOP/s",
-        "cost                 36.63 at 0.5 per GPU hour",
+        "of the memory of t4",
     ):
         assert line in shown.out, line
-    plain = glassformer("plan", "gpt2").out
-    assert "cost" not in plain and "note: " not in plain and "flags                not needed" in plain
+    assert "note: " not in glassformer("plan", "gpt2").out
 
 
-def test_plan_prints_flags_for_train_and_their_effect(glassformer: Glassformer) -> None:
+def test_plan_of_several_gpus_prints_the_divided_memory(glassformer: Glassformer) -> None:
     shown = glassformer("plan", "gpt2", "--gpus", 8, "--batch-size", 4, "--train.max_steps=10").out
     for line in (
         "note: 8 GPUs share the micro-batches of a step, so train.grad_accumulation 1 becomes 8: a step reads 32,768 "
         "tokens, not 4,096",
-        "flags                --train.batch-size 4 --train.max-steps 10 --train.grad-accumulation 8 "
-        "--parallel.strategy ddp",
+        ": fits into 126.9 GiB, 90 % of the memory of h200\n",
+        "total with fsdp",
         "training             327.7 k tokens",
     ):
         assert line in shown, line
     muon = glassformer("plan", "gpt3-175b", "--gpus", 8, "--train.optimizer.kind", "muon").out
-    assert "\n  fsdp  " in muon and "whole matrices" not in muon
+    assert "total with fsdp" in muon and "whole matrices" not in muon
+    assert muon.count("does not fit") == 2 and "lower --batch-size or --context, set" in muon
     assert len(json.loads(glassformer("plan", "gpt2", "--gpus", 8, "--json").out)["notes"]) == 1
-
-
-def test_plan_of_the_largest_preset_shows_what_fits(glassformer: Glassformer) -> None:
-    words = ("--gpus", 64, "--gpu", "h200", "--precision", "bf16", "--batch-size", 1, "--tokens", "300e9")
-    shown = glassformer("plan", "gpt3-175b", *words)
-    assert "parameters           174,604,259,328" in shown.out
-    assert " --train.grad-accumulation 64 --parallel.strategy fsdp --train.activation-checkpointing half\n" in shown.out
-    assert "training, every second block recomputed" in shown.out
-    plan = json.loads(glassformer("plan", "gpt3-175b", *words, "--json").out)
-    assert plan["parameters"]["total"] == 174_604_259_328
-    assert plan["memory_bytes"]["total"] == sum(n for part, n in plan["memory_bytes"].items() if part != "total")
-    assert [layout["fits"] for layout in plan["layouts"]] == [*[False] * 5, True, False, False, True]
-    few = glassformer("plan", "gpt3-175b", *words[2:], "--gpus", 8)
-    assert f"at least {plan['least_gpus']} GPUs are needed" in few.out and "does not fit" in few.out
-    assert json.loads(glassformer("plan", "gpt3-175b", *words[2:], "--gpus", plan["least_gpus"], "--json").out)["fits"]
-    none = glassformer("plan", "gpt3-175b", "--gpus", 8, "--gpu", "t4")
-    assert "does not fit on any number of GPUs" in none.out
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *recipes.names()])
@@ -112,13 +94,12 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
         (["nowhere/at/all"], "no preset, recipe, file or model directory is named 'nowhere/at/all'"),
         (["none.toml"], "no such file: none.toml"),
         (["."], "is not a model directory: it has no run.toml, and no text: . has no .txt, .md or .jsonl file"),
-        (["gpt2", "--gpu", "h20"], "unknown GPU 'h20': did you mean h200?"),
+        (["gpt2", "--gpu", "h20"], "memory and TFLOP/s like 24GB,80TF: did you mean h200?"),
         (["gpt2", "--gpus", "0"], "--gpus is 0 and must be at least 1"),
         (["gpt2", "--gpus", "1.5"], "--gpus: expected INT, got '1.5'"),
         (["gpt2", "--tokens", "inf"], "--tokens: expected INT, got 'inf'"),
         (["gpt2", "--mfu", "40"], "--mfu is 40.0 and must be above 0 and at most 1"),
         (["gpt2", "--mfu", "nan"], "--mfu: expected FLOAT, got 'nan'"),
-        (["gpt2", "--price", "-1"], "--price is -1.0"),
         (["gpt2", "--batch-size", "0"], "train.batch_size is 0 and must be at least 1"),
         (["gpt2", "--context", "2000"], "the context is 2000 and must be from 1 to model.max_len, 1024"),
         (["gpt2", "--precision", "fp8"], "train.precision"),

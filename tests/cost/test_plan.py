@@ -1,4 +1,4 @@
-"""Published figures, layouts, times and flags of a plan."""
+"""Published figures, memory and times of a plan."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,13 +8,12 @@ import pytest
 from configs import CONFIGS, RECURRENT
 from glassformer.config.presets import preset
 from glassformer.config.run import LoraConfig, MaskedConfig, PairData, Run, TokenizerConfig
-from glassformer.config.train import AdamWConfig, MuonConfig, ParallelConfig, TrainConfig
-from glassformer.config.transformer import (
-    SequenceHead,
-    Stack,
-)
+from glassformer.config.train import AdamWConfig, MuonConfig, TrainConfig
+from glassformer.config.transformer import SequenceHead
+from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape, forward_flops, training_flops
-from glassformer.cost.hardware import GIB, GPUS, Gpu, find_gpu, require_rates
+from glassformer.cost.hardware import GIB, GPUS, find_gpu, require_mfu
+from glassformer.cost.memory import sharded, training_memory
 from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import least_seconds, plan_run
 from glassformer.errors import UserError
@@ -74,27 +73,20 @@ def tiny(**train: Any) -> Run:
     return Run(name="tiny", model=CONFIGS["gpt"], train=TrainConfig(max_steps=10, batch_size=4, **train))
 
 
-def card(n_bytes: float) -> Gpu:
-    """Return a GPU with a given number of usable bytes."""
-    return Gpu("card", n_bytes / 0.9 / GIB * (1 + 1e-12), 1e12, 1e11)  # type: ignore[arg-type]
-
-
-def test_time_and_cost_are_flops_over_rate() -> None:
-    plan = plan_run(tiny(grad_accumulation=4, precision="fp32"), find_gpu("h200"), 2).at(mfu=0.25, price=3.5)
+def test_the_time_is_flops_over_rate() -> None:
+    plan = plan_run(tiny(grad_accumulation=4, precision="fp32"), find_gpu("h200"), 2, mfu=0.25)
     per_token = training_flops(CONFIGS["gpt"], Shape(4, 24)) / (4 * 24)
     assert plan.n_tokens == 10 * 4 * 4 * 24 and plan.total_flops == per_token * plan.n_tokens
     assert plan.seconds == pytest.approx(plan.total_flops / (2 * 67e12 * 0.25))
     assert plan.n_parameters == plan.parameters.total == build_model(CONFIGS["gpt"]).n_parameters()
-    assert plan.cost == pytest.approx(3.5 * 2 * plan.seconds / 3600)
+    assert plan.gpu_hours == pytest.approx(2 * plan.seconds / 3600)
     assert plan_run(tiny(precision="bf16"), find_gpu("h200")).seconds == pytest.approx(per_token * 960 / (989e12 * 0.4))
-    assert plan_run(tiny(), find_gpu("h200")).cost is None
 
 
-def test_the_least_time_is_that_of_the_fastest_gpu() -> None:
+def test_the_least_time_is_that_of_the_h200() -> None:
     run = tiny(precision="bf16", grad_accumulation=4)
     assert least_seconds(run, 1) == pytest.approx(plan_run(run, find_gpu("h200")).seconds)
     assert least_seconds(run, 2) == pytest.approx(plan_run(run, find_gpu("h200"), 2).seconds)
-    assert all(plan_run(run, gpu).seconds >= least_seconds(run, 1) for gpu in GPUS.values() if gpu.has_bf16)
     assert 0 < least_seconds(replace(run, model=replace(run.model, vocab_size=0)), 1) < least_seconds(run, 1)
 
 
@@ -102,21 +94,6 @@ def test_the_least_time_is_that_of_the_fastest_gpu() -> None:
 def test_auto_precision_is_bf16_where_the_gpu_has_it(gpu: str, precision: str) -> None:
     auto, stated = plan_run(tiny(), find_gpu(gpu)), plan_run(tiny(precision=precision), find_gpu(gpu))
     assert auto.to_dict() == stated.to_dict() and auto.precision == precision
-
-
-def test_the_simplest_layout_that_fits_is_chosen() -> None:
-    sizes = {(x.strategy, x.checkpointing): x.memory.total for x in plan_run(tiny(), card(1), 16).layouts}
-    assert list(sizes) == [(s, c) for c in (0, 2, 1) for s in ("ddp", "hybrid", "fsdp")]
-    for (strategy, checkpointing), n_bytes in sizes.items():
-        simpler = list(sizes.values())[: list(sizes).index((strategy, checkpointing))]
-        plan = plan_run(tiny(), card(n_bytes), 16)
-        assert plan.layout.fits
-        if all(other > n_bytes for other in simpler):
-            assert (plan.layout.strategy, plan.layout.checkpointing) == (strategy, checkpointing)
-        assert not plan_run(tiny(), card(min(sizes.values()) - 1), 16).layout.fits
-    assert plan_run(tiny(), card(1e9), 1).flags == ""
-    flags = plan_run(tiny(activation_checkpointing=True, grad_accumulation=16), card(1e9), 16).flags
-    assert flags == "--parallel.strategy ddp --train.activation-checkpointing true"
 
 
 def test_gpus_share_the_micro_batches_of_a_step() -> None:
@@ -128,52 +105,39 @@ def test_gpus_share_the_micro_batches_of_a_step() -> None:
         "8 GPUs share the micro-batches of a step, so train.grad_accumulation 3 becomes 8: a step reads 768 tokens, "
         "not 288",
     )
-    assert eight.flags == "--train.grad-accumulation 8 --parallel.strategy ddp"
     assert eight.seconds == pytest.approx(one.seconds / 8 * 8 / 3)
     same = plan_run(tiny(grad_accumulation=8), find_gpu("h200"), 8)
-    assert (same.notes, same.flags, same.seconds) == ((), "--parallel.strategy ddp", eight.seconds)
+    assert (same.notes, same.seconds) == ((), eight.seconds)
     few = plan_run(tiny(), find_gpu("h200"), 8, n_tokens=1000)
     assert few.n_tokens == 1000 and few.grad_accumulation == 8
     pairs = replace(tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100))
     assert "a step reads 200 tokens, not 100" in plan_run(pairs, find_gpu("h200"), 2).notes[0]
 
 
+def test_the_memory_is_that_of_one_gpu_and_of_gpus_that_divide_the_state() -> None:
+    run, config = tiny(precision="fp32"), CONFIGS["gpt"]
+    whole = training_memory(config, run.train, activations(config, Shape(4, 24), Kernels(False)))
+    one, four = (plan_run(run, find_gpu("h200"), n_gpus) for n_gpus in (1, 4))
+    assert (one.memory, one.sharded) == (whole, None)
+    assert (four.memory, four.sharded) == (whole, sharded(whole, config, run.train, 4))
+    found = four.to_dict()
+    assert (found["memory_bytes"]["total"], found["sharded_bytes"]) == (whole.total, four.sharded.total)
+    small = plan_run(run, find_gpu(f"{whole.total / 0.9 / GIB * 0.999:.12f}GB,1TF"), 4).to_dict()
+    assert (small["fits"], small["fits_sharded"]) == (False, four.sharded.total <= 0.999 * whole.total)
+    assert (found["fits"], found["fits_sharded"], one.to_dict()["fits_sharded"]) == (True, True, None)
+
+
 def test_muon_is_sharded_like_adamw() -> None:
-    muon, adamw = (plan_run(tiny(optimizer=one), card(1e9), 16) for one in (MuonConfig(), AdamWConfig()))
-    assert [x.strategy for x in muon.layouts] == [x.strategy for x in adamw.layouts] and muon.notes == adamw.notes
+    muon, adamw = (plan_run(tiny(optimizer=one), find_gpu("h200"), 16) for one in (MuonConfig(), AdamWConfig()))
+    assert muon.sharded is not None and adamw.sharded is not None and muon.notes == adamw.notes
 
 
 def test_an_optimizer_that_needs_whole_matrices_is_never_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MuonConfig, "traits", replace(MuonConfig.traits, needs_whole_matrices=True))
     muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), grad_accumulation=16)
-    plan = plan_run(muon, card(1e9), 16)
-    assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp", "ddp"]
-    assert len(plan.notes) == 1 and plan.notes[0].startswith("muon needs whole matrices")
-    assert plan_run(muon, card(1e9), 1).notes == ()
-    for n_gpus in (1, 16):
-        short = plan_run(muon, card(min(layout.memory.total for layout in plan.layouts) - 1), n_gpus)
-        assert not short.layout.fits and short.least_gpus is None and short.notes == plan.notes
-
-
-def test_flags_repeat_the_given_flags() -> None:
-    given_flags = {"train.batch_size": "4", "train.grad_accumulation": "3", "parallel.strategy": "fsdp", "name": "a b"}
-    plan = plan_run(tiny(grad_accumulation=3), card(1e9), 2, given=given_flags)
-    assert plan.flags == "--train.batch-size 4 --train.grad-accumulation 4 --name 'a b' --parallel.strategy ddp"
-
-
-def test_several_nodes_shard_the_state_within_a_node() -> None:
-    def state(n_gpus: int) -> dict[str, int]:
-        layouts = plan_run(tiny(activation_checkpointing=True), card(1e9), n_gpus).layouts
-        return {layout.strategy: layout.memory.state for layout in layouts}
-
-    whole = 16 * parameter_counts(CONFIGS["gpt"]).total
-    assert state(1) == {"none": whole}
-    assert state(8) == {"ddp": whole, "fsdp": whole / 8}
-    assert list(state(12)) == ["ddp", "fsdp"]
-    assert state(16) == {"ddp": whole, "hybrid": whole / 8, "fsdp": whole / 16}
-    fours = replace(tiny(activation_checkpointing=True), parallel=ParallelConfig(shard_size=4))
-    sizes = {layout.strategy: layout.n_parts for layout in plan_run(fours, card(1e9), 8).layouts}
-    assert sizes == {"ddp": 1, "hybrid": 4, "fsdp": 8}
+    plan = plan_run(muon, find_gpu("h200"), 16)
+    assert plan.sharded is None and len(plan.notes) == 1 and plan.notes[0].startswith("muon needs whole matrices")
+    assert plan_run(muon, find_gpu("h200"), 1).notes == ()
 
 
 def test_the_time_includes_recomputation() -> None:
@@ -181,42 +145,17 @@ def test_the_time_includes_recomputation() -> None:
     assert plan.total_flops == training_flops(CONFIGS["gpt"], Shape(4, 24), recomputed=True) * 10
     half = plan_run(tiny(activation_checkpointing="half"), find_gpu("h200"))
     assert half.total_flops == training_flops(CONFIGS["gpt"], Shape(4, 24), recomputed=2) * 10
-    assert half.flags == "--train.activation-checkpointing half"
-    assert [layout["activation_checkpointing"] for layout in half.to_dict()["layouts"]] == ["half"]
+    assert [one.to_dict()["activation_checkpointing"] for one in (plan, half)] == [True, "half"]
     recurrent = replace(tiny(), model=RECURRENT["bahdanau"], data=PairData(batch_tokens=100))
-    assert [layout.checkpointing for layout in plan_run(recurrent, find_gpu("h200")).layouts] == [0]
+    assert plan_run(recurrent, find_gpu("h200")).recompute_every == 0
 
 
-def test_every_second_block_is_recomputed_before_all() -> None:
-    """A run that fits with every second block recomputed does not spend the time of all."""
-    deep = replace(tiny(), model=replace(CONFIGS["gpt"], decoder=replace(CONFIGS["gpt"].head_stack, n_layers=4)))
-    none, half, full = plan_run(deep, card(1)).layouts
-    assert [layout.checkpointing for layout in (none, half, full)] == [0, 2, 1]
+def test_recomputation_saves_memory_and_costs_time() -> None:
+    deep = replace(CONFIGS["gpt"], decoder=replace(CONFIGS["gpt"].head_stack, n_layers=4))
+    runs = [replace(tiny(activation_checkpointing=how), model=deep) for how in (False, "half", True)]
+    none, half, full = (plan_run(run, find_gpu("h200")) for run in runs)
     assert none.memory.total > half.memory.total > full.memory.total
-    plans = {n: plan_run(deep, card(layout.memory.total)) for n, layout in ((0, none), (2, half), (1, full))}
-    assert {n: plan.layout.checkpointing for n, plan in plans.items()} == {0: 0, 2: 2, 1: 1}
-    assert plans[2].flags == "--train.activation-checkpointing half"
-    assert plans[0].total_flops < plans[2].total_flops < plans[1].total_flops
-    assert not plan_run(deep, card(full.memory.total - 1)).layout.fits
-
-
-def test_half_of_one_block_is_not_proposed() -> None:
-    """Every second block of a stack with one block is that block."""
-    one = replace(tiny(), model=replace(CONFIGS["gpt"], decoder=replace(CONFIGS["gpt"].head_stack, n_layers=1)))
-    assert [layout.checkpointing for layout in plan_run(one, card(1)).layouts] == [0, 1]
-
-
-def test_the_least_number_of_gpus() -> None:
-    run = Run(name="wide", model=replace(CONFIGS["gpt"], vocab_size=19, decoder=Stack(40, 4, d_ff=640)))
-    run = replace(run, train=TrainConfig(batch_size=1))
-    whole = plan_run(run, card(1), 1).layouts[-1].memory
-    plan = plan_run(run, card(whole.total / 2), 1)
-    least = plan.least_gpus
-    assert not plan.layout.fits and least is not None and least > 1
-    assert plan_run(run, card(whole.total / 2), least).layout.fits
-    assert not plan_run(run, card(whole.total / 2), least - 1).layout.fits
-    assert plan_run(run, card(whole.activations), 1).least_gpus is None
-    assert plan_run(run, card(2 * whole.total), 1).least_gpus == 1
+    assert none.seconds < half.seconds < full.seconds
 
 
 def test_rows_of_other_tasks() -> None:
@@ -255,21 +194,24 @@ def test_impossible_plans_are_refused(run: Run, options: dict[str, Any], words: 
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("price", [None, 0.0, 3.5])
-def test_a_full_utilisation_and_a_free_gpu_are_possible(price: float | None) -> None:
-    require_rates(mfu=1.0, price=price)
-
-
-def test_impossible_utilisations_and_prices_are_refused() -> None:
+def test_impossible_utilisations_are_refused() -> None:
+    require_mfu(1.0)
     with pytest.raises(UserError, match=r"--mfu is 1\.5 and must be above 0 and at most 1"):
-        require_rates(mfu=1.5, price=None)
-    with pytest.raises(UserError, match=r"--price is -1\.0"):
-        require_rates(mfu=0.4, price=-1.0)
+        require_mfu(1.5)
 
 
 def test_gpus_are_found_by_name() -> None:
     assert all(find_gpu(name).name == name for name in GPUS)
-    with pytest.raises(UserError, match="unknown GPU 'H10': did you mean h100"):
-        find_gpu("H10")
+    for name, near in (("H10", "did you mean h100"), ("0GB,80TF", "known are h200, "), ("24GB", "known are h200, ")):
+        with pytest.raises(UserError, match=f"--gpu is '{name}' and must be a known name, or memory .*: {near}"):
+            find_gpu(name)
     with pytest.raises(UserError, match="the GPU t4 does not support bf16"):
         plan_run(tiny(precision="bf16"), find_gpu("t4"))
+
+
+def test_a_gpu_is_given_by_memory_and_rate() -> None:
+    card, known = find_gpu("24GB,82.6TF"), find_gpu("rtx-4090")
+    run = tiny(precision="fp32")
+    given, named = plan_run(run, card), plan_run(run, known)
+    assert given.to_dict() == named.to_dict() | {"gpu": "24GB,82.6TF"}
+    assert plan_run(tiny(), card).precision == "bf16" and card.usable_bytes == known.usable_bytes

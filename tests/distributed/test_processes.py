@@ -4,14 +4,12 @@ import functools
 import itertools
 import json
 import os
-import shlex
 import signal
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,19 +20,13 @@ from faults.children import done, ranks_done, start_ranks, wait, wait_until
 from faults.tally import record
 from faults.test_numbers import BAD, spoiled
 from glassformer import api
-from glassformer.cli.main import parse
-from glassformer.cli.train import run_for
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
 from glassformer.config.run import ExampleRows, LoraConfig, MaskedConfig, Run
-from glassformer.config.schema import apply_flags, to_dict, to_toml
-from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
+from glassformer.config.train import AdamConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
 from glassformer.config.transformer import Stack
-from glassformer.cost.hardware import GIB, Gpu, find_gpu
-from glassformer.cost.plan import plan_run
 from glassformer.data.batching import Batch
 from glassformer.distributed import process_group
 from glassformer.distributed.parts import is_part
-from glassformer.distributed.processes import processes
 from glassformer.errors import Interrupted, UserError
 from glassformer.fitting import Fit
 from glassformer.kernels import processor
@@ -410,55 +402,6 @@ def test_settings_that_need_one_process_are_refused(
 
     assert ranks_done(2, refused) == [0, 0]
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 12, 16])
-def test_flags_of_a_plan_are_accepted(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks of n processes accept every layout of a plan for n GPUs; no process group is started."""
-    monkeypatch.setenv("WORLD_SIZE", str(n))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(n))
-    for name in ("init_process_group", "destroy_process_group"):
-        monkeypatch.setattr(process_group.dist, name, lambda *args, **options: None)
-    monkeypatch.setattr(process_group.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(process_group.dist, "get_world_size", lambda: n)
-    monkeypatch.setattr(process_group, "fully_shard", lambda *args, **options: None)
-    monkeypatch.setattr(
-        process_group, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list)
-    )
-    network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
-    optimizers = itertools.cycle([AdamWConfig(), MuonConfig(adamw=AdamWConfig())])  # each with each number
-    for grad_accumulation, shard_size in itertools.product((1, 3, 40), (0, 3, 4)):
-        optimizer = next(optimizers)
-        run = tiny_run(write_text(tmp_path), grad_accumulation=grad_accumulation, optimizer=optimizer)
-        run = replace(run, parallel=ParallelConfig(shard_size=shard_size))
-        path.write_text(to_toml(to_dict(run)))
-        for layout in plan_run(run, find_gpu("h200"), n).layouts:
-            gpu = Gpu("card", layout.memory.total / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
-            plan = plan_run(run, gpu, n)
-            assert plan.layout.fits
-            offered.add(plan.layout.strategy)
-            planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")[0]
-            assert planned.train.grad_accumulation == plan.grad_accumulation
-            with processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
-                assert ranks.n == n
-                ranks.distribute(network, planned.train)
-    assert offered == {"none"} if n == 1 else {"ddp", "fsdp"} <= offered
-    assert ("hybrid" in offered) == (n in (8, 12, 16))
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_flags_of_a_plan_train(optimizer: str, tmp_path: Path) -> None:
-    path, given = tmp_path / "run.toml", {"train.optimizer.kind": optimizer}
-    written = tiny_run(write_text(tmp_path), max_steps=2, eval_every=2)
-    path.write_text(to_toml(to_dict(written)))
-    run = apply_flags(written, given)
-    least = min(layout.memory.total for layout in plan_run(run, find_gpu("h200"), 2, given=given).layouts)
-    gpu = Gpu("card", least / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
-    plan = plan_run(run, gpu, 2, given=given)
-    assert plan.layout.strategy == "fsdp" and plan.grad_accumulation == 2
-    planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")[0]
-    assert ranks_done(2, lambda: api.train(planned, tmp_path / "run")) == [0, 0]
-    assert checkpoint.steps(tmp_path / "run") == [2]
 
 
 def test_13_all_processes_skip_a_nan_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_the_terms_add_up_to_the_logit_of_the_model(name: str) -> None:
     assert min(abs(term) for term in heads) > 1e-6, "each head writes something"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["gpt", "llama", "d_embedding"])
 def test_the_terms_of_rounded_weights_add_up_to_the_rounded_logit(name: str, dtype: torch.dtype) -> None:
     network = random_model(name, dtype=torch.float32)

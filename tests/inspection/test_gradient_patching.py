@@ -22,7 +22,6 @@ from glassformer.inspection.patching import (
     patching_of,
     residual_places,
 )
-from glassformer.nn.linear_layers import Int8Linear
 from glassformer.reporting import Outcome
 from tolerances import NETWORK, assert_close, near
 
@@ -114,15 +113,6 @@ def test_frozen_weights_give_the_same_estimate() -> None:
     with torch.no_grad():
         found = estimate(network, pair, both_places(network, pair)[1])
     assert found.shares.any() and not found.shares.requires_grad
-
-
-def test_weights_in_int8_are_refused() -> None:
-    network = random_model("gpt", dtype=torch.float32)
-    block = network.decoder.blocks[0]
-    block.ff.up_proj = Int8Linear(block.ff.up_proj)
-    pair = pair_of(network)
-    with pytest.raises(UserError, match="weights in int8 do not have"):
-        estimate(network, pair, residual_places(network, pair))
 
 
 def test_means_over_pairs_and_their_baseline(trained: Outcome) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from glassformer.kernels import attention, processor
 from glassformer.kernels.attention import Blocks
-from glassformer.kernels.processor import Choices
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.masks import Mask
 from tolerances import assert_close
@@ -81,7 +80,7 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
     groups: int, keys: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU with bfloat16 products, by blocks: also for grouped keys, padding, and rows that see no key."""
-    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(bfloat16=True)))
+    monkeypatch.setattr(processor, "this", replace(processor.this, uses_onednn=True, bfloat16=("avx512_bf16",)))
     monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
     calls, blocks = [], attention._blocks
     monkeypatch.setattr(attention, "_blocks", lambda *x: calls.append(1) or blocks(*x))
@@ -104,7 +103,7 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
 def test_causal_attention_in_bfloat16_may_have_more_or_fewer_queries_than_keys(
     n_queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "this", replace(processor.this, choices=Choices(bfloat16=True)))
+    monkeypatch.setattr(processor, "this", replace(processor.this, uses_onednn=True, bfloat16=("avx512_bf16",)))
     monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
     query, key, value = inputs(n_keys=30)
     qkv = [query[:, :, :n_queries], key, value]

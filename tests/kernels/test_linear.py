@@ -3,30 +3,27 @@
 import copy
 import math
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.kernels import linear as products
 from glassformer.kernels import packed as packed_weights
 from glassformer.kernels import processor
 from glassformer.kernels.packed import PackedWeights
-from glassformer.kernels.processor import PLAIN, Choices
-from glassformer.nn.linear_layers import Int8Linear, Linear
-from processors import KINDS, of_kind
+from glassformer.kernels.processor import Processor
+from glassformer.nn.linear_layers import Linear
 from tolerances import assert_close, is_close
 
 CAN = processor.detect()
-"""Abilities of PyTorch here, without the changes of `--processor`."""
-pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorch has no oneDNN")
+pytestmark = pytest.mark.skipif(not CAN.uses_onednn, reason="this build of PyTorch has no oneDNN")
 
-
-EVERYTHING = Choices(**{field.name: True for field in fields(Choices)})
-"""Every fast path, also one that is added later; `packed_rows` True is 1."""
+FAST = replace(CAN, bfloat16=("avx512_bf16",))
+"""Every fast path, as with bfloat16 instructions."""
+WITHOUT_BF16, PLAIN = replace(CAN, bfloat16=()), replace(CAN, uses_onednn=False)
 
 ROUNDINGS = {torch.float32: 512, torch.bfloat16: 2, torch.float16: math.isqrt(512)}
 """Terms of a product. A sum in bfloat16 is kept in fp32: the product and the bias are rounded. PyTorch's product in
@@ -36,7 +33,7 @@ float16 adds in float16 or in fp32, depending on the processor: √512 of 512 te
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every fast path on every CPU whose libraries have it, and for every size."""
-    monkeypatch.setattr(processor, "this", replace(CAN, choices=EVERYTHING))
+    monkeypatch.setattr(processor, "this", FAST)
     monkeypatch.setattr(packed_weights, "MIN_PACKED", 1)
     monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
 
@@ -55,7 +52,7 @@ def test_products_and_gradients_equal_those_of_torch(
 ) -> None:
     one = layer(bias=bias)
     if is_only_wide:
-        monkeypatch.setattr(processor, "this", replace(CAN, choices=Choices(wide_fp32=True)))
+        monkeypatch.setattr(processor, "this", WITHOUT_BF16)
         monkeypatch.setattr(products, "MIN_WIDE", 1)
     of = [torch.randn(shape, requires_grad=True), *one.parameters()]
     found, expected = one(of[0]), F.linear(of[0], one.weight, one.bias)
@@ -67,27 +64,19 @@ def test_products_and_gradients_equal_those_of_torch(
 
 
 @pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize(("choices", "n_products"), [(Choices(onednn_fp32=True), 3), (Choices(wide_fp32=True), 1)])
-def test_the_choices_select_the_library_of_the_backward_pass(
-    choices: Choices, n_products: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("here", "n_products", "n_wide"), [(FAST, 3, 3), (WITHOUT_BF16, 0, 1), (PLAIN, 0, 0)])
+def test_bfloat16_instructions_select_the_library(
+    here: Processor, n_products: int, n_wide: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """oneDNN computes the product and both gradients, or only the product of a wide layer."""
+    """oneDNN computes large products and their gradients in fp32, or only the product of a wide layer, or none."""
     calls, product = [], products.onednn_product
     monkeypatch.setattr(products, "onednn_product", lambda *x: calls.append(1) or product(*x))
-    monkeypatch.setattr(products, "MIN_WIDE", 1)
-    monkeypatch.setattr(processor, "this", replace(CAN, choices=choices))
-    layer(bias=False)(torch.randn(3, 24, requires_grad=True)).sum().backward()
-    assert len(calls) == n_products
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_onednn_computes_large_products_in_fp32_where_it_is_measured_to_be_faster(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processor, "this", of_kind(kind, CAN))
-    large = Linear(1024, 1024)
-    is_by_onednn = "_Product" in type(large(torch.randn(2, 1024)).grad_fn).__name__
-    assert is_by_onednn == (kind == "amd-zen5")
+    monkeypatch.setattr(processor, "this", here)
+    for least, n in ((1 << 30, n_products), (1, n_wide)):
+        monkeypatch.setattr(products, "MIN_WIDE", least)
+        calls.clear()
+        layer(bias=False)(torch.randn(3, 24, requires_grad=True)).sum().backward()
+        assert len(calls) == n
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -111,23 +100,6 @@ def test_gradients_of_gradients_and_frozen_weights() -> None:
     one.requires_grad_(False)
     one(x).sum().backward()
     assert one.weight.grad is None and x.grad is not None
-
-
-@pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("n_rows", [1, 16, 17, 40])
-@pytest.mark.parametrize("bias", [True, False])
-def test_products_in_float16_equal_those_of_torch(n_rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, x = layer(torch.float16, bias), torch.randn(n_rows, 24, dtype=torch.float16, requires_grad=True)
-    of = [x, *one.parameters()]
-    results = []
-    for choices in (EVERYTHING, PLAIN):
-        monkeypatch.setattr(processor, "this", replace(CAN, choices=choices))
-        y = one(x)
-        assert ("ToCopy" in type(y.grad_fn).__name__) == (choices == EVERYTHING and n_rows > products.MAX_HALF_ROWS)
-        results.append([y, *torch.autograd.grad((y * torch.ones_like(y)).sum(), of)])
-    for found, expected in zip(*results, strict=True):
-        assert found.dtype == torch.float16
-        assert_close(found, expected, terms=ROUNDINGS[torch.float16])
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -159,7 +131,7 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype, shape
         found = one(x)
         assert_close(found, expected, terms=ROUNDINGS[dtype])
         assert found.dtype == dtype
-    packs = {torch.float32: True, torch.bfloat16: CAN.packs_bfloat16, torch.float16: CAN.packs_float16}
+    packs = {torch.float32: True, torch.bfloat16: CAN.packs_bfloat16, torch.float16: False}
     assert (one.weight in packed_weights._packed) == packs[dtype]
     assert one(x).requires_grad, "gradients need the plain layer"
     assert (
@@ -169,59 +141,8 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype, shape
 
 
 @pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(64,), (1, 64), (9, 64), (2, 3, 64)])
-@pytest.mark.parametrize(("bfloat16", "error"), [((), 1e-5), (("avx512_bf16",), 0.02)])
-def test_packed_integers_give_the_products_of_the_rounded_weights(
-    bfloat16: tuple[str, ...], error: float, shape: tuple[int, ...], bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a CPU without bfloat16 instructions, packed products are exact to fp32; plain ones round rows to bfloat16."""
-    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=bfloat16))
-    torch.manual_seed(0)
-    one = Int8Linear(nn.Linear(64, 40, bias=bias))
-    x = torch.randn(shape).to(products.int8_dtype(torch.device("cpu")))
-    expected = x.double() @ (one.weight.double() * one.scales.double()[:, None]).T
-    expected += 0.0 if one.bias is None else one.bias.double()
-    with torch.inference_mode():
-        plain = one(x)
-        with PackedWeights():
-            packed = one(x)
-    assert (one.weight in packed_weights._packed) == CAN.packs_float16
-    for found, largest in ((plain, 0.02), (packed, error if CAN.packs_float16 else 0.02)):
-        assert found.dtype == x.dtype and found.shape == expected.shape
-        assert (found.double() - expected).abs().max() <= largest * expected.abs().max()
-
-
-@pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("shape", [(24,), (1, 24), (9, 24), (0, 24)])
-def test_rows_in_fp32_read_a_weight_in_float16(shape: tuple[int, ...]) -> None:
-    """As in the last projection: the product is that of the weight's values in fp32, packed or not."""
-    one, x = layer(torch.float16, bias=False), torch.randn(shape)
-    expected = x @ one.weight.float().T
-    with torch.inference_mode():
-        plain = one(x)
-        with PackedWeights():
-            packed = one(x)
-    assert (one.weight in packed_weights._packed) == (CAN.packs_float16 and x.numel() > 0)
-    for found in (plain, packed):
-        assert_close(found, expected)
-
-
-@pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("largest", [2 * 64 * 40, 2 * 64 * 40 - 1])
-def test_integers_count_by_the_size_of_their_copies(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of 64 x 40 integers has two bytes per weight."""
-    monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", largest)
-    monkeypatch.setattr(packed_weights, "_packed", WeakTensorKeyDictionary())
-    one = Int8Linear(nn.Linear(64, 40))
-    with PackedWeights(), torch.inference_mode():
-        one(torch.randn(1, 64))
-    assert (one.weight in packed_weights._packed) == (CAN.packs_float16 and largest == 2 * 64 * 40)
-
-
-@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("change", ["in place", "data", "rows", "columns", "load", "new"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> None:
     one, x, packed = layer(dtype), torch.randn(5, 24).to(dtype), PackedWeights()
     with packed, torch.no_grad():
@@ -320,22 +241,9 @@ def test_packed_copies_of_a_network_are_freed() -> None:
     assert large.weight not in packed_weights._packed
 
 
-@pytest.mark.parametrize("rows", [None, 1, 3])
-def test_products_in_fp32_are_packed_from_the_measured_number_of_rows(
-    rows: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processor, "this", replace(CAN, choices=Choices(packed_rows=rows)))
-    for shape, n_rows in (((1, 512), 1), ((2, 1, 512), 2), ((3, 512), 3)):
-        one, x = Linear(512, 512), torch.randn(shape)
-        with PackedWeights(), torch.inference_mode():
-            assert_close(one(x), F.linear(x, one.weight, one.bias))
-        assert (one.weight in packed_weights._packed) == (rows is not None and n_rows >= rows)
-
-
 def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN raises an error for them on x86 processors without AVX-512."""
-    choices = Choices(packed_rows=1, bfloat16=True)
-    monkeypatch.setattr(processor, "this", replace(CAN, packs_bfloat16=False, choices=choices))
+    monkeypatch.setattr(processor, "this", replace(FAST, packs_bfloat16=False))
     large, x = Linear(512, 512).bfloat16(), torch.randn(1, 512).bfloat16()
     with PackedWeights(), torch.inference_mode():
         found = large(x)
@@ -345,12 +253,12 @@ def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch:
 
 @pytest.mark.parametrize("dtype", ROUNDINGS)
 @pytest.mark.parametrize("shape", [(1, 512), (2, 512), (33, 512)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("here", [FAST, WITHOUT_BF16, PLAIN])
 def test_a_layer_gives_the_same_products_as_on_every_kind_of_processor(
-    kind: str, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    here: Processor, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without gradients, packed or not, for every choice of the library."""
-    monkeypatch.setattr(processor, "this", of_kind(kind, CAN))
+    monkeypatch.setattr(processor, "this", here)
     one, x = Linear(512, 512).to(dtype), torch.randn(shape).to(dtype)
     expected = F.linear(x, one.weight, one.bias)
     assert_close(one(x), expected, terms=ROUNDINGS[dtype])

@@ -21,9 +21,9 @@ INNER = {
     "run_by_steps",
     "run_masked",
 }
-INNER |= {"added_to", "on_tensors", "quantize", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
+INNER |= {"added_to", "on_tensors", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
 INNER |= {"Probe", "activation_of", "at_least_fp32", "function", "number", "one_of", "require_even"}
-"""Parts of taps, caches, recurrent loops, fused and int8 layers, and checks of arguments, that a user does not need."""
+"""Parts of taps, caches, recurrent loops, fused layers, and checks of arguments, that a user does not need."""
 
 
 def test_one_import_gives_every_public_name() -> None:

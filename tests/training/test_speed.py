@@ -46,8 +46,8 @@ def test_mfu_is_the_fraction_of_the_peak_rate_of_all_devices(n: int) -> None:
     found = Speed(host(n), seconds_at_peak(run, host(n))).values(LOGGED)
     flops = 4 * training_flops(run.model, Shape(3, 32))
     assert found["mfu"] == pytest.approx(flops / (0.05 * n * 989e12))
-    planned = plan_run(run, find_gpu("h200"), n)
-    assert planned.at(found["mfu"], None).seconds == pytest.approx(run.train.max_steps * 0.05)
+    planned = plan_run(run, find_gpu("h200"), n, mfu=found["mfu"])
+    assert planned.seconds == pytest.approx(run.train.max_steps * 0.05)
     assert found.get("tokens_per_s_per_device") == (None if n == 1 else 300)
     assert found["peak_memory_bytes"] == 7_000_000
 

@@ -242,7 +242,7 @@ def test_a_plan_counts_the_teacher(teachers: Callable[[str], tuple[Run, Path]]) 
     alone = plan_run(replace(run, model=model), find_gpu("h200"))
     assert planned.config == model and not planned.assumptions, "the vocabulary is that of the teacher"
     n_logits = 3 * 32 * model.vocab_size
-    assert planned.layout.memory.teacher == 4 * parameter_counts(theirs).total + 4 * n_logits
-    assert planned.layout.memory.total - alone.layout.memory.total == planned.layout.memory.teacher
+    assert planned.memory.teacher == 4 * parameter_counts(theirs).total + 4 * n_logits
+    assert planned.memory.total - alone.memory.total == planned.memory.teacher
     extra = (planned.training_per_token - alone.training_per_token) * 3 * 32
     assert extra == pytest.approx(forward_flops(theirs, Shape(3, 32)).total)

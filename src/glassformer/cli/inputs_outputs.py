@@ -106,7 +106,7 @@ class Stored:
 class Loading(Stored):
     """Checkpoint, device and precision."""
 
-    dtype: Literal["fp32", "bf16", "fp16", "int8"] | None = setting(
+    dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "type of the weights, by default fp32; evaluate uses the training precision by default"
     )
     matmul_precision: Literal["highest", "high", "medium"] | None = setting(

@@ -8,24 +8,30 @@ from glassformer.api import run_to_plan
 from glassformer.cli.arguments import Json, with_flags
 from glassformer.cli.progress import print_json
 from glassformer.config.schema import setting
-from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu, require_rates
+from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu, require_mfu
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.formatting import count, duration, show, size
 
 if TYPE_CHECKING:
-    from glassformer.cost.plan import Layout, Plan
+    from glassformer.cost.memory import Memory
+    from glassformer.cost.plan import Plan
+
+
+RECOMPUTED = ("", ", blocks recomputed", ", every second block recomputed")
+"""By `Plan.recompute_every`."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """GPUs, and what an hour of one costs."""
+    """GPUs, and how much of their rate training reaches."""
 
     is_usual: ClassVar[bool] = True
     gpus: int = setting(1, "Number of GPUs.")
-    gpu: Annotated[str, "NAME"] = setting("h200", f"GPU model: {', '.join(GPUS)}.")
+    gpu: Annotated[str, "NAME"] = setting(
+        "h200", f"GPU: {', '.join(GPUS)}; or memory and TFLOP/s at the precision of the run, such as 24GB,80TF."
+    )
     mfu: float = setting(MFU, "Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.")
-    price: float | None = setting(None, "Price per GPU hour, in your currency; without it no cost is printed.")
 
 
 @dataclass(frozen=True)
@@ -46,19 +52,19 @@ class Work:
 
 
 def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, json_: Json = False, **keys: str) -> int:
-    """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs, time, and a layout that fits.
+    """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs and time.
 
     Args:
         configs: A preset, a recipe, a TOML file, a text file, a folder of texts, or a model directory.
 
     Examples:
         glassformer plan gpt2 --gpus 8 --gpu h100
-        glassformer plan mybook.txt --batch-size 64
+        glassformer plan mybook.txt --batch-size 64 --gpu 24GB,80TF
     """
     if len(configs) != 1:
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
         raise UserError(f"{one}; see `glassformer presets` and `recipes`")
-    require_rates(hardware.mfu, hardware.price)
+    require_mfu(hardware.mfu)
     given = work.keys | keys
     base, evidence = run_to_plan(configs[0], given)
     given = recipes.whole_changes(base, given)
@@ -66,8 +72,7 @@ def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, jso
     gpu = find_gpu(hardware.gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
-    plan = plan_run(run, gpu, hardware.gpus, n_tokens=work.tokens, context=work.context, given=given)
-    plan = plan.at(hardware.mfu, hardware.price)
+    plan = plan_run(run, gpu, hardware.gpus, n_tokens=work.tokens, context=work.context, mfu=hardware.mfu)
     recipes.note(evidence)
     if json_:
         print_json(plan.to_dict())
@@ -79,87 +84,56 @@ def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, jso
 def report(plan: "Plan") -> str:
     """Return the plan as text."""
     parts = plan.parameters
-    shape, layout = plan.shape, plan.layout
+    shape, recomputed = plan.shape, RECOMPUTED[plan.recompute_every]
     n_read = shape.n_rows * shape.n_tokens
     rows = f"{shape.n_rows} × {shape.n_tokens:,} tokens"
     if shape.n_source:
         rows += f" (sources of {shape.n_source:,})"
     hours = f"{plan.gpu_hours:,.0f}" if plan.gpu_hours >= 100 else f"{plan.gpu_hours:.3g}"
     time = f"{plan.seconds / 86400:,.1f} days" if plan.seconds >= 2 * 86400 else duration(plan.seconds)
-    lines = [
-        f"{plan.name}: {describe_model(plan.config)}, vocabulary {plan.config.vocab_size:,}",
-        *(f"assumed: {sentence}" for sentence in plan.assumptions),
-        *(f"note: {sentence}" for sentence in plan.notes),
-        "",
-        f"parameters           {plan.n_parameters:,}",
-        f"  embeddings {count(parts.embeddings)}, layers {count(parts.layers)}, head {count(parts.head)}",
-        *([f"  active {parts.active:,}: a token does not use the other experts"] if parts.inactive else []),
-        f"FLOPs per token      {_flops(plan.forward_per_token)} forward, {_flops(plan.training_per_token)} training"
-        + ("", ", blocks recomputed", ", every second block recomputed")[layout.checkpointing],
-        f"  layers {_flops(plan.forward.layers / n_read)}, attention {_flops(plan.forward.attention / n_read)}, "
-        f"head {_flops(plan.forward.head / n_read)}; attention over full rows, not halved for the causal mask",
-        "",
-        f"memory per GPU       micro-batch {rows}, {plan.precision}, {_named(layout)}",
-        *_memory(plan),
-        "",
-        *_layouts(plan),
-        "",
-        f"training             {count(plan.n_tokens)} tokens, {plan.total_flops:.3g} FLOPs",
-        f"time                 {time} on {_gpus(plan)} at {100 * plan.mfu:g} % of "
-        f"{_flops(plan.gpu.flops(plan.precision))}/s ({hours} GPU hours)",
-    ]
-    if plan.cost is not None:
-        lines.append(f"cost                 {plan.cost:,.2f} at {plan.price:g} per GPU hour")
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"{plan.name}: {describe_model(plan.config)}, vocabulary {plan.config.vocab_size:,}",
+            *(f"assumed: {sentence}" for sentence in plan.assumptions),
+            *(f"note: {sentence}" for sentence in plan.notes),
+            "",
+            f"parameters           {plan.n_parameters:,}",
+            f"  embeddings {count(parts.embeddings)}, layers {count(parts.layers)}, head {count(parts.head)}",
+            *([f"  active {parts.active:,}: a token does not use the other experts"] if parts.inactive else []),
+            f"FLOPs per token      {_flops(plan.forward_per_token)} forward, {_flops(plan.training_per_token)} training"
+            f"{recomputed}",
+            f"  layers {_flops(plan.forward.layers / n_read)}, attention {_flops(plan.forward.attention / n_read)}, "
+            f"head {_flops(plan.forward.head / n_read)}; attention over full rows, not halved for the causal mask",
+            "",
+            f"memory per GPU       micro-batch {rows}, {plan.precision}{recomputed}",
+            *_memory(plan),
+            "",
+            f"training             {count(plan.n_tokens)} tokens, {plan.total_flops:.3g} FLOPs",
+            f"time                 {time} on {plan.n_gpus:,} × {plan.gpu.name} at {100 * plan.mfu:g} % of "
+            f"{_flops(plan.gpu.flops(plan.precision))}/s ({hours} GPU hours)",
+        ]
+    )
 
 
 def _memory(plan: "Plan") -> list[str]:
-    names = {"half_copies": "16-bit copies", "gathered": "gathered layers"}
-    memory = plan.layout.memory
-    lines = [f"  {names.get(part, part):<19}{size(n):>13}" for part, n in asdict(memory).items() if n]
+    names = {"half_copies": "16-bit copies"}
+    lines = [f"  {names.get(part, part):<19}{size(n):>13}" for part, n in asdict(plan.memory).items() if n]
     if plan.unknown is not None:
         lines.append(f"  {'loss':<19}unknown    {plan.unknown}")
-    verdict = _verdict(plan, plan.layout)
-    usable = f"{size(plan.gpu.usable_bytes)}, {100 * USABLE:g} % of the {plan.gpu.name}'s memory"
+    usable = f"{size(plan.gpu.usable_bytes)}, {100 * USABLE:g} % of the memory of {plan.gpu.name}"
     total = "total" if plan.unknown is None else "counted"
-    lines.append(f"  {total:<19}{size(memory.total):>13}: {verdict} into {usable}")
+    lines.append(f"  {total:<19}{size(plan.memory.total):>13}: {_verdict(plan, plan.memory)} into {usable}")
+    if plan.sharded is not None:
+        lines.append(f"  {total + ' with fsdp':<19}{size(plan.sharded.total):>13}: {_verdict(plan, plan.sharded)}")
+    if plan.fits(plan.sharded or plan.memory) is False:
+        lines.append("  lower --batch-size or --context, set --train.activation-checkpointing true, or use more --gpus")
     if plan.cache_bytes:
         lines.append(f"generation cache     {size(plan.cache_bytes)} per row at the full context")
     return lines
 
 
-def _layouts(plan: "Plan") -> list[str]:
-    lines = [f"{'layouts for ' + _gpus(plan):<36}{'per GPU':>13}"]
-    for layout in plan.layouts:
-        line = f"  {_named(layout):<34}{size(layout.memory.total):>13}  {_verdict(plan, layout)}"
-        if layout.fits and layout is plan.layout:
-            line += f"  ← the simplest that {_verdict(plan, layout)}"
-        lines.append(line)
-    if plan.layout.fits:
-        lines.append(f"flags                {plan.flags or 'not needed'}")
-    elif plan.least_gpus is None:
-        lines.append(
-            "does not fit on any number of GPUs: the memory per GPU that cannot be sharded is too large; "
-            "lower --batch-size or --context"
-        )
-    else:
-        lines.append(f"at least {plan.least_gpus:,} GPUs are needed: --gpus {plan.least_gpus}")
-    return lines
-
-
-def _verdict(plan: "Plan", layout: "Layout") -> str:
-    if not layout.fits:
-        return "does not fit"
-    return "fits" if plan.unknown is None else "may fit"
-
-
-def _named(layout: "Layout") -> str:
-    recomputed = ("", " + activation checkpointing", " + half checkpointing")[layout.checkpointing]
-    return layout.strategy.replace("none", "one GPU") + recomputed
-
-
-def _gpus(plan: "Plan") -> str:
-    return f"{plan.n_gpus:,} × {plan.gpu.name}"
+def _verdict(plan: "Plan", memory: "Memory") -> str:
+    return {True: "fits", False: "does not fit", None: "may fit"}[plan.fits(memory)]
 
 
 def _flops(n: float) -> str:

@@ -1,6 +1,6 @@
-"""GPUs by name: memory and dense peak rates, from the vendor's data sheets."""
+"""GPUs: memory and dense peak rates, by name from the vendors' data sheets, or as given."""
 
-import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,7 @@ class Gpu:
     """One accelerator."""
 
     name: str
-    memory_gib: int
+    memory_gib: float
     half_flops: float
     """FLOP/s of dense matrix products in fp16 or bf16 that accumulate in fp32."""
     fp32_flops: float
@@ -45,38 +45,46 @@ class Gpu:
 
 _A100_80 = "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"
 _A100_40 = "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"
-# NVIDIA's data sheets; rates "with sparsity" are halved. Memory sizes in "GB" are GiB.
+# The vendors' data sheets and architecture papers; rates "with sparsity" are halved. Memory sizes in "GB" are GiB.
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("h200", 141, 989e12, 67e12, devices=("NVIDIA H200",)),  # H200 SXM data sheet (2024)
-        Gpu("h100", 80, 989e12, 67e12, devices=("NVIDIA H100 80GB HBM3",)),  # H100 SXM data sheet (2024)
-        Gpu("a100-80gb", 80, 312e12, 19.5e12, devices=_A100_80),  # A100 80GB data sheet (2021)
-        Gpu("a100-40gb", 40, 312e12, 19.5e12, devices=_A100_40),  # A100 40GB data sheet (2020)
-        Gpu("l40s", 48, 362e12, 91.6e12, devices=("NVIDIA L40S",)),  # L40S data sheet (2023)
-        # Ada architecture white paper (2022), appendix A
-        Gpu("rtx-4090", 24, 165.2e12, 82.6e12, devices=("NVIDIA GeForce RTX 4090",)),
-        Gpu("t4", 16, 65e12, 8.1e12, has_bf16=False, devices=("Tesla T4",)),  # T4 data sheet (2018)
-        # V100 SXM2 data sheet (2018)
+        Gpu("h200", 141, 989e12, 67e12, devices=("NVIDIA H200",)),  # SXM
+        Gpu("h100", 80, 989e12, 67e12, devices=("NVIDIA H100 80GB HBM3",)),  # SXM
+        Gpu("a100-80gb", 80, 312e12, 19.5e12, devices=_A100_80),
+        Gpu("a100-40gb", 40, 312e12, 19.5e12, devices=_A100_40),
+        Gpu("l40s", 48, 362e12, 91.6e12, devices=("NVIDIA L40S",)),
+        Gpu("l4", 24, 121e12, 30.3e12, devices=("NVIDIA L4",)),
+        Gpu("t4", 16, 65e12, 8.1e12, has_bf16=False, devices=("Tesla T4",)),
         Gpu("v100-16gb", 16, 125e12, 15.7e12, has_bf16=False, devices=("Tesla V100-SXM2-16GB",)),
+        Gpu("rtx-5090", 32, 209.5e12, 104.8e12, devices=("NVIDIA GeForce RTX 5090",)),
+        Gpu("rtx-4090", 24, 165.2e12, 82.6e12, devices=("NVIDIA GeForce RTX 4090",)),
+        Gpu("rtx-3090", 24, 71e12, 35.6e12, devices=("NVIDIA GeForce RTX 3090",)),
+        Gpu("mi300x", 192, 1307.4e12, 163.4e12, devices=("AMD Instinct MI300X",)),
     )
 }
+_GIVEN = re.compile(r"(\d+(?:\.\d+)?)GB,(\d+(?:\.\d+)?)TF")
 
 
-def require_rates(mfu: float, price: float | None) -> None:
-    """Raise `UserError` for a utilisation or a price per GPU hour out of range."""
+def require_mfu(mfu: float) -> None:
+    """Raise `UserError` for a utilisation out of range."""
     if not 0 < mfu <= 1:
         raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
-    if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"--price is {price} and must be a finite number of at least 0")
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of this name; raise `UserError` with the nearest name if it is unknown.
+    """Return the GPU of this name, or with the memory and the rate that the text gives.
 
-    >>> find_gpu("h200").memory_gib
-    141
+    A given rate is that of the precision of the run. Raises `UserError` with the nearest name for another text.
+
+    >>> find_gpu("h200").memory_gib, find_gpu("24GB,80TF").memory_gib, find_gpu("24GB,80TF").half_flops
+    (141, 24.0, 80000000000000.0)
     """
+    if given := _GIVEN.fullmatch(name):
+        memory_gib, flops = float(given[1]), float(given[2]) * 1e12
+        if memory_gib and flops:
+            return Gpu(name, memory_gib, flops, flops)
     if name not in GPUS:
-        raise UserError(f"unknown GPU {name!r}: {did_you_mean(name.lower(), GPUS, 'known are', cutoff=0.4)}")
+        near = did_you_mean(name.lower(), GPUS, "known are")
+        raise UserError(f"--gpu is {name!r} and must be a known name, or memory and TFLOP/s like 24GB,80TF: {near}")
     return GPUS[name]

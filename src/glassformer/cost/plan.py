@@ -1,8 +1,6 @@
-"""Cost of a run on given GPUs: parameters, FLOPs, memory, time, price, and the layout that fits."""
+"""Cost of a run on given GPUs: parameters, FLOPs, memory and time."""
 
-import math
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,9 +8,9 @@ from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import GroupPolicyConfig, Run
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.cost.activations import Activations, Kernels, activations_of, teacher_config
+from glassformer.cost.activations import Kernels, activations_of, teacher_config
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
-from glassformer.cost.hardware import GPUS, MFU, Gpu
+from glassformer.cost.hardware import MFU, Gpu, find_gpu
 from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
@@ -20,35 +18,7 @@ from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import unknown_loss
 
-NODE = 8
-"""Number of GPUs per machine; connections inside a machine are fast."""
 _N_LABELS = 2
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One way to distribute a run over GPUs, and the memory per GPU."""
-
-    strategy: str
-    """`none`, or `parallel.strategy`: ddp, fsdp, or hybrid (sharded within a group, replicated across groups)."""
-    n_parts: int
-    """Number of GPUs that share one copy of the model."""
-    checkpointing: int
-    """0 = no block is recomputed, 1 = all, 2 = every second one."""
-    memory: Memory
-    fits: bool
-
-    @property
-    def flags(self) -> dict[str, str]:
-        """Flags for `train` by key."""
-        flags = {}
-        if self.strategy != "none":
-            flags["parallel.strategy"] = self.strategy
-        if self.strategy == "hybrid":
-            flags["parallel.shard-size"] = str(self.n_parts)
-        if self.checkpointing:
-            flags["train.activation-checkpointing"] = "true" if self.checkpointing == 1 else "half"
-        return flags
 
 
 @dataclass(frozen=True)
@@ -64,10 +34,12 @@ class Plan:
     """Parameters of the network, by part."""
     forward: Flops
     """FLOPs of the forward pass of a micro-batch."""
-    layouts: tuple[Layout, ...]
-    """Layouts from the simplest to the one with the least memory; the plan uses the first that fits."""
-    least_gpus: int | None
-    """Smallest number of GPUs that can hold the run in some layout; None if it never fits."""
+    memory: Memory
+    """Memory of a GPU that holds the whole model, alone or in data parallelism."""
+    sharded: Memory | None
+    """Memory of a GPU if all GPUs divide the state (`fsdp`); None for one GPU, or if the optimizer cannot."""
+    recompute_every: int
+    """0 = no block is recomputed, 1 = all, 2 = every second one."""
     cache_bytes: int
     """Bytes of keys and values, or of states, of one row generated up to the full context."""
     grad_accumulation: int
@@ -80,31 +52,11 @@ class Plan:
     """Assumed values for settings that the configuration leaves open."""
     notes: tuple[str, ...]
     """Settings that `train` would reject, and what the plan uses instead."""
-    settings: Mapping[str, str]
-    """Flags by key: those that the user gave, and the accumulation if the plan raises it."""
     unknown: str | None
-    """The memory that is not counted in `layouts` and `least_gpus`, in words; None if all is counted."""
+    """The memory that is not counted in `memory` and `sharded`, in words; None if all is counted."""
     teacher: Flops | None
     """FLOPs of the forward pass of the teacher on a micro-batch; None without a teacher."""
-    mfu: float = MFU
-    price: float | None = None
-    """Price per GPU hour, in any currency."""
-
-    def at(self, mfu: float, price: float | None) -> "Plan":
-        """Return the plan at another utilisation and price, which `hardware.require_rates` has accepted."""
-        return replace(self, mfu=mfu, price=price)
-
-    @property
-    def flags(self) -> str:
-        """Flags that make `train`, with one process per GPU, run the planned configuration."""
-        of_layout = self.layout.flags
-        flags = {key: shlex.quote(value) for key, value in self.settings.items() if key not in of_layout} | of_layout
-        return " ".join(f"--{key} {value}" for key, value in flags.items())
-
-    @property
-    def layout(self) -> Layout:
-        """The first layout that fits, or else the last one."""
-        return next((layout for layout in self.layouts if layout.fits), self.layouts[-1])
+    mfu: float
 
     @property
     def n_parameters(self) -> int:
@@ -117,7 +69,7 @@ class Plan:
     @property
     def training_per_token(self) -> float:
         """Training FLOPs per token, including the second forward of recomputed blocks and that of the teacher."""
-        flops = training_flops(self.config, self.shape, self.layout.checkpointing)
+        flops = training_flops(self.config, self.shape, self.recompute_every)
         if self.teacher is not None:
             flops += self.teacher.total
         return flops / (self.shape.n_rows * self.shape.n_tokens)
@@ -136,30 +88,17 @@ class Plan:
     def gpu_hours(self) -> float:
         return self.seconds * self.n_gpus / 3600
 
-    @property
-    def cost(self) -> float | None:
-        return None if self.price is None else self.price * self.gpu_hours
+    def fits(self, memory: Memory) -> bool | None:
+        """Return whether a GPU has this memory; None if the counted memory fits and some is not counted."""
+        has_room = memory.total <= self.gpu.usable_bytes
+        return None if has_room and self.unknown is not None else has_room
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan in JSON types."""
         per_token = self.shape.n_rows * self.shape.n_tokens
-        memory: dict[str, int | None] = asdict(self.layout.memory) | {"total": self.layout.memory.total}
-        layouts: list[dict[str, Any]] = [
-            {
-                "strategy": layout.strategy,
-                "activation_checkpointing": "half" if layout.checkpointing == 2 else bool(layout.checkpointing),
-                "bytes": layout.memory.total,
-                "fits": self._fits(layout),
-            }
-            for layout in self.layouts
-        ]
-        flags = self.flags if self.layout.fits else None
-        least_gpus = self.least_gpus
-        # Numbers that depend on memory that is not counted
+        memory: dict[str, int | None] = asdict(self.memory) | {"total": self.memory.total}
         if self.unknown is not None:
             memory |= {"logits": None, "total": None}
-            layouts = [layout | {"bytes": None} for layout in layouts]
-            least_gpus = None
         return {
             "name": self.name,
             "parameters": asdict(self.parameters) | {"total": self.parameters.total, "active": self.parameters.active},
@@ -167,12 +106,12 @@ class Plan:
             "training_flops_per_token": self.training_per_token,
             "micro_batch": asdict(self.shape),
             "precision": self.precision,
+            "activation_checkpointing": "half" if self.recompute_every == 2 else bool(self.recompute_every),
             "memory_bytes": memory,
+            "sharded_bytes": None if self.sharded is None or self.unknown is not None else self.sharded.total,
             "cache_bytes": self.cache_bytes,
-            "layouts": layouts,
-            "fits": self._fits(self.layout),
-            "flags": flags,
-            "least_gpus": least_gpus,
+            "fits": self.fits(self.memory),
+            "fits_sharded": None if self.sharded is None else self.fits(self.sharded),
             "gpu": self.gpu.name,
             "n_gpus": self.n_gpus,
             "usable_bytes": self.gpu.usable_bytes,
@@ -182,39 +121,27 @@ class Plan:
             "mfu": self.mfu,
             "seconds": self.seconds,
             "gpu_hours": self.gpu_hours,
-            "cost": self.cost,
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
             "unknown": self.unknown,
         }
 
-    def _fits(self, layout: Layout) -> bool | None:
-        """Return None if the counted memory fits and some is not counted."""
-        return None if layout.fits and self.unknown is not None else layout.fits
-
 
 def plan_run(
-    run: Run,
-    gpu: Gpu,
-    n_gpus: int = 1,
-    *,
-    n_tokens: int | None = None,
-    context: int | None = None,
-    given: Mapping[str, str] | None = None,
+    run: Run, gpu: Gpu, n_gpus: int = 1, *, n_tokens: int | None = None, context: int | None = None, mfu: float = MFU
 ) -> Plan:
     """Plan a run in which each GPU reads micro-batches of `train.batch_size` rows (or `data.batch_tokens` tokens).
 
     The GPUs share the micro-batches of a step, so `train.grad_accumulation` is raised to the next multiple of their
     number. `n_tokens` is the number of tokens of the whole run (default: those of its steps). `context` is the length
-    of a row, on both sides of an encoder-decoder. `given` holds the user's flags by key (`train.batch-size`).
+    of a row, on both sides of an encoder-decoder. `mfu` is the utilisation, which `hardware.require_mfu` has accepted.
     Raises `UserError` for numbers out of range, for a precision that the GPU does not support, and for a vocabulary
     size that only the data can decide.
 
-    >>> from glassformer.cost.hardware import find_gpu
     >>> from glassformer.config.presets import preset
     >>> plan = plan_run(Run(model=preset("gpt2")), find_gpu("h200"))
-    >>> plan.layout.strategy, plan.layout.fits, plan.n_tokens == 2000 * 32 * 1024
-    ('none', True, True)
+    >>> plan.fits(plan.memory), plan.n_tokens == 2000 * 32 * 1024
+    (True, True)
     """
     _check(run, n_gpus, n_tokens)
     if run.train.precision == "auto":
@@ -223,17 +150,15 @@ def plan_run(
     config, assumptions = _complete(run)
     batch = micro_batch(run)
     shape = full_shape(batch, config, context)
-    train, half = run.train, run.train.precision in HALF
+    train = run.train
     gpu.flops(train.precision)  # raises if the GPU does not support it
-    # The activations that it stores, without and with recomputation of the blocks
-    recomputation = _recomputation(config, train)
-    stored = {every: activations_of(run, config, shape, Kernels(half), every) for every in recomputation}
+    # The memory of a GPU
+    recompute_every = 0 if isinstance(config, RecurrentConfig) else train.recompute_every
+    stored = activations_of(run, config, shape, Kernels(train.precision in HALF), recompute_every)
+    memory = training_memory(config, train, stored)
+    is_divided = n_gpus > 1 and not train.optimizer.traits.needs_whole_matrices
     # The step of all GPUs
     grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
-    settings = {key.replace("_", "-"): value for key, value in (given or {}).items()}
-    if grad_accumulation != train.grad_accumulation:
-        settings["train.grad-accumulation"] = str(grad_accumulation)
-    least_gpus = _least_gpus(config, train, stored, gpu)
     of_batch = batch.budget or shape.n_rows * shape.n_tokens
     if n_tokens is None:
         n_tokens = train.max_steps * grad_accumulation * of_batch
@@ -244,18 +169,19 @@ def plan_run(
         precision=train.precision,
         parameters=parameter_counts(config),
         forward=forward_flops(config, shape),
-        layouts=tuple(_layouts(config, run, stored, gpu, n_gpus)),
-        least_gpus=least_gpus,
+        memory=memory,
+        sharded=sharded(memory, config, train, n_gpus) if is_divided else None,
+        recompute_every=recompute_every,
         cache_bytes=cache_bytes(config, 1, shape.n_tokens, shape.n_source),
         grad_accumulation=grad_accumulation,
         n_tokens=n_tokens,
         gpu=gpu,
         n_gpus=n_gpus,
         assumptions=assumptions,
-        notes=tuple(_notes(train, grad_accumulation, of_batch, n_gpus, least_gpus)),
-        settings=settings,
+        notes=tuple(_notes(train, grad_accumulation, of_batch, n_gpus)),
         unknown=unknown_loss(run),
         teacher=None if run.teacher is None else forward_flops(teacher_config(run.teacher), shape),
+        mfu=mfu,
     )
 
 
@@ -265,75 +191,23 @@ def step_flops(run: Run) -> int:
 
 
 def least_seconds(run: Run, n_processes: int) -> float:
-    """Return a lower bound of the time of the steps on GPUs: the time on the fastest known GPU, at the default MFU."""
-    rate = max(gpu.flops(run.train.precision) for gpu in GPUS.values() if gpu.has_bf16)
+    """Return about the least time of the steps on GPUs: the time on the H200, at the default MFU."""
+    rate = find_gpu("h200").flops(run.train.precision)
     return run.train.max_steps * step_flops(run) / n_processes / (MFU * rate)
 
 
-def _notes(
-    train: TrainConfig, grad_accumulation: int, of_batch: int, n_gpus: int, least_gpus: int | None
-) -> Iterator[str]:
+def _notes(train: TrainConfig, grad_accumulation: int, of_batch: int, n_gpus: int) -> Iterator[str]:
     if grad_accumulation != train.grad_accumulation:
         yield (
             f"{n_gpus:,} GPUs share the micro-batches of a step, so train.grad_accumulation "
             f"{train.grad_accumulation:,} becomes {grad_accumulation:,}: "
             f"a step reads {grad_accumulation * of_batch:,} tokens, not {train.grad_accumulation * of_batch:,}"
         )
-    if not _divides(train) and (n_gpus > 1 or least_gpus is None):
+    if n_gpus > 1 and train.optimizer.traits.needs_whole_matrices:
         yield (
-            f"{train.optimizer.kind} needs whole matrices on every GPU, so only ddp is planned; for sharding, use "
+            f"{train.optimizer.kind} needs whole matrices on every GPU, so fsdp is not planned; for sharding, use "
             "--train.optimizer.kind adamw"
         )
-
-
-def _divides(train: TrainConfig) -> bool:
-    """Return True if the optimizer of `train` supports sharded weights."""
-    return not train.optimizer.traits.needs_whole_matrices
-
-
-def _layouts(config: ModelConfig, run: Run, stored: dict[int, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
-    """Yield replicated layouts, then those sharded within a group, then those sharded over all GPUs (most traffic).
-
-    Layouts that recompute more blocks come after all that recompute fewer: a second forward pass of all blocks costs a
-    third of the time, and that of every second block half as much.
-    """
-    train, of_group, offloads = run.train, run.parallel.shard_size or NODE, run.parallel.cpu_offload
-    for checkpointing, of_batch in stored.items():
-        whole = training_memory(config, train, of_batch)
-        replicated = "none" if n_gpus == 1 else "ddp"
-        layouts = [(replicated, 1, whole)]
-        if _divides(train) and 1 < of_group < n_gpus and n_gpus % of_group == 0:
-            layouts.append(("hybrid", of_group, sharded(whole, config, train, of_group, offloads)))
-        if _divides(train) and n_gpus > 1:
-            layouts.append(("fsdp", n_gpus, sharded(whole, config, train, n_gpus, offloads)))
-        for strategy, n_parts, memory in layouts:
-            yield Layout(strategy, n_parts, checkpointing, memory, memory.total <= gpu.usable_bytes)
-
-
-def _recomputation(config: ModelConfig, train: TrainConfig) -> list[int]:
-    """Return the possible values of `Layout.checkpointing`, from the least recomputation to the most."""
-    if isinstance(config, RecurrentConfig):
-        return [0]  # no blocks to recompute
-    if train.recompute_every:
-        return [train.recompute_every]
-    if all(stack.n_layers < 2 for stack in config.stacks.values()):
-        return [0, 1]  # every second block of a stack of one block is that block
-    return [0, 2, 1]
-
-
-def _least_gpus(config: ModelConfig, train: TrainConfig, stored: dict[int, Activations], gpu: Gpu) -> int | None:
-    """Return the smallest number of GPUs that can hold the run, sharded if necessary; None if it never fits."""
-    of_recomputations = [training_memory(config, train, of_batch) for of_batch in stored.values()]
-    whole = min(of_recomputations, key=lambda memory: memory.total)
-    if whole.total <= gpu.usable_bytes:
-        return 1
-    if not _divides(train):
-        return None
-    fixed = sharded(whole, config, train, 1)
-    room = gpu.usable_bytes - (fixed.total - fixed.state)
-    if room <= 0:
-        return None
-    return max(2, math.ceil(whole.state / room))
 
 
 def _check(run: Run, n_gpus: int, n_tokens: int | None) -> None:

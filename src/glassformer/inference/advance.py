@@ -7,7 +7,7 @@ The model verifies all drafted ids in one step. Greedy ids are those of one id p
 distribution (Leviathan 2023, Algorithm 1). They are others for the same seed.
 
 A step of several ids uses other kernels than a step of one id, so logits differ in the last bits. If two ids are almost
-equally probable, another one may be chosen; this is rare in fp32, and more frequent in bf16, fp16 and int8.
+equally probable, another one may be chosen; this is rare in fp32, and more frequent in bf16 and fp16.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from glassformer.devices import evaluation_mode
-from glassformer.errors import Progress, UserError
+from glassformer.errors import Progress
 from glassformer.evaluation.labels import ranks
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.patching import (
@@ -33,7 +33,6 @@ from glassformer.inspection.patching import (
     run_with,
 )
 from glassformer.models.transformer import Transformer
-from glassformer.nn.linear_layers import Int8Linear
 
 Parts = Literal["positions", "heads"]
 """The residual stream at each position, or the context of each head."""
@@ -71,10 +70,8 @@ def patch_pairs(
 def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
     """Return the estimated shares at the places of `patch`, in its form.
 
-    Raises `UserError` for weights in int8, which have no gradient, and for runs with equal logit differences.
+    Raises `UserError` for runs with equal logit differences.
     """
-    if any(isinstance(module, Int8Linear) for module in network.modules()):
-        raise UserError("attribution patching needs gradients, which weights in int8 do not have: load other weights")
     paths = list(places.names.values())
     with evaluation_mode(network):
         with torch.no_grad():

@@ -168,8 +168,8 @@ def stream_dtype(network: Transformer) -> torch.dtype:
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
-    """Return the type of the numbers that a module reads: that of its first weight that is not in int8."""
-    return next(weight.dtype for weight in module.parameters() if weight.is_floating_point())
+    """Return the type of the numbers that a module reads: that of its first weight."""
+    return next(module.parameters()).dtype
 
 
 def token_transformer(network: nn.Module, user: str) -> Transformer:

@@ -149,7 +149,7 @@ def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Te
 def linear_part(module: nn.Module, dtype: torch.dtype) -> Map:
     """Return x → module(x) − module(0), the linear part of a module that is linear plus a constant.
 
-    It needs no weight, so it also holds for weights in int8 and with a low-rank update. The module reads `dtype`.
+    It needs no weight, so it also holds with a low-rank update. The module reads `dtype`.
     """
 
     def linear(x: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ from glassformer.inspector.panels.training import live
 from glassformer.inspector.single_file import with_modules
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
-from glassformer.nn.linear_layers import quantize
 from glassformer.nn.positions import Rotary
 from glassformer.store.model_directory import weights_of
 from glassformer.tasks.trained_model import TrainedModel
@@ -122,6 +121,20 @@ def unfollowed(settings: Any, path: str = "") -> Iterator[str]:
             yield name
         elif dataclasses.is_dataclass(value):
             yield from unfollowed(value, f"{name}.")
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the integers q of a weight (out, in) and the scales s of its rows: w ≈ s · q.
+
+    s is the largest absolute weight of a row / 127 in bfloat16, and q the nearest integer to w / s.
+
+    >>> quantize(torch.tensor([[127.0, -2.0]]))
+    (tensor([[127,  -2]], dtype=torch.int8), tensor([1.], dtype=torch.bfloat16))
+    """
+    weight = weight.detach().float()
+    scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-30).bfloat16()
+    integers = (weight / scales[:, None].float()).round().clamp(-127, 127).to(torch.int8)
+    return integers, scales
 
 
 @torch.no_grad()

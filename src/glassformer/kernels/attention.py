@@ -100,7 +100,7 @@ def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
     """
     if is_transformed() or not query.numel() or (bias is not None and bias.requires_grad):
         return False
-    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not processor.this.choices.bfloat16:
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not processor.this.is_fast_in_bfloat16:
         return False
     return query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
 

@@ -1,4 +1,4 @@
-"""Linear products on a CPU: those of a large vocabulary, of packed weights, and of int8 weights."""
+"""Linear products on a CPU: those of a large vocabulary, and of packed weights."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,40 +13,29 @@ MIN_PRODUCTS, MIN_WEIGHTS = 1 << 22, 1 << 20
 """Size of a product in fp32, or of its weight, from which oneDNN saves more time than its call takes."""
 MIN_WIDE, WIDE_PART = 1 << 14, 1 << 12
 """Outputs of a wide layer, and outputs of a part for its gradient in bfloat16."""
-MAX_HALF_ROWS = 16
-"""Rows up to which PyTorch's product in float16 is faster than one in fp32 with a converted weight."""
-MAX_INT8_ROWS = 8
-INT8_UNIT = 32
-"""The kernel for few rows reads so many weights at once, also beyond the end of a row."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in): `F.linear`, or a faster product of equal value.
 
-    A wide layer has kernels of its own. In float16, PyTorch reads the weight once per row, which is fast for few rows;
-    a product of many rows is computed in fp32.
+    On a CPU with bfloat16 instructions, oneDNN computes all large products in fp32, with their gradients. On another
+    one, it computes only the products of a wide layer, and MKL their gradients.
 
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
     tensor([[3.]])
     """
-    if x.dtype == torch.float32 and weight.dtype == torch.float16:
-        weight = weight.float()  # the last projection of a model in float16
     if not is_plain(x, weight) or not x.numel():
         return F.linear(x, weight, bias)
-    choices = processor.this.choices
+    here = processor.this
     is_wide = bias is None and len(weight) >= MIN_WIDE and torch.is_grad_enabled()
     if torch.is_autocast_enabled("cpu"):
-        if is_wide and choices.bfloat16 and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        if is_wide and here.is_fast_in_bfloat16 and torch.get_autocast_dtype("cpu") == torch.bfloat16:
             return _Product.apply(x.bfloat16(), weight.bfloat16(), None, F.linear, F.linear, _in_parts)
     elif x.dtype == weight.dtype == torch.float32:
         is_large = weight.numel() >= MIN_WEIGHTS or x.numel() * len(weight) >= MIN_PRODUCTS
-        if (is_large and choices.onednn_fp32) or (is_wide and choices.wide_fp32):
-            for_gradients = onednn_product if choices.onednn_fp32 else F.linear
+        if (is_large and here.is_fast_in_bfloat16) or (is_wide and here.uses_onednn):
+            for_gradients = onednn_product if here.is_fast_in_bfloat16 else F.linear
             return _Product.apply(x, weight, bias, onednn_product, for_gradients, for_gradients)
-    elif x.dtype == weight.dtype == torch.float16:
-        has_many_rows = x.numel() > MAX_HALF_ROWS * weight.shape[1]
-        if has_many_rows and choices.half_by_fp32:
-            return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).half()
     return F.linear(x, weight, bias)
 
 
@@ -101,26 +90,3 @@ class _Product(torch.autograd.Function):
         of_weight = for_weight(grad_rows.T, x_rows.T) if needs_weight else None
         of_bias = grad_rows.sum(dim=0) if needs_bias else None
         return of_x, of_weight, of_bias, None, None, None
-
-
-# Weights in int8: one integer per weight, and a scale per row (`nn/linear_layers.py`)
-
-
-def int8_dtype(device: torch.device) -> torch.dtype:
-    """Return the dtype of products with weights in int8: bfloat16, or fp32 on a CPU without bfloat16 instructions."""
-    return torch.float32 if device.type == "cpu" and not processor.this.bfloat16 else torch.bfloat16
-
-
-def int8_linear(x: Tensor, integers: Tensor, scales: Tensor) -> Tensor:
-    """Return x (s · q)ᵀ, (…, in) → (…, out), in `int8_dtype`.
-
-    On a CPU, products of few rows read the integers themselves, with rows in bfloat16 (`torch._weight_int8pack_mm`):
-    with rows in fp32, this kernel of PyTorch takes five times as long.
-    """
-    dtype, n_in = int8_dtype(x.device), integers.shape[1]
-    rows = x.reshape(-1, n_in)
-    if x.is_cpu and len(rows) <= MAX_INT8_ROWS and n_in % INT8_UNIT == 0:
-        product = torch._weight_int8pack_mm(rows.bfloat16().contiguous(), integers, scales.bfloat16())
-    else:
-        product = F.linear(rows.to(dtype), integers.to(dtype)) * scales
-    return product.to(dtype).view(*x.shape[:-1], len(integers))

@@ -1,8 +1,7 @@
-"""Packed weights: copies of weights in the layout of the kernels of oneDNN or FBGEMM, for generation on a CPU.
+"""Packed weights: copies of weights in the layout of the kernels of oneDNN, for generation on a CPU.
 
 A product with few rows is limited by the memory. oneDNN reads weights in fp32 and bfloat16 two to three times faster in
-its own layout. FBGEMM reads packed weights in float16 and computes in fp32, without converting the whole weight; the
-integers of int8 are exact in float16. Results equal `F.linear(x, layer.weight, layer.bias)` up to rounding.
+its own layout. Results equal `F.linear(x, layer.weight, layer.bias)` up to rounding.
 """
 
 import threading
@@ -13,14 +12,12 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.kernels import processor
-from glassformer.kernels.linear import int8_dtype, int8_linear, is_plain, linear, onednn_product
+from glassformer.kernels.linear import is_plain, linear, onednn_product
 
 MIN_PACKED = 1 << 17
 """Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
 MAX_PACKED_BYTES = 2 << 30
 """Packed weights are copies: of a larger network, only the first layers are packed."""
-PackedWeight = Tensor | torch.ScriptObject
-"""A weight in oneDNN's layout, or an object of FBGEMM."""
 
 
 class _Here(threading.local):
@@ -42,33 +39,11 @@ _lock = threading.Lock()
 
 def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
     """Return x Wᵀ + b of a layer: by packed weights in a block of `PackedWeights`, otherwise by `linear`."""
-    packed = _packed_weight(layer.weight, x)
+    block = _here.block
+    packed = None if block is None else block.of(layer.weight, x)
     if packed is None:
         return linear(x, layer.weight, layer.bias)
-    if isinstance(packed, Tensor):
-        return onednn_product(x, packed, layer.bias)
-    product = _fbgemm_product(x, packed).to(x.dtype)
-    return product if layer.bias is None else product + layer.bias
-
-
-def int8_layer(integers: Tensor, scales: Tensor, x: Tensor) -> Tensor:
-    """Return x (s · q)ᵀ: by packed integers in a block of `PackedWeights`, otherwise by `int8_linear`."""
-    packed = _packed_weight(integers, x)
-    if packed is None:
-        return int8_linear(x, integers, scales)
-    return _fbgemm_product(x, packed).mul_(scales).to(int8_dtype(x.device))
-
-
-def _fbgemm_product(x: Tensor, packed: PackedWeight) -> Tensor:
-    """Return x Wᵀ in fp32 for a weight in FBGEMM's layout, which takes rows."""
-    product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x.reshape(-1, x.shape[-1]).float(), packed)
-    return product.view(*x.shape[:-1], product.shape[1])
-
-
-def _packed_weight(weight: Tensor, x: Tensor) -> PackedWeight | None:
-    """Return the packed weight in the block of this thread; None without a block, or if `x` is not to use it."""
-    block = _here.block
-    return None if block is None else block.of(weight, x)
+    return onednn_product(x, packed, layer.bias)
 
 
 class PackedWeights:
@@ -84,7 +59,7 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self._checked: dict[int, PackedWeight | None] = {}
+        self._checked: dict[int, Tensor | None] = {}
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -95,12 +70,11 @@ class PackedWeights:
     def __exit__(self, *_: object) -> None:
         _here.block = self._before.pop()
 
-    def of(self, weight: Tensor, x: Tensor) -> PackedWeight | None:
+    def of(self, weight: Tensor, x: Tensor) -> Tensor | None:
         """Return the packed copy of a weight; None if `x` is not to use it."""
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not is_plain(x, weight):
             return None
-        n_rows = (processor.this.choices.packed_rows or 1) if weight.dtype == torch.float32 else 1
-        if weight.dtype not in (x.dtype, torch.float16, torch.int8) or x.numel() < n_rows * weight.shape[1]:
+        if weight.dtype != x.dtype or not x.numel():
             return None
         if id(weight) not in self._checked:
             self._checked[id(weight)] = _pack(weight)
@@ -124,19 +98,12 @@ def _identity(weight: Tensor) -> tuple[Any, ...]:
     return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
 
 
-def packs_float16() -> bool:
-    """Return True if a CPU of this kind generates by packed copies in float16."""
-    return processor.this.choices.packs_float16 and processor.this.packs_float16
-
-
-def _pack(weight: Tensor) -> PackedWeight | None:
+def _pack(weight: Tensor) -> Tensor | None:
     """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
     values, here = weight.detach(), processor.this
     is_packed = {
-        torch.float32: here.choices.packed_rows is not None,
-        torch.float16: packs_float16(),
-        torch.int8: packs_float16(),
-        torch.bfloat16: here.choices.bfloat16 and here.packs_bfloat16,
+        torch.float32: here.uses_onednn,
+        torch.bfloat16: here.is_fast_in_bfloat16 and here.packs_bfloat16,
     }
     if values.numel() < MIN_PACKED or not values.is_contiguous() or not is_packed.get(values.dtype):
         return None
@@ -145,12 +112,8 @@ def _pack(weight: Tensor) -> PackedWeight | None:
     with _lock:
         identity, found = _identity(values), _packed.pop(weight, None)
         if found is None or found[0] != identity:
-            if sum(each.numel() * max(each.itemsize, 2) for each in [*_packed, weight]) > MAX_PACKED_BYTES:
+            if sum(each.nbytes for each in [*_packed, weight]) > MAX_PACKED_BYTES:
                 return None
-            if values.dtype in (torch.float16, torch.int8):
-                packed = torch.ops.quantized.linear_prepack_fp16(values.float(), None)
-            else:
-                packed = torch.ops.mkldnn._reorder_linear_weight(values)
-            found = identity, packed
+            found = identity, torch.ops.mkldnn._reorder_linear_weight(values)
         _packed[weight] = found
         return found[1]

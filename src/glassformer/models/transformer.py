@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         """Return an empty state for `n_rows` rows of at most `max_len` tokens; encode the source once."""
         if self.decoder is None:
             raise ValueError("an encoder alone cannot generate; use a model with a decoder")
-        weight = next(x for x in self.decoder.blocks.parameters() if x.is_floating_point())
+        weight = next(self.decoder.blocks.parameters())
         blocks = [cast(Block, block) for block in self.decoder.blocks]
         encoded, memory = self.encode(source_ids, source_attention_mask), None
         if encoded is not None:

@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.errors import UserError, first_line
-from glassformer.kernels.linear import int8_dtype
-from glassformer.kernels.packed import packs_float16
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.linear_layers import Int8Linear, Linear, stacked
+from glassformer.nn.linear_layers import Linear, stacked
 
 # Low-rank adaptation
 
@@ -193,13 +191,10 @@ def fuse(network: nn.Module) -> None:
     Each self-attention gets one matrix for queries, keys and values, and each gated feed-forward layer one for gate and
     up projection. One product reads the weights faster than several: in steps of one token on a CPU, by about 4 % of a
     step. Experts do not change. The network can be saved: its configuration becomes that of `fused_qkv`, and gate and
-    up projections are stored apart. Raises `UserError` for a recurrent model, and `ValueError` for weights in int8:
-    convert them later.
+    up projections are stored apart. Raises `UserError` for a recurrent model.
     """
     if not isinstance(network, Transformer):
         raise UserError("fused is for Transformers: a recurrent model has no self-attention; leave it out")
-    if any(isinstance(module, Int8Linear) for module in network.modules()):
-        raise ValueError("fuse: expected weights that are not in int8; fuse first, then convert")
     merge_lora(network)
     for block in [module for module in network.modules() if isinstance(module, Block)]:
         if isinstance(block.self_attn, MultiHeadAttention):
@@ -245,7 +240,7 @@ def _load_together(module: nn.Module, state: dict[str, Tensor], prefix: str, *ot
         state[prefix + FUSED + part] = torch.cat([state.pop(gate + part), state.pop(up + part)])
 
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def weights_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -255,10 +250,9 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
     torch.bfloat16
     """
     if name not in DTYPES:
-        raise UserError(f"dtype is {str(name)!r} and must be fp32, bf16, fp16 or int8")
+        raise UserError(f"dtype is {str(name)!r} and must be fp32, bf16 or fp16")
     try:
-        dtype = torch.bfloat16 if name == "int8" else DTYPES[name]
-        x = torch.ones(2, 2, dtype=dtype, device=device)
+        x = torch.ones(2, 2, dtype=DTYPES[name], device=device)
         (x @ x).relu().float()
     except (RuntimeError, TypeError) as error:
         raise UserError(f"dtype {name} does not work on the device {device}: {first_line(error)}; use fp32") from error
@@ -266,34 +260,20 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def convert(network: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the weights of a network in place to `dtype`, bfloat16, float16 or int8; for inference only.
+    """Convert the weights of a network in place to `dtype`, bfloat16 or float16; for inference only.
 
     The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are
     not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
-    rounded to `dtype`. On a CPU that multiplies packed float16 in fp32, only the input and the logits are in fp32.
-    Buffers, such as rotary frequencies, do not change.
-
-    With int8, all linear layers become `Int8Linear`, the last projection included. All other weights are in bfloat16,
-    those of experts and their routers too; on a CPU without bfloat16 instructions, only tables of tokens are, and the
-    rest is in fp32.
+    rounded to `dtype`. Buffers, such as rotary frequencies, do not change.
     """
-    is_int8 = dtype == torch.int8
-    if is_int8:
-        merge_lora(network)
-        for name, module in list(network.named_modules()):
-            if isinstance(module, nn.Linear) and not name.endswith("router.proj"):
-                network.set_submodule(name, Int8Linear(module))
-        dtype = int8_dtype(next(network.parameters()).device)
     proj = getattr(getattr(network, "output", None), "proj", None)
-    exact, tables = set[int](), _rows_of_tokens(network)[0]
+    exact = set[int]()
     if isinstance(proj, nn.Linear):
-        exact.update(map(id, proj.parameters()))
-        if dtype == torch.float16 and proj.weight.is_cpu and packs_float16():
-            exact.remove(id(proj.weight))
+        exact = set(map(id, proj.parameters()))
         proj.register_forward_pre_hook(lambda _module, inputs: tuple(x.float() for x in inputs))
     for parameter in network.parameters():
-        if id(parameter) not in exact and parameter.is_floating_point():
-            parameter.data = parameter.data.to(torch.bfloat16 if is_int8 and id(parameter) in tables else dtype)
+        if id(parameter) not in exact:
+            parameter.data = parameter.data.to(dtype)
     for module in network.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()

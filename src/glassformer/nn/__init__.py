@@ -25,7 +25,7 @@ from glassformer.nn.embeddings import Embeddings, EmbeddingTables
 from glassformer.nn.experts import ExpertLinear, Experts, Router, balance_loss
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
 from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache, Slots
-from glassformer.nn.linear_layers import Int8Linear, Linear
+from glassformer.nn.linear_layers import Linear
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from glassformer.nn.positions import (
@@ -60,7 +60,6 @@ __all__ = [
     "Experts",
     "FeedForward",
     "HeadSizes",
-    "Int8Linear",
     "LayerCache",
     "LayerNorm",
     "LearnedPositions",

@@ -1,0 +1,25 @@
+"""`benchmarks/kernels.py` measures every fast path."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmark_files import load
+from glassformer.kernels import processor
+
+
+@pytest.mark.parametrize("bfloat16", [(), ("avx512_bf16",)])
+def test_every_fast_path_is_measured(
+    bfloat16: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = load("kernels")
+    here = replace(processor.this, bfloat16=bfloat16)
+    monkeypatch.setattr(processor, "this", here)
+    for name, size in (("ROUNDS", 1), ("SECONDS", 0.0), ("N_LAYERS", 1), ("WIDTH", 16), ("OUT", 16)):
+        monkeypatch.setattr(kernels, name, size)
+    monkeypatch.setattr(kernels, "VOCABULARY", 64)
+    monkeypatch.setattr(kernels, "ATTENDED", 1024)
+    kernels.main()
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith(str(here)) and len(rows) == (15 if bfloat16 else 6)
+    assert processor.this is here
