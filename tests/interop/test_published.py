@@ -172,11 +172,6 @@ READ: dict[str, tuple[Table, str, int]] = {
         117_653_760,
     ),
     "roberta-base": (roberta("RobertaForMaskedLM", "roberta", 768, 12, 50265), "RoBERTa", 124_697_433),
-    "roberta-base-squad2": (
-        roberta("RobertaForQuestionAnswering", "roberta", 768, 12, 50265, language="english", name="Roberta"),
-        "RoBERTa",
-        124_056_578,
-    ),
     "EuroBERT-210m": (eurobert(768, 12), "EuroBERT", 310_266_624),
     "xlm-roberta-base": (roberta("XLMRobertaForMaskedLM", "xlm-roberta", 768, 12, 250002), "XLM-RoBERTa", 278_295_186),
     "xlm-roberta-large": (

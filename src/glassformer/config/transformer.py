@@ -221,14 +221,6 @@ class SequenceHead:
 
 
 @checked
-class SpanHead:
-    """Two logits at every position: the answer to a question starts here, and ends here."""
-
-    kind: ClassVar[str] = "span"
-    transform: bool = setting(False, "dense layer, activation and norm before the output projection (ModernBERT)")
-
-
-@checked
 class VectorHead:
     """A vector for the whole sequence, without logits (sentence encoders)."""
 
@@ -241,7 +233,7 @@ class VectorHead:
     max_tokens: int = setting(0, "cut texts to this many tokens, special tokens included; 0 = max_len")
 
 
-Head = TokenHead | PositionHead | SequenceHead | SpanHead | VectorHead
+Head = TokenHead | PositionHead | SequenceHead | VectorHead
 
 
 @checked
@@ -549,8 +541,6 @@ class TransformerConfig:
         """Width of the head's output: the number of logits, or the width of the vector."""
         if isinstance(self.head, (PositionHead, SequenceHead)):
             return self.head.n_labels
-        if isinstance(self.head, SpanHead):
-            return 2
         return self.vocab_size if isinstance(self.head, TokenHead) else self.d_model
 
     @property

@@ -17,7 +17,6 @@ from glassformer.config.run import BeamConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError
-from glassformer.inference.answer import Answerer
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.fill import MaskFiller, mask_token
 from glassformer.inference.text import never_written
@@ -205,8 +204,6 @@ def measured(model: TrainedModel) -> str:
         return "loss"
     if page_data.predicts_tokens(model):
         return "tokens"
-    if isinstance(predictor, Answerer):
-        return "span"
     if predictor is None or model.is_regression:
         return "change"
     return "each label" if model.is_multi_label else "labels"

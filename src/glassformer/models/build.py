@@ -280,7 +280,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     head = config.head
     if isinstance(head, (c.PositionHead, c.SequenceHead)) and head.n_labels < 1:
         raise UserError(f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data")
-    if isinstance(head, (c.PositionHead, c.SpanHead)):
+    if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
     if isinstance(head, c.VectorHead):
         return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
@@ -298,9 +298,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     )
 
 
-def _transform(
-    config: c.TransformerConfig, head: c.TokenHead | c.PositionHead | c.SpanHead, width: int
-) -> TokenTransform | None:
+def _transform(config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int) -> TokenTransform | None:
     """Build the layers before the output projection, which reads vectors of this width, if the head has them."""
     if not head.transform:
         return None

@@ -220,7 +220,6 @@ BUILT_IN: Mapping[str, Facts] = {
     "preference": Facts(_CHATS, _ANSWER, "preference:TASK", _PREFERENCES, keeps_start=True),
     "group_policy": Facts(_CHATS, _ANSWER, "group_policy:TASK", _PROMPTS, keeps_start=True),
     "tagging": Facts(("tag",), "tag words", "tagging:TASK", _TAGS),
-    "answers": Facts(("answer",), "answer questions about a text", "answering:TASK", example='"…?", context="…"'),
     "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
 }
 """The built-in kinds of objectives, known without torch. A task is imported when its kind is first used."""

@@ -30,7 +30,7 @@ def limits_albert(config: c.TransformerConfig) -> dict[str, bool]:
 
 
 def table_albert(config: c.TransformerConfig) -> list[Rule]:
-    projections = {"tokens": "predictions.decoder", "span": bert.SPAN}
+    projections = {"tokens": "predictions.decoder"}
     return [
         *lines("encoder.embeddings.", "albert.embeddings.", bert.EMBEDDINGS),
         rule("encoder.embeddings.projection", "albert.encoder.embedding_hidden_mapping_in"),

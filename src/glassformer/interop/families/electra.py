@@ -12,7 +12,6 @@ HEADS: dict[str, c.Head] = {
     "ElectraForMaskedLM": c.TokenHead(transform=True, bias="learned"),
     "ElectraForSequenceClassification": c.SequenceHead(pooling="first", pooler="gelu"),
     "ElectraForTokenClassification": c.PositionHead(),
-    "ElectraForQuestionAnswering": c.SpanHead(),
     "ElectraModel": c.VectorHead(pooling="mean"),
     "ElectraForPreTraining": c.VectorHead(pooling="mean"),
 }
@@ -31,7 +30,7 @@ def recast_electra(config: c.TransformerConfig, weights: Weights) -> Recast:
 
 
 def table_electra(config: c.TransformerConfig) -> list[Rule]:
-    projections = {"tokens": "generator_lm_head", "sequence": "classifier.out_proj", "span": bert.SPAN}
+    projections = {"tokens": "generator_lm_head", "sequence": "classifier.out_proj"}
     return [
         *bert.encoder_lines("electra."),
         rule("encoder.embeddings.projection", "electra.embeddings_project"),
