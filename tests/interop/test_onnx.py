@@ -41,7 +41,6 @@ ATTENTION = replace(ONE_LAYER, d_ff=0)  # and a second for the feed-forward, whi
 BERT_1 = replace(BERT, encoder=ONE_LAYER)
 SMALLEST = replace(GPT, decoder=ATTENTION, positions=c.NoPositions())
 CASES: dict[str, ModelConfig] = {
-    "alibi_rounded": replace(CONFIGS["alibi_rounded"], decoder=c.Stack(1, 12, d_head=2, d_ff=0)),
     "rotary_grouped_window": replace(
         LLAMA,
         decoder=c.Stack(1, 4, n_kv_heads=2, d_head=6, d_ff=20, window_pattern=(3,)),

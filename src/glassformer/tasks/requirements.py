@@ -357,7 +357,7 @@ def require_positions(config: ModelConfig, stack: str | None) -> None:
     if stack is not None and stack not in config.stacks:
         raise UserError(f"this model has no {stack}")
     positions = config.positions
-    is_unturned = isinstance(positions, RotaryPositions) and not any(positions.bases) and config.relative_bias is None
+    is_unturned = isinstance(positions, RotaryPositions) and not any(positions.bases)
     if isinstance(positions, NoPositions) or is_unturned:
         raise UserError("this model has no positions: its mask alone gives the order")
 

@@ -96,15 +96,11 @@ def bias_line(head: str, config: c.TransformerConfig) -> Rule:
 
 
 def table_roberta(config: c.TransformerConfig) -> list[Rule]:
-    return encoder_lines("roberta.") + head_lines("roberta.", config)
-
-
-def head_lines(prefix: str, config: c.TransformerConfig) -> list[Rule]:
-    """Return the lines of the heads of RoBERTa and MPNet."""
     projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj"}
     return [
+        *encoder_lines("roberta."),
         *lines("output.transform.", "lm_head.", {"dense": "dense", "norm": "layer_norm"}),
-        rule("output.pooler", "classifier.dense" if config.head.kind == "sequence" else f"{prefix}pooler.dense"),
+        rule("output.pooler", "classifier.dense" if config.head.kind == "sequence" else "roberta.pooler.dense"),
         rule("output.proj", projections.get(config.head.kind, "classifier")),
         bias_line("lm_head", config),
     ]
