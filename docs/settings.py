@@ -63,7 +63,7 @@ SECTIONS = {
         Advice(
             "model.positions.kind",
             "`rotary` for new models; `learned` for GPT-2 and BERT, `sinusoidal` for the Transformer of 2017, "
-            "`relative` for T5, `alibi` for BLOOM and the first models of Falcon.",
+            "`relative` for T5, `alibi` for BLOOM.",
             EMBEDDINGS,
         ),
         Advice("model.norm", "`rmsnorm` is a little faster; the loss is about the same.", BLOCK),

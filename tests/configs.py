@@ -23,7 +23,6 @@ from glassformer.config.transformer import (
     RotaryPositions,
     SequenceHead,
     SinusoidalPositions,
-    SpanHead,
     Stack,
     TokenHead,
     TransformerConfig,
@@ -85,9 +84,6 @@ CONFIGS: dict[str, TransformerConfig] = {
     "window_pattern": replace(GPT, decoder=replace(TWO_LAYERS, n_layers=3, window_pattern=(2, 0))),
     "alibi": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, n_heads=3, d_head=4)),
     "alibi_window": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, window_pattern=(0, 3))),
-    "alibi_rounded": replace(
-        GPT, positions=AlibiPositions(scaled=True, rounded=True), decoder=replace(TWO_LAYERS, n_heads=12, d_head=2)
-    ),
     "relative": replace(GPT, positions=RelativePositions(n_buckets=8, max_distance=12), attention_scale=1.0),
     "no_positions": replace(GPT, positions=NoPositions(), norm_weight=False, activation="relu2"),
     "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves", 2, True), activation="gelu_tanh"),
@@ -126,17 +122,11 @@ CONFIGS: dict[str, TransformerConfig] = {
     # One stack with bidirectional attention.
     "bert": BERT,
     "bert_narrow_table": replace(BERT, d_embedding=6),
-    "shared_layers": replace(
-        BERT, encoder=replace(TWO_LAYERS, n_layers=3, shared_layers=True), d_embedding=6, embedding_bias=True
-    ),
     "bert_relative": replace(
         BERT, positions=RelativePositions(n_buckets=8, max_distance=12), norm="rmsnorm", norm_order="pre"
     ),
     "bert_rotary_window": replace(
         BERT, positions=RotaryPositions(), encoder=replace(TWO_LAYERS, window_pattern=(3, 0)), fused_qkv=True
-    ),
-    "bert_two_positions": replace(
-        BERT, positions=LearnedPositions(offset=2), relative_bias=RelativePositions(n_buckets=8, max_distance=12)
     ),
     "bert_alibi": replace(BERT, positions=AlibiPositions()),
     "modernbert": replace(
@@ -158,8 +148,6 @@ CONFIGS: dict[str, TransformerConfig] = {
     "classifier_norm": replace(BERT, head=SequenceHead(3, "mean", "gelu", pooler_norm=True), head_bias=False),
     "classifier_mean": replace(BERT, head=SequenceHead(3, "mean")),
     "classifier_max": replace(BERT, head=SequenceHead(1, "max")),
-    "answers": replace(BERT, head=SpanHead()),
-    "answers_transform": replace(BERT, head=SpanHead(transform=True)),
     "vectors_first": replace(BERT, head=VectorHead("first", "tanh")),
     "vectors_mean": replace(BERT, head=VectorHead("mean")),
     "vectors_normalized": replace(BERT, head=VectorHead("max", normalize=True)),

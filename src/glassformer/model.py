@@ -31,7 +31,6 @@ from glassformer.errors import (
 )
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
-from glassformer.inference.answer import Answer
 from glassformer.inference.chat import Chat, fitting
 from glassformer.inference.drafters import DraftCounts, Drafter
 from glassformer.inference.embed import Vectors
@@ -597,23 +596,6 @@ class Model(TrainedModel):
         """
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
         return self._able(self.task.tagger(self), "tag").tag(rows, log)
-
-    @overload
-    def answer(self, question: str, context: str, *, max_tokens: int = 15) -> Answer: ...  # type: ignore[overload-overlap]
-    @overload
-    def answer(self, question: Sequence[str], context: str, *, max_tokens: int = 15) -> list[Answer]: ...
-    @one_or_list("question", "a question")
-    def answer(self, question: Sequence[str], context: str, *, max_tokens: int = 15) -> list[Answer]:
-        """Return the part of the context that answers a question, with its score and its place; or one per question.
-
-        The answer has at most `max_tokens` tokens. A context longer than the model's limit is read in windows.
-        """
-        answerer = self._able(self.task.answerer(self), "answer")
-        if not isinstance(context, str):
-            raise UserError(f"context: expected a text, got {context!r:.60}")
-        require_text([context], "context")
-        require_integer("max_tokens", max_tokens, 1, "the number of tokens of the longest answer")
-        return answerer.answer(question, context, max_tokens)
 
     @one_or_list("texts", "a text", may_be_blank=True)
     def embed(self, texts: str | Sequence[str], log: Log = warn) -> Vectors:

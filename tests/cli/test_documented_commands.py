@@ -122,7 +122,6 @@ NOT_RUN = {
     "git clone": "needs the network",
     "glassformer push ": "needs the network; tests/interop/test_card_and_push.py has a hub",
     "tensorboard --logdir": "is a server; tests/training has what it reads",
-    "glassformer answer ": "needs an imported model; tests/cli/test_json_outputs.py runs it",
     "glassformer classify runs/weighted": "needs a model of two classes; tests/cli/test_thresholds.py has one",
     "glassformer translate nllb": "needs an imported model; tests/interop/test_languages.py has one",
     "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",

@@ -16,7 +16,6 @@ from glassformer.cli.arguments import Group
 from glassformer.cli.main import VERBS
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
-    AnsweringConfig,
     ClassificationConfig,
     LabelData,
     MaskedConfig,
@@ -146,9 +145,7 @@ LINES = {
     "fill model [MASK]": "use it with generate, not fill",
     "classify model a": "use it with generate, not classify",
     "tag model a": "use it with generate, not tag",
-    "answer model why --context a": "use it with generate, not answer",
     "score masked a": "masked learned to fill masks: use it with fill, not score",
-    "evaluate answers": "answers learned to answer questions about a text: use it with answer, not evaluate",
     "evaluate model vectors": "vectors learned to compute text vectors: use it with embed, not evaluate",
     "evaluate model model": "an ensemble can only translate, classify or tag; model learned to continue a text",
     "score model model a": "an ensemble can only translate, classify or tag; model learned to continue a text",
@@ -249,10 +246,6 @@ LINES = {
     "fill model a --input text.txt": "'a' is read as a text: give a text or --input FILE, not both",
     "fill less [MASK]": "less is damaged: tokenizer.json is missing",
     "fill model --input none.txt": "no such file: none.txt",
-    "answer nowhere why --context a": "no such model directory: nowhere",
-    "answer cut why --context a": "cut is damaged",
-    "answer model why --input none.txt": "no such file: none.txt",
-    "answer model why --input text.txt --context a": "give --context TEXT or --input FILE, not both",
     "classify nowhere --input text.txt": "no such model directory: nowhere",
     "classify changed a": "changed is damaged: config.json",
     "classify model a --input text.txt": "'a' is read as a text: give a text or --input FILE, not both",
@@ -436,7 +429,6 @@ for line, sentence in OPTIONS.items():
 KINDS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "masked": (CONFIGS["bert"], {"objective": MaskedConfig()}),
     "vectors": (CONFIGS["vectors_mean"], {"objective": NoObjective()}),
-    "answers": (CONFIGS["answers"], {"objective": AnsweringConfig()}),
     "classes": (CONFIGS["classifier_first"], {"objective": ClassificationConfig(), "data": LabelData()}),
     "numbers": (
         CONFIGS["classifier_max"],

@@ -93,7 +93,6 @@ GIVEN = {
     "push": ["hf:own/name"],
     "import": ["new"],
     "export": ["new"],
-    "answer": ["What?"],
     "average": ["--out", "new"],
     "embed": ["--query", "x"],
 }
@@ -114,7 +113,7 @@ def test_a_missing_model_is_named_before_all_else(
     assert sys.stdin is not read
 
 
-@pytest.mark.parametrize("verb", ["generate", "chat", "translate", "classify", "tag", "fill", "embed", "answer"])
+@pytest.mark.parametrize("verb", ["generate", "chat", "translate", "classify", "tag", "fill", "embed"])
 def test_no_text_is_read_for_a_missing_model(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Unread())
     main = functions()[verb]

@@ -9,14 +9,9 @@ from typing import Any
 
 import pytest
 
-from configs import CONFIGS
 from glassformer import api
 from glassformer.cli.arguments import Group, Signature
 from glassformer.cli.main import VERBS
-from glassformer.config.run import AnsweringConfig
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
-from interop.checkpoints import model_directory
 from preference_runs import policy_run, preference_run, trained_start
 from runs import TINY, Tiny, write_conversations, write_labels, write_pairs, write_text
 
@@ -101,17 +96,12 @@ class Models(dict[str, Path]):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Models:
-    """A tiny run of each kind, and an imported model that answers questions."""
+    """A tiny run of each kind."""
 
     def made(name: str) -> Path:
         if name in TINY:
             return tiny(name)
         folder = tmp_path_factory.mktemp(name)
-        if name == "answers":
-            own = model_directory(CONFIGS["answers"], folder / "own", objective=AnsweringConfig())
-            export(own, folder / "hf")
-            import_model(folder / "hf", folder / "run", log=lambda text: None)
-            return folder / "run"
         run = {"preferences": preference_run, "rewards": policy_run}[name]
         return api.train(run(folder, trained_start(folder)), folder / "run").folder
 
@@ -122,7 +112,6 @@ CASES = {
     "generate": ["{text} --input prompts.jsonl -n 2"],
     "score": ["{pairs} --source one.en --target one.de --json", "{text} --target one.de --json"],
     "fill": ["{masked} --input masks.txt --json", "{infilling} --input masks.txt --json"],
-    "answer": ["{answers} question --input one.en --json", "{answers} question --context dog --json"],
     "classify": [
         "{classes} --input one.en --json",
         "{classes} --input one.en --threshold 0.5 --label dog --json",

@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
-from configs import CONFIGS, random_ids, random_model
+from configs import CONFIGS
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.inspection.capture import STANDARD, capture, capture_tensors, model_hooks
-from glassformer.inspection.head_weights import head_weights
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn import attention
@@ -49,22 +47,6 @@ def test_a_trace_equals_the_fused_pass(name: str) -> None:
     assert not {"forward", "hidden", "encode", "step"} & network.__dict__.keys(), "the methods are restored"
 
 
-def test_shared_layers_have_the_names_of_equal_layers() -> None:
-    shared, config = random_model("shared_layers"), CONFIGS["shared_layers"]
-    assert config.encoder is not None
-    apart = random_model(replace(config, encoder=replace(config.encoder, shared_layers=False)))
-    apart.load_state_dict(shared.state_dict())  # a shared block has the names of every layer
-    inputs = {"token_ids": random_ids(19, 1, 5)}
-    found, expected = (capture_tensors(network, inputs, ["*"]) for network in (shared, apart))
-    assert "encoder.blocks.2.ff.activations" in expected
-    assert found.keys() == expected.keys() and all(torch.equal(x, expected[name]) for name, x in found.items())
-    with head_weights(shared) as weights, torch.no_grad():
-        shared(**inputs)
-    for i in range(3):
-        name = f"encoder.blocks.{i}.self_attn"
-        assert_close(weights[name][1], found[f"{name}.weights"][0, 1])
-
-
 def test_the_parts_of_a_block_add_up() -> None:
     network = build_model(CONFIGS["gpt"]).eval()
     found = capture_tensors(network, inputs_of(network))
@@ -76,19 +58,6 @@ def test_the_parts_of_a_block_add_up() -> None:
         assert_close(found[f"{block}.self_attn.context"], weights @ value)
     ff = network.decoder.blocks[1].ff
     assert_close(ff.down_proj(found["decoder.blocks.1.ff.activations"]), found["decoder.blocks.1.ff"])
-
-
-def test_each_layer_of_a_shared_block_has_its_own_tensors() -> None:
-    network = build_model(CONFIGS["shared_layers"]).eval()
-    randomise(network)
-    inputs = inputs_of(network)
-    found = capture_tensors(network, inputs)
-    with torch.no_grad(), head_weights(network) as weights:
-        network(**inputs)
-        for i in range(3):
-            path = f"encoder.blocks.{i}"
-            assert_close(network.encoder.blocks[i].ff(found[f"{path}.self_attn_norm"]), found[f"{path}.ff"])
-            assert_close(torch.stack(list(weights[f"{path}.self_attn"])), found[f"{path}.self_attn.weights"][0])
 
 
 @pytest.mark.parametrize("attention", [AttendBefore(), AttendAfter("general", input_feeding=True)])

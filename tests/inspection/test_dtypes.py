@@ -29,12 +29,12 @@ from glassformer.models.transforms import convert
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.reporting import Outcome
 
-POSITIONS = ("gpt", "no_positions", "sinusoidal_halves", "llama", "alibi", "alibi_rounded", "relative")
+POSITIONS = ("gpt", "no_positions", "sinusoidal_halves", "llama", "alibi", "relative")
 CHANGES: dict[str, dict[str, Any]] = {
     "bounded_scores": {"score_cap": 2.0, "qk_norm": True},
     "bounded_logits": {"logit_cap": 3.0},
 }
-OTHERS = ("bert_alibi", "shared_layers", "sandwich", "experts", "fused_qkv", "no_out_proj", "d_embedding", "paper")
+OTHERS = ("bert_alibi", "sandwich", "experts", "fused_qkv", "no_out_proj", "d_embedding", "paper")
 GRID: dict[str, ModelConfig] = {
     **{name: (CONFIGS | RECURRENT)[name] for name in (*POSITIONS, *OTHERS, "bahdanau", "luong")},
     **{f"{name}_{how}": replace(CONFIGS[name], **CHANGES[how]) for name, how in product(POSITIONS, CHANGES)},

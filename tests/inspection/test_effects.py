@@ -34,7 +34,6 @@ TRANSFORMERS = [
     "gpt_classifier",
     "bert",
     "tagger",
-    "answers",
     "paper",
     "unequal_stacks",
 ]
@@ -146,7 +145,7 @@ def test_a_masked_model_without_a_reference_has_a_divergence_at_its_masks() -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["tagger", "classifier_mean", "classifier_max", "vectors_mean", "answers"],
+    ["tagger", "classifier_mean", "classifier_max", "vectors_mean"],
 )
 def test_a_network_without_its_task_is_compared_with_its_unchanged_output(name: str) -> None:
     network = random_model(name)

@@ -6,12 +6,10 @@ from math import log
 from pathlib import Path
 
 import pytest
-import torch
 
 import glassformer
-from configs import random_model
 from glassformer import api
-from glassformer.config.run import AnsweringConfig, LabelData, Run
+from glassformer.config.run import LabelData, Run
 from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part
 from glassformer.inspection.capture import capture, encoded
@@ -81,22 +79,6 @@ def test_the_measure_of_tags_is_the_mean_over_the_positions(tmp_path: Path) -> N
         after = capture(model, TEXT, names=["logits"])["logits"][0].log_softmax(-1)
     expected = (before.exp() * (before - after)).sum(-1).mean()
     assert found.changes[Part("encoder", 0)] == near(float(expected), terms=16) and expected > 1e-3
-
-
-def test_the_measure_of_answers_is_that_of_start_and_end(tmp_path: Path) -> None:
-    network = random_model("answers", dtype=torch.float32)
-    trained = glassformer.train(label_run(tmp_path), tmp_path / "run").model
-    model = replace(
-        trained, network=network, run=replace(trained.run, model=network.config, objective=AnsweringConfig())
-    )
-    inputs = {"token_ids": torch.tensor([[3, 4, 5, 6]])}
-    measure = measure_of(model, inputs)
-    with torch.no_grad():
-        before = network(**inputs)[0].log_softmax(0)  # (T, 2): the start and the end, each among all tokens
-        with model.ablate("encoder.0"):
-            after = network(**inputs)[0].log_softmax(0)
-            found = loss_of(network, inputs, measure)
-    assert found == near(float((before.exp() * (before - after)).sum()), terms=16) and found > 1e-4
 
 
 def test_an_ensemble_has_no_inner_values(tmp_path: Path) -> None:

@@ -40,8 +40,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "t5": T5,
     "mt5": T5,
     **dict.fromkeys(("xlm-roberta", "camembert"), ENCODER | {"pad_token_id": 1}),
-    "electra": ENCODER | {"embedding_size": 16},
-    "nomic_bert": ENCODER,
     "gpt_neo": COMMON
     | {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "attention_types": [[["local", "global"], 1]]},
     "opt": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 20},
@@ -53,17 +51,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "gemma2": DECODER | {"sliding_window": 3},
     "gemma3_text": DECODER | {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
     "phi": ENCODER | {"num_key_value_heads": 2, "rope_parameters": HALF_TURNED},
-    "gptj": {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "rotary_dim": 2} | IDS,
-    "falcon": COMMON | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_hidden_size": 20},
     **dict.fromkeys(("mbart", "pegasus", "m2m_100"), PAIR),
-    "mpnet": ENCODER | {"pad_token_id": 1},
-    "albert": ENCODER | {"embedding_size": 6},
     "modernbert": ENCODER | {"local_attention": 4, "cls_token_id": 2, "sep_token_id": 3},
     "mixtral": DECODER | {"num_local_experts": 4},
     "qwen3_moe": DECODER | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12},
 }
 LABELS = {"ForSequenceClassification": 3, "ForTokenClassification": 5}
-OLD_NAMES = ("T5WithLMHeadModel", "BertForPreTraining", "ElectraForPreTraining", "AlbertForPreTraining")
+OLD_NAMES = ("T5WithLMHeadModel", "BertForPreTraining")
 """Classes that come back under another name."""
 CASES = [
     (family.model_type, name, tied)

@@ -303,12 +303,10 @@ SIZES = dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), 64) | dict.fr
 SIZES |= {"vocab_size": 290, "num_layers": 3, "encoder_layers": 3, "decoder_layers": 2, "n_layer": 2, "n_layers": 2}
 SIZES |= {"num_hidden_layers": 2, "d_kv": 2}
 SIZES_OF = {
-    "electra": {"embedding_size": 64},
     "gpt_neo": {"num_layers": 24},  # its default kinds of layers are for this number
     "gpt_neox": {"hidden_size": 256},
     "stablelm": {"hidden_size": 256},  # a quarter of each head is rotated
     "phi": {"hidden_size": 128},  # half of each head is rotated
-    "gptj": {"n_embd": 2048},  # 64 channels of each head are rotated
 }
 
 

@@ -192,11 +192,9 @@ def test_rotary_keys_that_transformers_reads_for_neox_are_read(keys: dict[str, A
     assert read(NEOX | keys).positions == RotaryPositions(base=50.0, fraction=0.5)
 
 
-@pytest.mark.parametrize(
-    "name", ["MBartModel", "MBartForSequenceClassification", "MBartForQuestionAnswering", "MBartForCausalLM"]
-)
+@pytest.mark.parametrize("name", ["MBartModel", "MBartForSequenceClassification", "MBartForCausalLM"])
 def test_the_other_classes_of_mbart_are_refused(name: str) -> None:
-    """In transformers, the decoder of the first three starts with the last token that is no padding."""
+    """In transformers, the decoder of the first two starts with the last token that is no padding."""
     with pytest.raises(UserError) as raised:
         read({"model_type": "mbart", "architectures": [name]})
     reason = ": its decoder starts with the last token of the text, and not with decoder_start_token_id"

@@ -9,10 +9,8 @@ import pytest
 import late
 from configs import CONFIGS
 from glassformer.config.transformer import (
-    Head,
     PositionHead,
     SequenceHead,
-    SpanHead,
     TransformerConfig,
     VectorHead,
 )
@@ -60,19 +58,10 @@ def test_a_classifier_equals_that_of_transformers(pooling: str, activation: str,
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    ("name", "keys", "head"),
-    [
-        ("ForTokenClassification", {"num_labels": 5}, PositionHead(5, transform=True)),
-        ("ForQuestionAnswering", {}, SpanHead(transform=True)),
-    ],
-)
-def test_a_head_at_every_position_equals_that_of_transformers(
-    name: str, keys: dict[str, Any], head: Head, bias: bool, tmp_path: Path
-) -> None:
-    activations = {"hidden_activation": "relu", "classifier_activation": "relu"}
-    both = imported_head(name, tmp_path, classifier_bias=bias, norm_bias=bias, **activations, **keys)
-    assert both.network.config.head == head
+def test_a_head_at_every_position_equals_that_of_transformers(bias: bool, tmp_path: Path) -> None:
+    keys = {"num_labels": 5, "hidden_activation": "relu", "classifier_activation": "relu"}
+    both = imported_head("ForTokenClassification", tmp_path, classifier_bias=bias, norm_bias=bias, **keys)
+    assert both.network.config.head == PositionHead(5, transform=True)
     both.assert_same()
     both.assert_same(mask=True)
     both.assert_comes_back(tmp_path / "back")
@@ -110,7 +99,7 @@ def test_a_setting_without_a_counterpart_is_refused(keys: dict[str, Any], words:
         hf.done()
 
 
-@pytest.mark.parametrize("name", ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"])
+@pytest.mark.parametrize("name", ["ForMaskedLM", "ForTokenClassification"])
 def test_a_transform_has_the_activation_of_the_blocks(name: str) -> None:
     hf = HFConfig(SIZES | {"classifier_activation": "silu"}, "config.json")
     MODERNBERT.read(hf, f"ModernBert{name}")
@@ -124,7 +113,6 @@ def test_a_transform_has_the_activation_of_the_blocks(name: str) -> None:
         (replace(CONFIG, first_norm=True), "model.first_norm: expected false, got true"),
         (replace(CONFIG, embedding_norm=False), "model.embedding_norm: expected true, got false"),
         (replace(CONFIG, head=PositionHead(3)), "model.head.transform: expected true, got false"),
-        (replace(CONFIG, head=SpanHead()), "model.head.transform: expected true, got false"),
         (replace(CONFIG, gated_ff=False, activation="relu2"), "model.gated_ff: expected true, got false"),
         (replace(CONFIG, head=SequenceHead(3, "first", "gelu")), "model.head.pooler_norm: expected true, got false"),
         (replace(CONFIG, head=SequenceHead(3, "max", "gelu", pooler_norm=True)), "model.head.pooling: expected first"),
@@ -136,8 +124,7 @@ def test_another_model_is_no_modernbert(config: TransformerConfig, words: str) -
 
 def test_a_model_of_glassformer_is_a_modernbert() -> None:
     assert MODERNBERT.misfits(CONFIG) == []
-    for head in (PositionHead(3, transform=True), SpanHead(transform=True)):
-        assert MODERNBERT.misfits(replace(CONFIG, head=head)) == []
+    assert MODERNBERT.misfits(replace(CONFIG, head=PositionHead(3, transform=True))) == []
     assert MODERNBERT.misfits(replace(CONFIG, head=SequenceHead(3, "mean", "tanh", pooler_norm=True))) == []
     assert MODERNBERT.misfits(replace(CONFIG, head=VectorHead(), gated_ff=False, activation="relu2")) == []
 

@@ -41,7 +41,6 @@ ATTENTION = replace(ONE_LAYER, d_ff=0)  # and a second for the feed-forward, whi
 BERT_1 = replace(BERT, encoder=ONE_LAYER)
 SMALLEST = replace(GPT, decoder=ATTENTION, positions=c.NoPositions())
 CASES: dict[str, ModelConfig] = {
-    "alibi_rounded": replace(CONFIGS["alibi_rounded"], decoder=c.Stack(1, 12, d_head=2, d_ff=0)),
     "rotary_grouped_window": replace(
         LLAMA,
         decoder=c.Stack(1, 4, n_kv_heads=2, d_head=6, d_ff=20, window_pattern=(3,)),
@@ -55,7 +54,6 @@ CASES: dict[str, ModelConfig] = {
     "modernbert_tagger": replace(
         CONFIGS["modernbert"], encoder=c.Stack(2, 4, d_ff=24, window_pattern=(0, 3)), head=c.PositionHead(5, True)
     ),
-    "answers": replace(BERT_1, head=c.SpanHead()),
     "vectors_alibi_window": replace(
         SMALLEST,
         decoder=None,
@@ -158,8 +156,6 @@ def test_the_graph_gives_the_same_logits(name: str, tmp_path: Path, capfd: pytes
         with torch.no_grad():
             wanted, hidden = model.network(**feeds), model.network.hidden(**feeds)
         assert_close(found.pop("last_hidden_state")[real], hidden[real], terms=NETWORK)
-        if name == "answers":
-            found = {"logits": torch.stack([found["start_logits"], found["end_logits"]], dim=-1)}
         (logits,) = found.values()
         assert set(found) == {"sentence_embedding" if name == "vectors_alibi_window" else "logits"}
         by_token = wanted.dim() == 3

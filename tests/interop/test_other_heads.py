@@ -1,7 +1,6 @@
-"""Answers, multi-label classes, texts read twice and vectors of decoders, compared with transformers."""
+"""Multi-label classes, pairs of texts, texts read twice and vectors of decoders, compared with transformers."""
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,94 +9,16 @@ import torch
 
 import glassformer
 import late
-from configs import BERT
-from glassformer.cli.main import run
-from glassformer.config.run import AnsweringConfig
-from glassformer.config.transformer import SpanHead, VectorHead
+from glassformer.config.transformer import VectorHead
 from glassformer.errors import UserError
-from glassformer.inference.answer import windows
 from glassformer.interop.export import export
 from glassformer.interop.importing import import_model
 from glassformer.model import Model
-from interop.checkpoints import imported, model_directory, save
+from interop.checkpoints import imported, save
 from interop.test_every_class import drawn
 from tolerances import NETWORK, assert_close, near
 
 transformers = late.optional("transformers")
-
-QUESTION, CONTEXT = "to be?", "that is the question: to be, or not to be. Ist es edler im Gemüt?"
-
-
-@pytest.fixture(scope="module")
-def answering(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
-    place = tmp_path_factory.mktemp("answers")
-    config = replace(BERT, head=SpanHead(), max_len=128)
-    folder = model_directory(config, place / "own", objective=AnsweringConfig())
-    own = glassformer.load(folder, device="cpu").answer(QUESTION, CONTEXT)
-    assert own.text == CONTEXT[own.start : own.end], "a tokenizer that was learned here has places, too"
-    export(folder, place / "hf")
-    import_model(place / "hf", place / "ours", log=lambda text: None)
-    return glassformer.load(place / "ours", device="cpu"), place / "hf"
-
-
-def by_hand(folder: Path, question: str, max_tokens: int) -> tuple[float, int, int]:
-    """Return the score and the characters of the best span, with transformers and one loop over all spans."""
-    network = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    encoded = tokenizer(question, CONTEXT, return_tensors="pt", return_offsets_mapping=True)
-    offsets = encoded.pop("offset_mapping")[0].tolist()
-    with torch.no_grad():
-        found = network(**encoded)
-    places = [i for i, side in enumerate(encoded.sequence_ids(0)) if side == 1]
-    starts, ends = (x[0, places].double().softmax(dim=0) for x in (found.start_logits, found.end_logits))
-    spans = [
-        (float(starts[i] * ends[j]), offsets[places[i]][0], offsets[places[j]][1])
-        for i in range(len(places))
-        for j in range(i, min(i + max_tokens, len(places)))
-    ]
-    return max(spans)
-
-
-@pytest.mark.parametrize("max_tokens", [1, 4, 15])
-def test_answers_equal_the_best_span_of_transformers(answering: tuple[Model, Path], max_tokens: int) -> None:
-    model, hf = answering
-    score, start, end = by_hand(hf, QUESTION, max_tokens)
-    found = model.answer(QUESTION, CONTEXT, max_tokens=max_tokens)
-    assert found.score == near(score, terms=NETWORK)
-    assert found.text == CONTEXT[start:end].strip() == CONTEXT[found.start : found.end]
-    assert model.answer([QUESTION, "to?"], CONTEXT, max_tokens=max_tokens)[0] == found
-
-
-def test_windows_cover_a_long_context(answering: tuple[Model, Path]) -> None:
-    model, _ = answering
-    ids, _ = model.tokenizer.encode_with_offsets(CONTEXT * 9)
-    for n in (1, 90, 130, len(ids)):
-        parts = windows(model.tokenizer, QUESTION, ids[:n], model.config.max_len)
-        covered = {part.first + i for part in parts for i in range(part.n_tokens)}
-        assert covered == set(range(n)) and all(part.n_tokens > 0 for part in parts)
-        assert all(len(part.row.token_ids) <= model.config.max_len for part in parts)
-        for part in parts:
-            read = part.row.token_ids[part.begins : part.begins + part.n_tokens].tolist()
-            assert read == ids[part.first : part.first + part.n_tokens]
-    assert len(parts) > 2
-    found = model.answer(QUESTION, CONTEXT * 9)
-    assert (CONTEXT * 9)[found.start : found.end] == found.text
-    with pytest.raises(UserError, match="shorten the question"):
-        model.answer("to be " * 200, CONTEXT)
-
-
-def test_the_verb_answers(answering: tuple[Model, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, _ = answering
-    file, expected = tmp_path / "context.txt", model.answer(QUESTION, CONTEXT)
-    file.write_text(CONTEXT)
-    words = ["answer", str(model.folder), QUESTION]
-    assert run([*words, "--input", str(file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == {**asdict(expected), "score": pytest.approx(expected.score)}
-    assert run([*words, "--context", CONTEXT]) == 0
-    assert capsys.readouterr().out.split("\t")[2:] == [str(expected.start), f"{expected.end}\n"]
-    assert run([*words, "--context", ""]) == 2
-    assert "context: the text is blank" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("n_labels", [1, 3])
@@ -132,9 +53,6 @@ def framed(theirs: Any, place: Path, second_type: int) -> Model:
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "DistilBert", "Bart"])
 def test_pairs_are_read_with_and_without_token_types(family: str, tmp_path: Path) -> None:
     second_type = int(family == "Bert")
-    answering = framed(drawn(family.lower(), f"{family}ForQuestionAnswering", True), tmp_path / "asked", second_type)
-    asked = answering.answer(QUESTION, CONTEXT)
-    assert CONTEXT[asked.start : asked.end] == asked.text and 0 < asked.score < 1
     theirs = drawn(family.lower(), f"{family}ForSequenceClassification", True).eval()
     ours = framed(theirs, tmp_path / "pairs", second_type)
     frame, (first, second) = ours.tokenizer.frames.pair, map(ours.tokenizer.encode, ("to be", "that is"))

@@ -55,13 +55,6 @@ def eurobert(d_model: int, n_layers: int) -> Table:
     return decoder("eurobert", "EuroBertForMaskedLM", d_model, n_layers, d_model // 64, **both)
 
 
-def mpnet(architecture: str) -> Table:
-    sizes = {"max_position_embeddings": 514, "pad_token_id": 1, "relative_attention_num_buckets": 32}
-    table = bert(architecture, "mpnet", 768, 12, 30527, layer_norm_eps=1e-5, **sizes)
-    del table["type_vocab_size"]
-    return table
-
-
 def modernbert(d_model: int, d_ff: int, n_layers: int) -> Table:
     common = {"vocab_size": 50368, "intermediate_size": d_ff, "max_position_embeddings": 8192, "pad_token_id": 50283}
     common |= {"global_attn_every_n_layers": 3, "local_attention": 128, "classifier_pooling": "mean"}
@@ -112,13 +105,6 @@ def phi(d_model: int, n_layers: int, **others: Any) -> Table:
     return decoder("phi", "PhiForCausalLM", d_model, n_layers, 32, **common | others)
 
 
-def falcon(d_model: int, n_layers: int, n_heads: int, vocab_size: int = 65024, **others: Any) -> Table:
-    common = {"vocab_size": vocab_size, "alibi": False, "bias": False, "layer_norm_epsilon": 1e-5}
-    common |= {"apply_residual_connection_post_layernorm": False, "new_decoder_architecture": False}
-    common |= {"multi_query": True, "parallel_attn": True, "hidden_dropout": 0.0}
-    return decoder("falcon", "FalconForCausalLM", d_model, n_layers, n_heads, **common | others)
-
-
 def pair(model_type: str, architecture: str, d_model: int, n_layers: int, **others: Any) -> Table:
     sizes = {"d_model": d_model, "max_position_embeddings": 1024}
     for side in ("encoder", "decoder"):
@@ -142,7 +128,6 @@ LONG = {"max_position_embeddings": 131072, "sliding_window": 262144}
 LONG |= {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}}
 PHI4_MINI = {"vocab_size": 200064, "num_key_value_heads": 8, "tie_word_embeddings": True, "partial_rotary_factor": 0.75}
 PHI4_MINI |= {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "attention_bias": False}
-NEW_FALCON = {"num_kv_heads": 8, "new_decoder_architecture": True}
 GEMMA = {"head_dim": 256, "vocab_size": 256000, "max_position_embeddings": 8192, "attention_bias": False}
 STARCODER = {"vocab_size": 49152, "max_position_embeddings": 16384, "sliding_window": 4096, "use_bias": True}
 STARCODER |= {"norm_epsilon": 1e-5, "norm_type": "layer_norm", "mlp_type": "default", "rope_theta": 999999.442}
@@ -155,9 +140,6 @@ MIXTRAL |= {"max_position_embeddings": 32768, "rope_theta": 1e6, "sliding_window
 QWEN3_MOE = QWEN | {"num_key_value_heads": 4, "head_dim": 128, "max_window_layers": 48}
 QWEN3_MOE |= {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True}
 QWEN3_MOE |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "rope_theta": 1e6}
-ELECTRA = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
-ALBERT = {"embedding_size": 128, "num_hidden_groups": 1, "inner_group_num": 1, "hidden_act": "gelu_new"}
-ALBERT |= {"layers_to_keep": []}
 STARCODER2 = ("starcoder2", "Starcoder2ForCausalLM")
 
 READ: dict[str, tuple[Table, str, int]] = {
@@ -172,11 +154,6 @@ READ: dict[str, tuple[Table, str, int]] = {
         117_653_760,
     ),
     "roberta-base": (roberta("RobertaForMaskedLM", "roberta", 768, 12, 50265), "RoBERTa", 124_697_433),
-    "roberta-base-squad2": (
-        roberta("RobertaForQuestionAnswering", "roberta", 768, 12, 50265, language="english", name="Roberta"),
-        "RoBERTa",
-        124_056_578,
-    ),
     "EuroBERT-210m": (eurobert(768, 12), "EuroBERT", 310_266_624),
     "xlm-roberta-base": (roberta("XLMRobertaForMaskedLM", "xlm-roberta", 768, 12, 250002), "XLM-RoBERTa", 278_295_186),
     "xlm-roberta-large": (
@@ -191,58 +168,12 @@ READ: dict[str, tuple[Table, str, int]] = {
         567_754_752,
     ),
     "camembert-base": (roberta("CamembertForMaskedLM", "camembert", 768, 12, 32005), "CamemBERT", 110_655_493),
-    "electra-small-discriminator": (
-        bert("ElectraForPreTraining", "electra", 256, 12, 30522, embedding_size=128, **ELECTRA),
-        "ELECTRA",
-        13_483_008,
-    ),
-    "albert-base-v2": (
-        bert("AlbertForMaskedLM", "albert", 768, 12, 30000, **ALBERT),
-        "ALBERT",
-        11_221_680,
-    ),
-    "all-mpnet-base-v2": (
-        mpnet("MPNetModel"),
-        "MPNet",
-        109_486_464,
-    ),
-    "electra-base-discriminator": (
-        bert("ElectraForPreTraining", "electra", 768, 12, 30522, embedding_size=768, **ELECTRA),
-        "ELECTRA",
-        108_891_648,
-    ),
     "ModernBERT-base": (modernbert(768, 1152, 22), "ModernBERT", 149_655_232),
     "ModernBERT-large": (modernbert(1024, 2624, 28), "ModernBERT", 395_881_664),
     "gte-modernbert-base": (
         modernbert(768, 1152, 22) | {"architectures": ["ModernBertModel"]},
         "ModernBERT",
         149_014_272,
-    ),
-    "nomic-embed-text-v1.5": (
-        {
-            "model_type": "nomic_bert",
-            "architectures": ["NomicBertModel"],
-            "n_embd": 768,
-            "n_layer": 12,
-            "n_head": 12,
-            "n_inner": 3072,
-            "n_positions": 8192,
-            "vocab_size": 30528,
-            "type_vocab_size": 2,
-            "layer_norm_epsilon": 1e-12,
-            "activation_function": "swiglu",
-            "rotary_emb_base": 1000,
-            "rotary_emb_fraction": 1.0,
-            "rotary_emb_interleaved": False,
-            "rotary_scaling_factor": None,
-            "prenorm": False,
-            "qkv_proj_bias": False,
-            "mlp_fc1_bias": False,
-            "use_rms_norm": False,
-            "auto_map": {"AutoModel": "modeling_hf_nomic_bert.NomicBertModel"},
-        },
-        "Nomic BERT",
-        136_731_648,
     ),
     "gpt-neo-125m": (gpt_neo(768, 12, 12), "GPT-Neo", 125_198_592),
     "gpt-neo-1.3B": (gpt_neo(2048, 24, 16), "GPT-Neo", 1_315_575_808),
@@ -326,27 +257,6 @@ READ: dict[str, tuple[Table, str, int]] = {
     ),
     "phi-1_5": (phi(2048, 24), "Phi", 1_418_270_720),
     "phi-2": (phi(2560, 32, partial_rotary_factor=0.4), "Phi", 2_779_683_840),
-    "gpt-j-6b": (
-        gpt2(4096, 28, 16)
-        | {"model_type": "gptj", "architectures": ["GPTJForCausalLM"], "rotary_dim": 64, "vocab_size": 50400}
-        | {"n_positions": 2048, "n_ctx": None, "rotary": True, "tie_word_embeddings": False},
-        "GPT-J",
-        6_050_882_784,
-    ),
-    "falcon-7b": (falcon(4544, 32, 71), "Falcon", 6_921_720_704),
-    "falcon-11B": (
-        falcon(
-            4096, 60, 32, **NEW_FALCON | {"tie_word_embeddings": False, "num_ln_in_parallel_attn": 1, "ff_factor": 4}
-        ),
-        "Falcon",
-        11_102_822_400,
-    ),
-    "falcon-rw-1b": (
-        falcon(2048, 24, 32, 50304, alibi=True, bias=True, multi_query=False, parallel_attn=False),
-        "Falcon",
-        1_311_625_216,
-    ),
-    "falcon-40b": (falcon(8192, 60, 128, **NEW_FALCON), "Falcon", 41_303_293_952),
     "SmolLM3-3B": (
         llama(
             "SmolLM3ForCausalLM",

@@ -61,24 +61,6 @@ def encoder(draw: Random) -> Table:
     return drawn | {"type_vocab_size": draw.choice((1, 2)), "pad_token_id": draw.choice((0, 1))}
 
 
-def mpnet(draw: Random) -> Table:
-    return stack(draw) | {"intermediate_size": inner(draw), "layer_norm_eps": eps(draw), "pad_token_id": 1}
-
-
-def electra(draw: Random) -> Table:
-    drawn = encoder(draw)
-    return drawn | {"embedding_size": draw.choice((6, drawn["hidden_size"]))}
-
-
-def albert(draw: Random) -> Table:
-    return encoder(draw) | {"embedding_size": draw.choice((6, 12)), "hidden_act": draw.choice(ACTIVATIONS)}
-
-
-def nomic_bert(draw: Random) -> Table:
-    activation = {"hidden_act": draw.choice(ACTIVATIONS), "type_vocab_size": draw.choice((1, 2))}
-    return stack(draw) | {"intermediate_size": inner(draw), "layer_norm_eps": eps(draw)} | activation | rope(draw)
-
-
 def gpt_neo(draw: Random) -> Table:
     kinds, times = draw.choice((["global"], ["global", "local"], ["local", "global", "global"])), draw.randint(1, 2)
     drawn = stack(draw, "num_layers", "num_heads") | {"num_layers": len(kinds) * times}
@@ -131,26 +113,6 @@ def phi3(draw: Random) -> Table:
 def phi(draw: Random) -> Table:
     drawn = llama(draw) | {"layer_norm_eps": eps(draw), "hidden_act": draw.choice(ACTIVATIONS)}
     return drawn | rope(draw, 0.5, 1.0)
-
-
-def gptj(draw: Random) -> Table:
-    heads, d_head = draw.choice((2, 4)), draw.choice((4, 6, 8))
-    drawn = {"n_embd": heads * d_head, "n_head": heads, "n_layer": draw.randint(1, 3), "rotary_dim": 4}
-    drawn |= {"n_positions": draw.randint(24, 64), "n_inner": inner(draw), "layer_norm_epsilon": eps(draw)}
-    return drawn | {"activation_function": draw.choice(ACTIVATIONS), "tie_word_embeddings": draw.random() < 0.5} | ENDS
-
-
-def falcon(draw: Random) -> Table:
-    drawn = stack(draw) | {"ffn_hidden_size": inner(draw), "layer_norm_epsilon": eps(draw)}
-    drawn |= rope(draw) if draw.random() < 0.6 else {"alibi": True}
-    drawn |= {"bias": draw.random() < 0.5, "activation": draw.choice(ACTIVATIONS)}
-    if draw.random() < 0.5:
-        drawn |= {"new_decoder_architecture": True, "num_kv_heads": draw.choice((1, 2))}
-        n_norms = draw.choice((1, 2)) if 1 < drawn["num_kv_heads"] < drawn["num_attention_heads"] else 2
-        return drawn | {"num_ln_in_parallel_attn": n_norms, "multi_query": drawn["num_kv_heads"] == 1}
-    has_one_key = draw.random() < 0.5
-    drawn |= {"multi_query": has_one_key, "num_kv_heads": 1 if has_one_key else drawn["num_attention_heads"]}
-    return drawn | {"parallel_attn": draw.random() < 0.6}
 
 
 def smollm3(draw: Random) -> Table:
@@ -253,10 +215,6 @@ ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
 ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "XLM-RoBERTa": ("XLMRobertaForMaskedLM", encoder),
     "CamemBERT": ("CamembertForMaskedLM", encoder),
-    "ALBERT": ("AlbertForMaskedLM", albert),
-    "MPNet": ("MPNetForMaskedLM", mpnet),
-    "ELECTRA": ("ElectraForMaskedLM", electra),
-    "Nomic BERT": ("NomicBertForMaskedLM", nomic_bert),
     "ModernBERT": ("ModernBertForMaskedLM", modernbert),
     "ModernBERT tagger": ("ModernBertForTokenClassification", modernbert_tagger),
     "GPT-Neo": ("GPTNeoForCausalLM", gpt_neo),
@@ -268,8 +226,6 @@ ROWS: dict[str, tuple[str, Callable[[Random], Table]]] = {
     "OLMo": ("OlmoForCausalLM", olmo),
     "Phi-3": ("Phi3ForCausalLM", phi3),
     "Phi": ("PhiForCausalLM", phi),
-    "GPT-J": ("GPTJForCausalLM", gptj),
-    "Falcon": ("FalconForCausalLM", falcon),
     "SmolLM3": ("SmolLM3ForCausalLM", smollm3),
     "OLMo 2": ("Olmo2ForCausalLM", olmo2),
     "Granite": ("GraniteForCausalLM", granite),

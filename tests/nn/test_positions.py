@@ -16,7 +16,6 @@ from glassformer.nn.positions import (
     llama3_scaled,
     relative_bucket,
     rotary_frequencies,
-    rounded_to_bfloat16,
     sinusoid,
     yarn_scaled,
 )
@@ -89,20 +88,6 @@ def test_alibi_slopes_of_twelve_heads() -> None:
     """The slopes of eight heads halve from 1/2 to 1/256; the other four use every second slope of sixteen heads."""
     assert alibi_slopes(12)[:8] == [2.0**-h for h in range(1, 9)]
     assert alibi_slopes(12)[8:] == [2.0**-h for h in (0.5, 1.5, 2.5, 3.5)]
-
-
-def test_rounding_equals_a_cast_to_bfloat16() -> None:
-    slopes, positions = torch.tensor(alibi_slopes(71)), torch.arange(5000.0)
-    for x in (slopes, -slopes, positions, rounded_to_bfloat16(slopes)[:, None] * rounded_to_bfloat16(positions)):
-        assert torch.equal(rounded_to_bfloat16(x), x.bfloat16().float())
-
-
-def test_a_scaled_penalty_is_multiplied_and_a_rounded_one_depends_on_the_position() -> None:
-    near, far = torch.tensor([0, 1]), torch.tensor([0, 1]) + 1001
-    assert torch.equal(AlibiBias(2, 0.5)(near, near), AlibiBias(2)(near, near) / 2)
-    plain, rounded = AlibiBias(2), AlibiBias(2, rounded=True)
-    assert torch.equal(rounded(near, near), plain(near, near))  # slopes of 2⁻⁴ and 2⁻⁸ are exact
-    assert torch.equal(plain(far, far), plain(near, near)) and not rounded(far, far).any()  # 1001 and 1002 become 1000
 
 
 def test_alibi_is_a_penalty_on_distance() -> None:

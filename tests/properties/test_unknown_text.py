@@ -76,7 +76,6 @@ CALLS: dict[str, tuple[str, Callable[[Model], Any]]] = {
 }
 """A call of every method of `Model` that reads a text, with a text of unknown characters."""
 OTHERS = {
-    "answer": "like trace, with a model that only an import gives",
     "inspect": "opens a page, whose panels call the other methods",
     **dict.fromkeys(
         ("conversation", "stream_encoded", "generate_encoded", "continuations_of_encoded"),
@@ -204,7 +203,6 @@ COMMANDS: dict[str, Words] = {
     "chat": lambda m, text: ["chat", folder_of(m, "conversations"), STRANGE, "--max-new-tokens", "1"],
 }
 WITHOUT_TEXT = {
-    "answer": "Model.answer, with a model that only an import gives",
     "inspect": "its page calls the methods of the model",
     "serve": "a note would write texts of clients into the log",
     **dict.fromkeys(("demo", "reproduce", "resume", "launch", "plan", "course"), "reads the data of a run, as train"),

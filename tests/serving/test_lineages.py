@@ -11,13 +11,11 @@ import torch
 
 import glassformer
 import late
-from configs import CONFIGS
-from glassformer.config.run import AnsweringConfig, BeamConfig
+from glassformer.config.run import BeamConfig
 from glassformer.inspection.attention_maps import alignment
 from glassformer.model import Model
 from glassformer.serving.limits import Limits
 from glassformer.serving.lineage_schemas import Searching
-from interop.checkpoints import model_directory
 from runs import ENCODER, WORDS, Tiny, label_run
 from serving.conftest import Serve
 from serving.served import ask
@@ -31,16 +29,13 @@ LONG = "red dog " * 200
 
 @pytest.fixture(scope="session")
 def labels(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> dict[str, Model]:
-    """Models of the other kinds of labels, a denoiser, and one that answers questions."""
+    """Models of the other kinds of labels, and a denoiser."""
     runs = {"tags": "tags", "numbers": "regression", "several": "multi_label", "denoiser": "infilling"}
     found = {name: glassformer.load(tiny(run)) for name, run in runs.items()}
     folder = tmp_path_factory.mktemp("two")
     two = label_run(folder, model=replace(ENCODER, n_token_types=2), data={"second_field": "other"})
     found["pairs"] = glassformer.train(two, folder / "run").model
-    answers = model_directory(
-        CONFIGS["answers"], tmp_path_factory.mktemp("answers") / "own", objective=AnsweringConfig()
-    )
-    return found | {"answers": glassformer.load(answers)}
+    return found
 
 
 def data(answer: tuple[int, Any]) -> Any:
@@ -267,7 +262,7 @@ def test_tags_equal_those_of_tag(serve: Serve, labels: dict[str, Model]) -> None
     refused(ask(url, {"model": "encoder", "sentences": "red"}), "lacks the ability tag")
 
 
-# Scores and answers
+# Scores
 
 
 @pytest.mark.parametrize(("name", "has_sources"), [("decoder", False), ("decoder", True), ("recurrent", True)])
@@ -286,17 +281,6 @@ def test_wrong_scores_get_a_sentence(serve: Serve) -> None:
     refused(ask(url, {"model": "decoder", "text": LONG * 3}), "the server reads at most 300")
     status, answer = ask(url, {"model": "decoder", "text": LONG[:160]})
     assert status == 200 and answer["data"][0]["n_tokens"] > 32  # read in windows
-
-
-def test_answers_equal_those_of_answer(serve: Serve, labels: dict[str, Model]) -> None:
-    url, context = f"{serve('encoder', answers=labels['answers'])}/v1/answer", "to be, or not to be: that is it " * 4
-    body = {"model": "answers", "question": ["what?", "who is?"], "context": context, "max_tokens": 4}
-    expected = labels["answers"].answer(["what?", "who is?"], context, max_tokens=4)
-    for one, own in zip(data(ask(url, body)), expected, strict=True):
-        assert one == asdict(own) | {"score": near(own.score)}
-    refused(ask(url, body | {"context": " "}), "context: the text is blank")
-    refused(ask(url, body | {"max_tokens": 0}), "max_tokens")
-    refused(ask(url, body | {"model": "encoder"}), "lacks the ability answer")
 
 
 # Together

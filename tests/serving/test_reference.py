@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import glassformer
-from configs import CONFIGS
-from glassformer.config.run import AnsweringConfig
 from glassformer.model import Model
 from glassformer.serving import lineage_schemas
 from glassformer.serving.application import application
 from glassformer.serving.limits import Limits
-from interop.checkpoints import model_directory
 from runs import label_run
 from serving.conftest import Serve
 from serving.served import ask
@@ -44,9 +41,8 @@ def test_the_requests_of_the_page_have_the_answers_that_it_shows(
     serve: Serve, models: dict[str, Model], tmp_path: Path
 ) -> None:
     tags = glassformer.train(label_run(tmp_path, "tags"), tmp_path / "tags").model
-    squad = glassformer.load(model_directory(CONFIGS["answers"], tmp_path / "squad", objective=AnsweringConfig()))
     named = {name: models[own] for name, own in NAMES.items()}
-    address = serve(**named, tags=tags, squad=squad)
+    address = serve(**named, tags=tags)
     paths = set()
     for command, shown in EXAMPLES:
         words = shlex.split(command.replace("\\\n", " "))
@@ -75,7 +71,7 @@ def test_each_parameter_of_the_lineages_has_a_meaning_and_each_body_an_example()
     routes = [
         route["post"] for route in document["paths"].values() if "lineages" in route.get("post", {"tags": ()})["tags"]
     ]
-    assert len(routes) == 7
+    assert len(routes) == 6
     for route in routes:
         name = route["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
         schema = document["components"]["schemas"][name]

@@ -27,7 +27,6 @@ ABILITIES: dict[str, set[str]] = {
     "classification": {"classes", "classifier", "scores", "test_path", "ensemble"},
     "tagging": {"classes", "tagger", "scores", "test_path", "ensemble"},
     **dict.fromkeys(("conversation", "preference", "group_policy"), TALKS),
-    "answers": {"answerer"},
     "none": set(),
 }
 """The optional methods of `Task` and `TrainableTask` that each task implements; without them, it lacks the ability."""
@@ -43,7 +42,6 @@ USED_BY = {
     "filler": {"fill"},
     "classifier": {"classify"},
     "tagger": {"tag"},
-    "answerer": {"answer"},
 }
 """The verbs that use each ability."""
 
@@ -73,15 +71,14 @@ def test_a_task_has_its_abilities_only(kind: str) -> None:
     found = task_of_kind(kind)
     own = {name for cls in type(found).__mro__ if cls not in (Task, TrainableTask, object) for name in vars(cls)}
     assert own & OPTIONAL == ABILITIES[kind]
-    assert isinstance(found, TrainableTask) == (kind not in ("answers", "none"))
+    assert isinstance(found, TrainableTask) == (kind != "none")
 
 
-@pytest.mark.parametrize("kind", ["answers", "none"])
-def test_a_task_of_imported_models_cannot_be_trained(kind: str, tmp_path: Path) -> None:
+def test_a_task_of_imported_models_cannot_be_trained(tmp_path: Path) -> None:
     """The first check of a run reports it, before a missing data.path."""
-    run = Run(objective=task_of_kind(kind).settings())
+    run = Run(objective=task_of_kind("none").settings())
     for refused in (lambda: trainable_task(run), lambda: check_new_run(run, tmp_path / "run")):
-        with pytest.raises(UserError, match=rf"the run 'run' has objective\.kind {kind} and cannot be trained"):
+        with pytest.raises(UserError, match=r"the run 'run' has objective\.kind none and cannot be trained"):
             refused()
 
 

@@ -66,16 +66,6 @@ def test_the_step_adds_the_balance_loss_of_the_real_tokens() -> None:
     assert 0.25 <= result.figures["fullest_expert"] < 1 and result.figures["dead_experts"] >= 0
 
 
-def test_layers_that_share_a_router_all_count() -> None:
-    """The auxiliary loss is the mean over the layers, and the load is the sum."""
-    [batch] = micro_batches()
-    decoder = replace(GPT.decoder, n_layers=3, shared_layers=True)
-    network = random_model(replace(GPT, decoder=decoder, experts=Experts(4, 2, balance=BalanceLoss(0.3))), seed=3)
-    expected, step = loss_by_hand(network, batch), step_of(network, sgd(network))
-    assert step([batch]).figures["auxiliary_loss"] == near(0.3 * expected)
-    assert step.routing.loads is not None and step.routing.loads.sum() == 3 * 2 * sum(n - 1 for n in LENGTHS)
-
-
 def test_the_reported_loss_does_not_contain_the_balance_loss() -> None:
     [batch] = micro_batches()
     with_loss, without = (

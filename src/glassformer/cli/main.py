@@ -42,7 +42,6 @@ VERBS = {
     "fill": "fill the masks of a text",
     "classify": "classify texts, with one model or an ensemble",
     "tag": "tag every word, with one model or an ensemble",
-    "answer": "answer a question by a part of a text",
     "embed": "compute vectors of texts, or find the nearest texts",
     "evaluate": "measure the loss and the scores of a model or an ensemble",
     "average": "average the weights of several checkpoints",

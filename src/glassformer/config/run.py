@@ -458,14 +458,6 @@ class NoObjective:
     label_smoothing: ClassVar[float] = 0.0
 
 
-@checked
-class AnsweringConfig:
-    """No objective: an imported model that marks the answer to a question in a text. It cannot be trained."""
-
-    kind: ClassVar[str] = "answers"
-    label_smoothing: ClassVar[float] = 0.0
-
-
 ObjectiveConfig = Annotated[
     CausalConfig
     | Seq2SeqConfig
@@ -477,7 +469,6 @@ ObjectiveConfig = Annotated[
     | ConversationConfig
     | PreferenceConfig
     | GroupPolicyConfig
-    | AnsweringConfig
     | NoObjective,
     Extensible(TASKS),
 ]

@@ -37,7 +37,6 @@ class Stack:
     window_pattern: tuple[int, ...] = setting(
         (), "attention window of each layer in tokens, own token included; repeats over the layers; 0 or [] = all"
     )
-    shared_layers: bool = setting(False, "all layers are one block, with the same weights (Lan 2020)")
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,6 @@ class AlibiPositions:
     """Penalty on the attention score that grows linearly with distance, with one slope for each head (Press 2022)."""
 
     kind: ClassVar[str] = "alibi"
-    scaled: bool = setting(False, "the penalty is multiplied by the scale of the attention scores (Falcon)")
-    rounded: bool = setting(False, "slopes, positions and their products are rounded to bfloat16 (Falcon)")
 
 
 @checked
@@ -221,14 +218,6 @@ class SequenceHead:
 
 
 @checked
-class SpanHead:
-    """Two logits at every position: the answer to a question starts here, and ends here."""
-
-    kind: ClassVar[str] = "span"
-    transform: bool = setting(False, "dense layer, activation and norm before the output projection (ModernBERT)")
-
-
-@checked
 class VectorHead:
     """A vector for the whole sequence, without logits (sentence encoders)."""
 
@@ -241,7 +230,7 @@ class VectorHead:
     max_tokens: int = setting(0, "cut texts to this many tokens, special tokens included; 0 = max_len")
 
 
-Head = TokenHead | PositionHead | SequenceHead | SpanHead | VectorHead
+Head = TokenHead | PositionHead | SequenceHead | VectorHead
 
 
 @checked
@@ -324,7 +313,6 @@ class TransformerConfig:
     decoder: Stack | None = setting(None, "decoder: causal attention")
     d_model: int = setting(512, "width of the residual stream", *WIDTH)
     d_embedding: int = setting(0, "width of the token embeddings, projected to d_model; 0 = d_model", *WIDTH_OR_0)
-    embedding_bias: bool = setting(False, "bias of the projection of narrow token embeddings (ELECTRA, ALBERT)")
     vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = size of the tokenizer", *VOCAB_OR_0)
     source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *VOCAB_OR_0)
     n_token_types: int = setting(0, "number of segment types, each with an embedding; 0 = none", *WIDTH_OR_0)
@@ -333,9 +321,6 @@ class TransformerConfig:
     share_embeddings: bool = setting(False, "encoder and decoder share one embedding table")
     tie_output: bool = setting(True, "the output head reuses the embedding table of its stack")
     positions: Positions = setting(LearnedPositions(), "position encoding")
-    relative_bias: RelativePositions | None = setting(
-        None, "bias of the attention scores by distance, in addition to other positions (MPNet)"
-    )
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "type of normalisation in all layers")
     norm_eps: float = setting(1e-5, "constant added to the variance", "> 0")
     norm_weight: bool = setting(True, "norms have a learned scale")
@@ -427,15 +412,9 @@ class TransformerConfig:
         if self.experts is not None:
             self._check_experts(self.experts)
         positions = self.positions
-        for name, bias in {"positions": positions, "relative_bias": self.relative_bias}.items():
-            if isinstance(bias, RelativePositions) and not 4 <= bias.n_buckets < 2 * bias.max_distance:
-                raise UserError(
-                    f"model.{name}.n_buckets is {bias.n_buckets} and must be at least 4, and below 2 × max_distance"
-                )
-        if self.relative_bias is not None and isinstance(positions, RelativePositions | AlibiPositions | NoPositions):
+        if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
             raise UserError(
-                f"model.relative_bias is added to other positions, and model.positions.kind is {positions.kind}: leave "
-                "out relative_bias; the kind relative has only such a bias"
+                f"model.positions.n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
             )
         wrong = [x for x in getattr(positions, "base_pattern", ()) if not (x > 1 or x == 0)]
         if wrong:
@@ -452,10 +431,6 @@ class TransformerConfig:
             raise UserError(f"model.{name}.window_pattern: expected at least 0, got {min(stack.window_pattern)}")
         if max(stack.window_pattern, default=0) > MAX_LEN:
             raise UserError(f"model.{name}.window_pattern has {max(stack.window_pattern):,}: give 0 for no limit")
-        if stack.shared_layers and not self.first_norm:
-            raise UserError(
-                f"model.{name}.shared_layers gives all layers the same norms: set it to false, or first_norm to true"
-            )
         if not stack.d_head and self.d_model % stack.n_heads:
             raise UserError(
                 f"model.d_model {self.d_model} is not divisible by model.{name}.n_heads {stack.n_heads}: "
@@ -549,8 +524,6 @@ class TransformerConfig:
         """Width of the head's output: the number of logits, or the width of the vector."""
         if isinstance(self.head, (PositionHead, SequenceHead)):
             return self.head.n_labels
-        if isinstance(self.head, SpanHead):
-            return 2
         return self.vocab_size if isinstance(self.head, TokenHead) else self.d_model
 
     @property

@@ -114,8 +114,8 @@ def _ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
 def _head_matrices(config: c.TransformerConfig) -> int:
     """Count the matrix weights that the head applies to a hidden state, a tied table included."""
     d, e, head = config.d_model, config.table_width, config.head
-    if isinstance(head, (c.PositionHead, c.SpanHead)):
-        return d * config.n_outputs + d * d * head.transform
+    if isinstance(head, c.PositionHead):
+        return d * head.n_labels + d * d * head.transform
     if isinstance(head, c.SequenceHead):
         return d * head.n_labels + d * d * (head.pooler != "none")
     if isinstance(head, c.VectorHead):

@@ -43,7 +43,6 @@ from glassformer.devices import evaluation_mode
 from glassformer.errors import UserError, did_you_mean
 from glassformer.inference.fill import MASK, WritingFiller
 from glassformer.inspection.attention_maps import Kind, kind_of
-from glassformer.inspection.paths import in_turn, paths_of_modules
 from glassformer.nn.attention import Tap
 from glassformer.tasks.requirements import require_inputs
 from glassformer.tasks.trained_model import TrainedModel
@@ -100,10 +99,10 @@ def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> I
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_tapped(network, _HookTap(call, hooks)))
-        for module, paths in paths_of_modules(network).items():
-            if paths[0] and not paths[0].endswith("embeddings"):  # the tap receives the output of embeddings
-                stack.callback(module.register_forward_pre_hook(_on_input(in_turn(paths), call)).remove)
-                stack.callback(module.register_forward_hook(_on_output(in_turn(paths), call)).remove)
+        for path, module in network.named_modules():
+            if path and not path.endswith("embeddings"):  # the tap receives the output of embeddings
+                stack.callback(module.register_forward_pre_hook(_on_input(path, call)).remove)
+                stack.callback(module.register_forward_hook(_on_output(path, call)).remove)
         yield
     _require_matches(unused, names)
 
@@ -194,9 +193,8 @@ def _takes_tap(method: Callable[..., Any] | None) -> bool:
     return method is not None and "tap" in inspect.signature(method).parameters
 
 
-def _on_input(next_path: Callable[[], str], call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+def _on_input(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        path = next_path()
         name = f"{path}.input".replace(".ff.down_proj.input", ".ff.activations")
         if path == "output":
             name = "hidden"
@@ -207,9 +205,8 @@ def _on_input(next_path: Callable[[], str], call: Callable[[str, Tensor], Tensor
     return hook
 
 
-def _on_output(next_path: Callable[[], str], call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+def _on_output(path: str, call: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        path = next_path()
         name = "logits" if path == "output" else path
         if isinstance(output, Tensor):
             return call(name, output)

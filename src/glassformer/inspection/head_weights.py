@@ -1,14 +1,13 @@
 """Attention weights head by head: queries and keys of a forward pass, and the weights computed from them on demand."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.inspection.paths import in_turn, paths_of_modules
 from glassformer.nn.attention import Memory
 from glassformer.nn.attention_functions import at_least_fp32, capped
 from glassformer.nn.masks import Mask
@@ -96,11 +95,11 @@ def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
             query[0].detach(), key[0].detach(), mask, attention.scale, bias, getattr(attention, "cap", 0.0)
         )
 
-    def hook(next_path: Callable[[], str]) -> Any:
-        return lambda attention, args, named: store(next_path(), attention, *args, **named)
+    def hook(path: str) -> Any:
+        return lambda attention, args, named: store(path, attention, *args, **named)
 
     with contextlib.ExitStack() as stack:
-        for module, paths in paths_of_modules(network).items():
+        for path, module in network.named_modules():
             if hasattr(module, "project") and hasattr(module, "scale"):  # weights are softmax(scale · q kᵀ)
-                stack.callback(module.register_forward_pre_hook(hook(in_turn(paths)), with_kwargs=True).remove)
+                stack.callback(module.register_forward_pre_hook(hook(path), with_kwargs=True).remove)
         yield weights

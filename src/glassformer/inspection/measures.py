@@ -8,7 +8,6 @@
 | encoder with a token head | `kl` | mean KL(unchanged ‖ changed) over the masks, or over all positions without a mask |
 | classifier, tagger | `kl` | KL(unchanged ‖ changed) of the labels, mean over positions of a tagger |
 | classifier with label sets | `kl` | Σ over the labels of KL(unchanged ‖ changed), each present or absent |
-| question answering | `kl` | KL(unchanged ‖ changed) of the start plus that of the end of the answer |
 | regression, vectors, a network without its task | `change` | mean absolute change of the output |
 
 The task of the model gives the probabilities of labels (`TrainedModel.predictor`): the weights do not determine

@@ -17,7 +17,6 @@ from glassformer.config.run import BeamConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError
-from glassformer.inference.answer import Answerer
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.fill import MaskFiller, mask_token
 from glassformer.inference.text import never_written
@@ -51,7 +50,7 @@ fused_qkv qkv_bias attn_out_proj attn_out_bias ff_bias attention_scale scale_emb
 embedding_dropout residual_dropout attention_dropout ff_dropout layer_dropout output_dropout head transform bias
 n_labels pooling pooler mean std normalize max_tokens init residual embedding_std init_range pad_id bos_id eos_id
 unk_id mask_id decoder_start_id cell bidirectional reverse_source d_encoder d_decoder attention score d_attention
-context_every_step deep_output input_feeding ends_at_base relative_bias embedding_bias shared_layers
+context_every_step deep_output input_feeding ends_at_base
 """
 """Names of the settings that the modules of `network/` follow, with any value."""
 KINDS = """
@@ -218,8 +217,6 @@ def measured(model: TrainedModel) -> str:
         return "loss"
     if page_data.predicts_tokens(model):
         return "tokens"
-    if isinstance(predictor, Answerer):
-        return "span"
     if predictor is None or model.is_regression:
         return "change"
     return "each label" if model.is_multi_label else "labels"

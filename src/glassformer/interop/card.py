@@ -21,7 +21,6 @@ NAME, SENTENCE_FILE = "README.md", "modules.json"
 TAGS = {
     "sequence": "text-classification",
     "positions": "token-classification",
-    "span": "question-answering",
     "vectors": "feature-extraction",
 }
 """The hub's task of each head, except that of tokens."""

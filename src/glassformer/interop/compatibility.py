@@ -73,8 +73,6 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
         without_effect |= {"tie_output", "scale_logits", "logit_scale", "logit_cap"}
     if not flat.get("head.transform") and flat.get("head.pooler", "none") == "none":
         without_effect.add("head_bias")
-    if not flat["d_embedding"]:
-        without_effect.add("embedding_bias")
     if flat["positions"] != "learned":
         without_effect.add("source_max_len")
     return {name: x for name, x in flat.items() if name not in without_effect and not name.startswith("init.")}

@@ -251,8 +251,6 @@ def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any
     outputs = theirs(**inputs)
     if "logits" in outputs:
         return [outputs["logits"]]
-    if "start_logits" in outputs:
-        return [torch.stack([outputs["start_logits"], outputs["end_logits"]], dim=-1)]
     if isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu"):
         return [outputs["last_hidden_state"], outputs["pooler_output"]]
     return [outputs["last_hidden_state"]]

@@ -7,33 +7,27 @@ import torch
 from torch import Tensor
 
 
-def neighbours(x: Tensor, n_heads: int, width: int | None = None) -> Tensor:
+def neighbours(x: Tensor, n_heads: int) -> Tensor:
     """Reorder the rows of queries or keys within each head: rows i and i + K/2, which rotate together, become adjacent.
 
-    Only the first `width` rows of a head are rotated; `None` = all.
-
-    >>> neighbours(torch.arange(8), n_heads=2).tolist(), neighbours(torch.arange(5), n_heads=1, width=4).tolist()
-    ([0, 2, 1, 3, 4, 6, 5, 7], [0, 2, 1, 3, 4])
+    >>> neighbours(torch.arange(8), n_heads=2).tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
     """
-    return _reordered(x, n_heads, width, (2, -1))
+    return _reordered(x, n_heads, (2, -1))
 
 
-def halves(x: Tensor, n_heads: int, width: int | None = None) -> Tensor:
+def halves(x: Tensor, n_heads: int) -> Tensor:
     """Reorder the rows of queries or keys within each head: the inverse of `neighbours`.
 
     >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    return _reordered(x, n_heads, width, (-1, 2))
+    return _reordered(x, n_heads, (-1, 2))
 
 
-def _reordered(x: Tensor, n_heads: int, width: int | None, grid: tuple[int, int]) -> Tensor:
+def _reordered(x: Tensor, n_heads: int, grid: tuple[int, int]) -> Tensor:
     heads = x.unflatten(0, (n_heads, -1))
-    if width is None:
-        width = heads.shape[1]
-    turned, rest = heads[:, :width], heads[:, width:]
-    turned = turned.unflatten(1, grid).transpose(1, 2).flatten(1, 2)
-    return torch.cat([turned, rest], dim=1).flatten(0, 1)
+    return heads.unflatten(1, grid).transpose(1, 2).flatten(0, 2)
 
 
 @dataclass(frozen=True)
@@ -46,9 +40,6 @@ class Layout:
     """True if the tensor has a first dimension of 1: the constant bias of BART's logits."""
     n_groups: int = 0
     """Number of key-value heads, if a fused matrix has the queries, the key and the value of group 0, of group 1, …"""
-    pairs: tuple[int, int] = (0, 0)
-    """Number of heads and rotated rows per head, if the first two tensors, queries and keys, rotate adjacent rows."""
-
     offset: float = 0.0
     """Number that is added to the tensors: Gemma's norms multiply by 1 + weight. The sum is stored as float32."""
 
@@ -61,8 +52,6 @@ class Layout:
             parts = [x[0] for x in parts]
         if self.n_groups:
             parts = [_apart(x, self.n_groups, rows) for x in parts]
-        if self.pairs[0]:
-            parts[:2] = [halves(x, *self.pairs) for x in parts[:2]]
         return parts
 
     def to_theirs(self, ours: Sequence[Tensor], rows: Sequence[int]) -> list[Tensor]:
@@ -75,8 +64,6 @@ class Layout:
         parts = list(ours)
         if self.offset:
             parts = [x.float() - self.offset for x in parts]
-        if self.pairs[0]:
-            parts[:2] = [neighbours(x, *self.pairs) for x in parts[:2]]
         if self.n_groups:
             parts = [_by_group(x, self.n_groups, rows) for x in parts]
         if self.is_row:

@@ -14,7 +14,6 @@ from glassformer.config import transformer as c
 from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
-from glassformer.kernels.attention import scale_or_default
 from glassformer.models import recurrent_stacks as r
 from glassformer.models.blocks import Block, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.heads import (
@@ -145,15 +144,11 @@ def _stack_parts(
         EmbeddingTables(table, added, token_types),
         config.d_model,
         norm=embedding_norm,
-        bias=config.embedding_bias,
         scale=scale,
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
-    if stack.shared_layers:
-        blocks = [_block(config, stack, cross)] * stack.n_layers
-    else:
-        blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
+    blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
     if blocks and not config.first_norm:
         blocks[0].self_attn_norm = None
     pattern = stack.window_pattern or (0,)
@@ -229,23 +224,17 @@ def build_positions(
     config: c.TransformerConfig, stack: c.Stack, n_positions: int, causal: bool
 ) -> tuple[nn.Module | None, dict[float, p.Rotary], nn.Module | None]:
     """Build the modules that act on embeddings, on queries and keys (by base), and on scores; most are missing."""
-    heads, bias = stack.n_heads, None
-    if config.relative_bias is not None:
-        bias = _relative_bias(config.relative_bias, heads, causal)
     match config.positions:
         case c.SinusoidalPositions(layout, offset, ends_at_base):
-            return p.SinusoidalPositions(config.table_width, layout, offset, ends_at_base), {}, bias
+            return p.SinusoidalPositions(config.table_width, layout, offset, ends_at_base), {}, None
         case c.LearnedPositions(offset):
-            return p.LearnedPositions(n_positions, config.table_width, offset), {}, bias
+            return p.LearnedPositions(n_positions, config.table_width, offset), {}, None
         case c.RotaryPositions() as rotary:
-            return None, _rotaries(rotary, config.attention_widths(stack).d_head), bias
-        case c.AlibiPositions(scaled, rounded):
-            scale = 1.0
-            if scaled:
-                scale = scale_or_default(config.attention_scale, config.attention_widths(stack).d_head)
-            return None, {}, p.AlibiBias(heads, scale, rounded=rounded)
-        case c.RelativePositions() as relative:
-            return None, {}, _relative_bias(relative, heads, causal)
+            return None, _rotaries(rotary, config.attention_widths(stack).d_head), None
+        case c.AlibiPositions():
+            return None, {}, p.AlibiBias(stack.n_heads)
+        case c.RelativePositions(n_buckets, max_distance):
+            return None, {}, p.RelativeBias(stack.n_heads, n_buckets, max_distance, bidirectional=not causal)
     return None, {}, None
 
 
@@ -254,10 +243,6 @@ def _rotaries(positions: c.RotaryPositions, d_head: int) -> dict[float, p.Rotary
     bases = [base for base in dict.fromkeys(positions.bases) if base]
     plain = replace(positions, scaling=None)
     return {b: _rotary(positions if b == positions.base else replace(plain, base=b), d_head) for b in bases}
-
-
-def _relative_bias(bias: c.RelativePositions, n_heads: int, causal: bool) -> p.RelativeBias:
-    return p.RelativeBias(n_heads, bias.n_buckets, bias.max_distance, bidirectional=not causal)
 
 
 def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
@@ -280,7 +265,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     head = config.head
     if isinstance(head, (c.PositionHead, c.SequenceHead)) and head.n_labels < 1:
         raise UserError(f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data")
-    if isinstance(head, (c.PositionHead, c.SpanHead)):
+    if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
     if isinstance(head, c.VectorHead):
         return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
@@ -298,9 +283,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     )
 
 
-def _transform(
-    config: c.TransformerConfig, head: c.TokenHead | c.PositionHead | c.SpanHead, width: int
-) -> TokenTransform | None:
+def _transform(config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int) -> TokenTransform | None:
     """Build the layers before the output projection, which reads vectors of this width, if the head has them."""
     if not head.transform:
         return None

@@ -82,7 +82,7 @@ class TokenLogits(nn.Module):
 
 
 class PositionLogits(nn.Module):
-    """Head that maps the hidden states to logits over labels, or to the start and end of a span, at every position.
+    """Head that maps the hidden states to logits over labels at every position.
 
     >>> PositionLogits(16, n_labels=3)(torch.zeros(2, 5, 16)).shape
     torch.Size([2, 5, 3])

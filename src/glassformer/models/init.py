@@ -78,9 +78,9 @@ def _draw_cells(module: nn.RNNBase) -> None:
 
 
 def residual_projections(model: nn.Module) -> list[nn.Module]:
-    """Return the last linear layer of each sublayer, which writes to the residual stream; a shared one repeats."""
+    """Return the last linear layer of each sublayer, which writes to the residual stream."""
     names = ("out_proj", "down_proj")
-    return [m for name, m in model.named_modules(remove_duplicate=False) if name.rsplit(".", 1)[-1] in names]
+    return [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in names]
 
 
 def _draw_table(weight: Tensor, scheme: Init) -> None:

@@ -40,7 +40,6 @@ from glassformer.nn.positions import (
     llama3_scaled,
     relative_bucket,
     rotary_frequencies,
-    rounded_to_bfloat16,
     sinusoid,
     yarn_scaled,
 )
@@ -97,7 +96,6 @@ __all__ = [
     "rms_norm_reference",
     "rnn_step",
     "rotary_frequencies",
-    "rounded_to_bfloat16",
     "scaled_dot_product_scores",
     "sinusoid",
     "yarn_scaled",

@@ -24,7 +24,7 @@ class Embeddings(nn.Module):
     """Embedding layer: (tokens · scale + types + positions) → norm → dropout → projection.
 
     The token table may be narrower than the model (`d_embedding`, Lan 2020). Then positions, types and norm have the
-    same width, and a projection, which has a bias if `bias` is true, widens the sum. During training, token dropout
+    same width, and a projection widens the sum. During training, token dropout
     zeroes whole token vectors and scales up the others (Gal 2016, "A Theoretically Grounded Application of Dropout in
     RNNs", section 4.2). Each position is dropped independently, whereas Gal drops a word at all its positions.
     """
@@ -35,7 +35,6 @@ class Embeddings(nn.Module):
         d_model: int,
         *,
         norm: nn.Module | None = None,
-        bias: bool = False,
         scale: float = 1.0,
         dropout: float = 0.0,
         token_dropout: float = 0.0,
@@ -47,7 +46,7 @@ class Embeddings(nn.Module):
         self.norm = norm
         self.projection = None
         if self.tokens.embedding_dim != d_model:
-            self.projection = Linear(self.tokens.embedding_dim, d_model, bias=bias)
+            self.projection = Linear(self.tokens.embedding_dim, d_model, bias=False)
         self.scale = number("scale", scale)
         self.dropout = number("dropout", dropout, 0, 1)
         self.token_dropout = number("token_dropout", token_dropout, 0, 1)

@@ -172,46 +172,19 @@ def alibi_slopes(n_heads: int) -> list[float]:
     return slopes + [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * (n_heads - power), 2)]
 
 
-def rounded_to_bfloat16(x: Tensor) -> Tensor:
-    """Round numbers to the 8 significant bits of bfloat16, halves to even; their dtype is unchanged.
-
-    A cast to bfloat16 and back gives the same values, but `torch.compile` may leave such a pair of casts out.
-
-    >>> rounded_to_bfloat16(torch.tensor([0.0, 0.7, 257.0, 1001.0])).tolist()
-    [0.0, 0.69921875, 256.0, 1000.0]
-    """
-    exponent = torch.log2(x.abs().clamp(min=1e-30)).floor()
-    unit = torch.exp2(exponent - 7)  # the value of the last of 8 bits
-    return (x / unit).round() * unit
-
-
 class AlibiBias(_ExactBuffers):
-    """Score bias `-scale · slope · |query position - key position|`, with one untrained slope per head (Press 2022).
-
-    With `rounded`, it is `-scale · |slope · query position - slope · key position|` with slopes, positions and both
-    products in bfloat16 (Falcon): above position 256, it depends on more than the distance.
-    """
+    """Score bias `-slope · |query position - key position|`, with one untrained slope per head (Press 2022)."""
 
     slopes: Tensor
 
-    def __init__(self, n_heads: int, scale: float = 1.0, *, rounded: bool = False) -> None:
+    def __init__(self, n_heads: int) -> None:
         super().__init__()
-        slopes = torch.tensor(alibi_slopes(n_heads))
-        self.register_buffer("slopes", rounded_to_bfloat16(slopes) if rounded else slopes, persistent=False)
-        self.scale, self.rounded = number("scale", scale), rounded
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias (1 or B, H, T, S) for query positions (T,) or (B, T) and key positions (S,) or (B, S)."""
-        if self.rounded:
-            queries, keys = self._products(query_positions), self._products(key_positions)
-            return -self.scale * (queries[..., :, None] - keys[..., None, :]).abs()
         distance = with_rows((query_positions[..., :, None] - key_positions[..., None, :]).abs(), 3)
-        return -self.scale * self.slopes[:, None, None] * distance[:, None]
-
-    def _products(self, positions: Tensor) -> Tensor:
-        """Return slope · position, (1 or B, H, T), of positions (T,) or (B, T), rounded to bfloat16."""
-        at = rounded_to_bfloat16(with_rows(positions, 2).float())
-        return rounded_to_bfloat16(self.slopes[:, None] * at[:, None])
+        return -self.slopes[:, None, None] * distance[:, None]
 
 
 def relative_bucket(distance: Tensor, n_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:

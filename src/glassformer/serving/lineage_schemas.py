@@ -162,16 +162,6 @@ class ScoreRequest(_OfModel):
     )
 
 
-class AnswerRequest(_OfModel):
-    """Body of `POST /v1/answer`."""
-
-    model_config = _example(model="squad", question="Who wrote it?", context="The play was written by Shakespeare.")
-
-    question: Texts = Field(description="A question, or several about the same context.")
-    context: Text = Field(description="The text that contains the answer; a long one is read in windows.")
-    max_tokens: int = Field(15, ge=1, le=1024, description="Largest number of tokens of an answer.")
-
-
 class TokensRead(BaseModel):
     """Numbers of tokens."""
 
@@ -275,12 +265,3 @@ class TextScore(_Item):
     bits_per_token: float | None
     bits_per_byte: float | None
     perplexity: float | None
-
-
-class FoundAnswer(_Item):
-    """The part of the context that answers a question."""
-
-    text: str
-    score: float = Field(description="Probability of the start token times that of the end token, in one window.")
-    start: int = Field(description="Index of the first character in the context.")
-    end: int = Field(description="Index after the last character.")

@@ -1,4 +1,4 @@
-"""The endpoints of all lineages: vectors, translations, masks, labels, tags, scores and answers.
+"""The endpoints of all lineages: vectors, translations, masks, labels, tags and scores.
 
 Each one is a method of `Model` with the same name and parameters. Requests that wait at the same time are answered in
 batches (`batches.py`).
@@ -135,18 +135,6 @@ async def score(body: schemas.ScoreRequest, models: TheModels, request: Request)
     found = await _answered(models, request, served, operation, list(zip(*columns, strict=True)))
     data = [schemas.TextScore(index=n, **one.to_dict()) for n, one in enumerate(found.answers)]
     return schemas.Answers[schemas.TextScore](data=data, **_rest(served, found))
-
-
-@router.post("/v1/answer")
-async def answer(
-    body: schemas.AnswerRequest, models: TheModels, request: Request
-) -> schemas.Answers[schemas.FoundAnswer]:
-    """Return the part of the context that answers each question."""
-    served = _served(models, body.model, "answer")
-    operation = operations.AnswerQuestions(served=served, context=body.context, most=body.max_tokens)
-    found = await _answered(models, request, served, operation, _listed(models, body.question))
-    data = [schemas.FoundAnswer(index=n, **asdict(one)) for n, one in enumerate(found.answers)]
-    return schemas.Answers[schemas.FoundAnswer](data=data, **_rest(served, found))
 
 
 def _served(models: Models, name: str | None, ability: str) -> Served:

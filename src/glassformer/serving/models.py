@@ -67,7 +67,6 @@ class Served:
             "fill_mask": model.task.filler(model),
             "classify": model.task.classifier(model),
             "tag": model.task.tagger(model),
-            "answer": model.task.answerer(model),
             "score": model.task.scorer(model),
         }.items():
             if found is not None:

@@ -1,11 +1,10 @@
-"""Uses of models whose inputs are answered in batches: vectors, targets, masks, labels, scores and answers.
+"""Uses of models whose inputs are answered in batches: vectors, targets, masks, labels and scores.
 
 An operation calls the method of `Model` with the name of its endpoint. `n_tokens` raises the errors of an input.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from glassformer.data.batching import Example
 from glassformer.data.label_rows import encode_tagged
 from glassformer.errors import quoted
-from glassformer.inference.answer import Answer
 from glassformer.inference.classify import text_rows
 from glassformer.inference.embed import Vectors
 from glassformer.inference.fill import Filling
@@ -41,16 +39,6 @@ class Use:
     @property
     def model(self) -> Model:
         return self.served.model
-
-    def n_tokens_of(self, *texts: str) -> int:
-        """Return the number of tokens of texts; raise `ApiError` for more than the context and the server's limit."""
-        n_tokens = sum(map(len, self.model.tokenizer.encode_batch(texts)))
-        most = max(self.model.config.max_len, self.served.limits.max_tokens)
-        if n_tokens > most:
-            raise ApiError(
-                400, f"{quoted(texts[-1])} has {n_tokens:,} tokens, and the server reads at most {most:,}: shorten it"
-            )
-        return n_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,28 +150,14 @@ class ScoreTexts(Use):
     has_sources: bool
 
     def n_tokens(self, pair: tuple[str, ...]) -> int:
-        return self.n_tokens_of(*pair)
+        n_tokens = sum(map(len, self.model.tokenizer.encode_batch(pair)))
+        most = max(self.model.config.max_len, self.served.limits.max_tokens)
+        if n_tokens > most:
+            raise ApiError(
+                400, f"{quoted(pair[-1])} has {n_tokens:,} tokens, and the server reads at most {most:,}: shorten it"
+            )
+        return n_tokens
 
     def answers(self, pairs: Sequence[tuple[str, ...]]) -> list[Score]:
         texts, *targets = ([*column] for column in zip(*pairs, strict=True))
         return self.model.score(texts, *targets, log=lambda note: None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnswerQuestions(Use):
-    """The parts of a context that answer questions."""
-
-    context: str
-    most: int
-    """Largest number of tokens of an answer."""
-
-    @cached_property
-    def n_context(self) -> int:
-        """Number of tokens of the context."""
-        return self.n_tokens_of(self.context)
-
-    def n_tokens(self, question: str) -> int:
-        return self.n_context + self.n_tokens_of(question)
-
-    def answers(self, questions: Sequence[str]) -> list[Answer]:
-        return self.model.answer(questions, self.context, max_tokens=self.most)

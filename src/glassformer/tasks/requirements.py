@@ -220,7 +220,6 @@ BUILT_IN: Mapping[str, Facts] = {
     "preference": Facts(_CHATS, _ANSWER, "preference:TASK", _PREFERENCES, keeps_start=True),
     "group_policy": Facts(_CHATS, _ANSWER, "group_policy:TASK", _PROMPTS, keeps_start=True),
     "tagging": Facts(("tag",), "tag words", "tagging:TASK", _TAGS),
-    "answers": Facts(("answer",), "answer questions about a text", "answering:TASK", example='"…?", context="…"'),
     "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
 }
 """The built-in kinds of objectives, known without torch. A task is imported when its kind is first used."""
@@ -358,7 +357,7 @@ def require_positions(config: ModelConfig, stack: str | None) -> None:
     if stack is not None and stack not in config.stacks:
         raise UserError(f"this model has no {stack}")
     positions = config.positions
-    is_unturned = isinstance(positions, RotaryPositions) and not any(positions.bases) and config.relative_bias is None
+    is_unturned = isinstance(positions, RotaryPositions) and not any(positions.bases)
     if isinstance(positions, NoPositions) or is_unturned:
         raise UserError("this model has no positions: its mask alone gives the order")
 

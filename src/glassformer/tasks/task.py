@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from glassformer.config.recurrent import ModelConfig
     from glassformer.config.run import Run
     from glassformer.evaluation.pairs import PairScores
-    from glassformer.inference.answer import Answerer
     from glassformer.inference.classify import Classifier, Tagger
     from glassformer.inference.ensemble import Ensemble
     from glassformer.inference.fill import Filler
@@ -105,10 +104,6 @@ class Task(ABC):
 
     def tagger(self, model: ModelParts) -> Tagger | None:
         """Return the object that predicts tags of words."""
-        return None
-
-    def answerer(self, model: ModelParts) -> Answerer | None:
-        """Return the object that answers questions by a part of a context."""
         return None
 
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 from glassformer.data.label_rows import encode_texts
 from glassformer.errors import UserError
 from glassformer.evaluation.pairs import PairScores
-from glassformer.inference.answer import Answerer
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.embed import Embedder
 from glassformer.inference.ensemble import Ensemble
@@ -134,9 +133,9 @@ class TrainedModel(ModelParts):
         return self._able(self.task.classifier(self), "classify")
 
     @property
-    def predictor(self) -> Classifier | Tagger | Answerer | None:
-        """The object that predicts labels of texts, tags of words or spans; None for a model of tokens or vectors."""
-        return self.task.classifier(self) or self.task.tagger(self) or self.task.answerer(self)
+    def predictor(self) -> Classifier | Tagger | None:
+        """The object that predicts labels of texts or tags of words; None for a model of tokens or vectors."""
+        return self.task.classifier(self) or self.task.tagger(self)
 
     @property
     def embedder(self) -> Embedder:

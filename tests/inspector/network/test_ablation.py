@@ -1,16 +1,11 @@
 """Ablation in JavaScript equals that of the server, for every lineage and every kind of label."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
-from configs import random_model
-from glassformer.config.run import AnsweringConfig
-from glassformer.config.transformer import SpanHead
 from glassformer.model import Model
 from inspector.browsing import given_to
 from inspector.conftest import LABELS
@@ -23,20 +18,13 @@ OFF = {
     "encoder": ("encoder.0.head.1,encoder.1.feed_forward", "encoder.0"),
     "encoder-decoder": ("encoder.0.head.0,cross.0.head.1,decoder.0.feed_forward", "encoder.0,decoder.0"),
 }
-NAMES = (*OFF, *LABELS, "span")
+NAMES = (*OFF, *LABELS)
 
 
 def requests_of(name: str) -> list[dict[str, Any]]:
     """Return the bodies of the ablations of a model."""
     parts, layers = OFF.get(name, OFF["encoder"])
     return [{"off": parts, "mean": False}, {"off": parts, "mean": True}, {"off": layers, "mean": False}]
-
-
-def span_model(model: Model) -> Model:
-    """Return a model with random weights that marks a span of a text, with the tokenizer of another one."""
-    config = dataclasses.replace(model.config, head=SpanHead())
-    run = dataclasses.replace(model.run, model=config, objective=AnsweringConfig())
-    return dataclasses.replace(model, network=random_model(config, dtype=torch.float32), run=run)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +38,11 @@ def answers(
     folder, expected = tmp_path_factory.mktemp("ablations"), {}
     names = cases_of(request)
     for name in names:
-        model = with_large_effects((models | labelled | {"span": span_model(models["encoder"])})[name])
+        model = with_large_effects((models | labelled)[name])
         inspector = Inspector(model)
         run = inspector.run(**given_to(model))["run"]
         bytes_ = [("logits?position=1&off={off}&mean={mean:d}", one) for one in requests_of(name)]
-        if name in ("classes", "multi_label", "regression", "span"):
+        if name in ("classes", "multi_label", "regression"):
             bytes_ = []  # these have no logits of a position
         gets, posts = ["effects", "effects?mean=1"], [["ablate", one] for one in requests_of(name)]
         paths = [path.format(**one) for path, one in bytes_]

@@ -71,7 +71,6 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 def test_only_these_configurations_are_refused() -> None:
     assert REFUSED == {
-        "alibi_rounded": ["positions.scaled", "positions.rounded"],
         "rotary_pattern": ["positions.base_pattern", "qk_norm_width"],
         "rotary_longrope": ["positions.scaling"],
         "capped": ["score_cap", "logit_cap"],

@@ -87,7 +87,6 @@ function measureOf(run) {
   if (measure === "loss") return { name: "loss", value: (changed) => lossOf(changed, labels) };
   if (measure === "change") return { name: "change", value: (changed) => meanOf(Array.from(changed.data, (x, i) => Math.abs(x - unchanged.data[i]))) };
   if (measure === "each label") return { name: "kl", value: (changed) => multiLabelDivergence(unchanged.data, changed.data) };
-  if (measure === "span") return { name: "kl", value: (changed) => divergence(column(unchanged, 0), column(changed, 0)) + divergence(column(unchanged, 1), column(changed, 1)) };
   const rows = range(0, unchanged.data.length / widthOf(unchanged));
   const masks = measure === "tokens" ? rows.filter((t) => ids[t] === mask?.id) : [];
   const scored = masks.length ? masks : rows;
@@ -205,9 +204,4 @@ function divergence(before, after) {
 /** Compute the KL divergence of independent labels: the sum over the labels. @param {Float32Array} before @param {Float32Array} after */
 function multiLabelDivergence(before, after) {
   return before.reduce((sum, x, i) => sum + divergence(Float32Array.of(x, 0), Float32Array.of(after[i], 0)), 0);
-}
-
-/** @param {Tensor} x @param {number} i */
-function column(x, i) {
-  return x.data.filter((_, at) => at % widthOf(x) === i);
 }

@@ -14,7 +14,7 @@
  * @typedef {{
  *   model: Model, outputs: Outputs, names: Record<string, string>, margin: number, windows: Record<string, number[]>,
  *   random_scores: Record<string, LayerScores> | null,
- *   measure: "loss" | "tokens" | "labels" | "each label" | "span" | "change",
+ *   measure: "loss" | "tokens" | "labels" | "each label" | "change",
  * }} Facts
  * Facts of a model that do not depend on the run: the model card, the names of the head scores, the attention windows
  * of each stack, the head scores on random tokens (null for a recurrent model), and the measure of an ablation.

@@ -21,7 +21,6 @@ export class Embeddings {
     /** @type {Layer} */
     this.norm = config.embedding_norm ? normOf(weights, `${path}.norm`, config) : (x) => x;
     this.projection = weights.find(`${path}.projection.weight`);
-    this.bias = weights.find(`${path}.projection.bias`);
     this.scale = config.scale_embeddings ? Math.sqrt(config.d_model) : 1;
   }
 
@@ -38,6 +37,6 @@ export class Embeddings {
     if (this.tokenTypes) x = add(x, rowsAt(this.tokenTypes, ids.map(() => 0)));
     if (this.positions) x = add(x, tapped(tap, "positions", this.positions(positions)));
     x = this.norm(x);
-    return this.projection ? linear(x, this.projection, this.bias) : x;
+    return this.projection ? linear(x, this.projection) : x;
   }
 }

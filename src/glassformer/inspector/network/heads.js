@@ -100,7 +100,7 @@ function normalized(x) {
 export function headOf(weights, config) {
   const { head } = config;
   if (head.kind === "tokens") return tokenLogits(weights, config);
-  if (head.kind === "positions" || head.kind === "span") {
+  if (head.kind === "positions") {
     const [transform, proj] = [transformOf(weights, config), weights.linear("output.proj")];
     return (hidden) => linear(transform(hidden), ...proj);
   }

@@ -47,11 +47,10 @@ export class Stack {
     this.windows = this.blocks.map((_, i) => pattern[i % pattern.length]);
     this.finalNorm = config.final_norm ? normOf(weights, `${name}.final_norm`, config) : null;
     const { kind, max_distance } = config.positions;
-    const farthest = config.relative_bias?.max_distance ?? max_distance ?? 0;
     this.rotary = kind === "rotary" ? new Rotary(weights, `${name}.rotaries.0`) : null;
     this.scoreBias = null;
     if (kind === "alibi") this.scoreBias = new AlibiBias(weights, `${name}.score_bias`);
-    if (kind === "relative" || config.relative_bias) this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, farthest, !this.causal);
+    if (kind === "relative") this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, max_distance ?? 0, !this.causal);
   }
 
   /** Return the names of the embeddings and of each block, with the names of the tensors of the residual stream after them. @returns {[string, string][]} */

@@ -5,9 +5,9 @@ Marian has other positions and no such norm. This file also contains the functio
 
 from dataclasses import replace
 
-from glassformer.config.transformer import Head, LearnedPositions, SequenceHead, SpanHead, TokenHead, TransformerConfig
+from glassformer.config.transformer import Head, LearnedPositions, SequenceHead, TokenHead, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_scales_and_biases
-from glassformer.interop.families.bert import ROBERTA_ROLES, SPAN
+from glassformer.interop.families.bert import ROBERTA_ROLES
 from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.interop.vocabulary_files import framed_byte_level
@@ -15,10 +15,9 @@ from glassformer.interop.vocabulary_files import framed_byte_level
 HEADS: dict[str, Head] = {
     "BartForConditionalGeneration": TokenHead(bias="constant"),
     "BartForSequenceClassification": SequenceHead(pooling="last", pooler="tanh"),
-    "BartForQuestionAnswering": SpanHead(),
 }
 BARE = "BartModel"
-PROJECTIONS = {"tokens": "lm_head", "sequence": "classification_head.out_proj", "span": SPAN}
+PROJECTIONS = {"tokens": "lm_head", "sequence": "classification_head.out_proj"}
 """Kind of head → name of its projection."""
 SHARED = "model.shared.weight"
 REPEATS = {

@@ -18,12 +18,9 @@ HEADS: dict[str, c.Head] = {
     "ForMaskedLM": c.TokenHead(transform=True, bias="learned"),
     "ForSequenceClassification": c.SequenceHead(pooling="first", pooler="tanh"),
     "ForTokenClassification": c.PositionHead(),
-    "ForQuestionAnswering": c.SpanHead(),
     "Model": c.VectorHead(pooling="first", pooler="tanh"),
 }
 """Class name without `Bert` → glassformer head."""
-SPAN = "qa_outputs"
-"""Name of the projection to the start and end of an answer, in every family."""
 SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
 SETTINGS = inside("encoder", SIZES) | settings(int, d_model="hidden_size", vocab_size="vocab_size")
 SETTINGS |= settings(int, max_len="max_position_embeddings") | settings(int, 2, n_token_types="type_vocab_size")
@@ -85,7 +82,7 @@ def table_bert(config: c.TransformerConfig) -> list[Rule]:
         *encoder_lines("bert."),
         *lines("output.transform.", transform, {"dense": "dense", "norm": "LayerNorm"}),
         rule("output.pooler", "bert.pooler.dense"),
-        rule("output.proj", {"tokens": "cls.predictions.decoder", "span": SPAN}.get(config.head.kind, "classifier")),
+        rule("output.proj", "cls.predictions.decoder" if config.head.kind == "tokens" else "classifier"),
         bias_line("cls.predictions", config),
     ]
 
@@ -99,15 +96,11 @@ def bias_line(head: str, config: c.TransformerConfig) -> Rule:
 
 
 def table_roberta(config: c.TransformerConfig) -> list[Rule]:
-    return encoder_lines("roberta.") + head_lines("roberta.", config)
-
-
-def head_lines(prefix: str, config: c.TransformerConfig) -> list[Rule]:
-    """Return the lines of the heads of RoBERTa and MPNet."""
-    projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj", "span": SPAN}
+    projections = {"tokens": "lm_head.decoder", "sequence": "classifier.out_proj"}
     return [
+        *encoder_lines("roberta."),
         *lines("output.transform.", "lm_head.", {"dense": "dense", "norm": "layer_norm"}),
-        rule("output.pooler", "classifier.dense" if config.head.kind == "sequence" else f"{prefix}pooler.dense"),
+        rule("output.pooler", "classifier.dense" if config.head.kind == "sequence" else "roberta.pooler.dense"),
         rule("output.proj", projections.get(config.head.kind, "classifier")),
         bias_line("lm_head", config),
     ]

@@ -1,7 +1,7 @@
 """DistilBERT (Sanh 2019): BERT's blocks under other names, without token types and without a pooler."""
 
 from glassformer.config import transformer as c
-from glassformer.interop.families.bert import ALWAYS, EMBEDDINGS, OLD_NAMES, ROLES, SPAN, recast_bert
+from glassformer.interop.families.bert import ALWAYS, EMBEDDINGS, OLD_NAMES, ROLES, recast_bert
 from glassformer.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
 from glassformer.interop.hf_config import inside, settings
 from glassformer.interop.vocabulary_files import WORDS, word_piece
@@ -10,7 +10,6 @@ HEADS: dict[str, c.Head] = {
     "DistilBertForMaskedLM": c.TokenHead(transform=True, bias="learned"),
     "DistilBertForSequenceClassification": c.SequenceHead(pooling="first", pooler="relu"),
     "DistilBertForTokenClassification": c.PositionHead(),
-    "DistilBertForQuestionAnswering": c.SpanHead(),
     "DistilBertModel": c.VectorHead(pooling="mean"),
 }
 SETTINGS = inside("encoder", settings(int, n_layers="n_layers", n_heads="n_heads", d_ff="hidden_dim"))
@@ -32,7 +31,7 @@ def table_distilbert(config: c.TransformerConfig) -> list[Rule]:
         *lines("encoder.blocks.{i}.", "distilbert.transformer.layer.{i}.", BLOCK),
         *lines("output.transform.", "vocab_", {"dense": "transform", "norm": "layer_norm"}),
         rule("output.pooler", "pre_classifier"),
-        rule("output.proj", {"tokens": "vocab_projector", "span": SPAN}.get(config.head.kind, "classifier")),
+        rule("output.proj", "vocab_projector" if config.head.kind == "tokens" else "classifier"),
         rule("output.bias", "vocab_projector.bias"),
     ]
 

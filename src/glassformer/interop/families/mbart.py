@@ -23,9 +23,7 @@ MBART = replace(
     name="mBART",
     model_type="mbart",
     heads={"MBartForConditionalGeneration": BART.heads["BartForConditionalGeneration"]},
-    refused=dict.fromkeys(
-        ("MBartForSequenceClassification", "MBartForQuestionAnswering", "MBartModel"), STARTS_WITH_THE_LAST_TOKEN
-    ),
+    refused=dict.fromkeys(("MBartForSequenceClassification", "MBartModel"), STARTS_WITH_THE_LAST_TOKEN),
     always={**BART.always, **PRE_NORM},
     only={**BART.only, **ONLY},
     builder=None,

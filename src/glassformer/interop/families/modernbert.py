@@ -18,7 +18,6 @@ HEADS: dict[str, c.Head] = {
     "ModernBertForMaskedLM": c.TokenHead(transform=True, bias="learned"),
     "ModernBertForSequenceClassification": c.SequenceHead(pooler="gelu", pooler_norm=True),
     "ModernBertForTokenClassification": c.PositionHead(transform=True),
-    "ModernBertForQuestionAnswering": c.SpanHead(transform=True),
     "ModernBertModel": c.VectorHead(pooling="mean"),
 }
 BASES = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}

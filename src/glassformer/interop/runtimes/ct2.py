@@ -219,8 +219,6 @@ def misfits(config: c.TransformerConfig) -> list[str]:
     positions, head = config.positions, config.head
     if positions.kind not in kinds:
         found.append(f"model.positions: expected {' or '.join(kinds)}, got {positions.kind}")
-    if isinstance(positions, c.AlibiPositions) and positions != c.AlibiPositions():
-        found.append("model.positions: expected alibi with scaled false and rounded false")
     is_partial = isinstance(positions, c.RotaryPositions) and positions.fraction != 1
     scaling = getattr(positions, "scaling", None)
     if is_partial and isinstance(scaling, c.YarnScaling | c.LongRopeScaling):

@@ -10,8 +10,7 @@ has 1 for a real token. The graphs take any number of rows and tokens, and have 
 | | `decoder_model.onnx` | `input_ids`, `encoder_attention_mask`, `encoder_hidden_states` | by the head |
 | recurrent | `model.onnx` | as one stack, `decoder_input_ids`, `decoder_attention_mask` | by the head |
 
-Outputs are `logits` (`start_logits` and `end_logits` of a span head) and `last_hidden_state`; of a vector head,
-`last_hidden_state` and `sentence_embedding`.
+Outputs are `logits` and `last_hidden_state`; of a vector head, `last_hidden_state` and `sentence_embedding`.
 """
 
 import json
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
-from glassformer.config.transformer import SpanHead, TransformerConfig, VectorHead
+from glassformer.config.transformer import TransformerConfig, VectorHead
 from glassformer.errors import UserError, first_line, needs
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG
@@ -181,21 +180,15 @@ class _Decode(nn.Module):
 
 def _outputs(config: ModelConfig, output: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs of a graph in the order of `output_names`."""
-    first = output_names(config)[0]
-    if first == "start_logits":
-        return output[..., 0], output[..., 1], hidden
-    if first == "last_hidden_state":
+    if output_names(config)[0] == "last_hidden_state":
         return hidden, output
     return output, hidden
 
 
 def output_names(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of a graph's outputs, which the head determines."""
-    head = getattr(config, "head", None)
-    if isinstance(head, VectorHead):
+    if isinstance(getattr(config, "head", None), VectorHead):
         return "last_hidden_state", "sentence_embedding"
-    if isinstance(head, SpanHead):
-        return "start_logits", "end_logits", "last_hidden_state"
     return "logits", "last_hidden_state"
 
 
@@ -276,13 +269,11 @@ def _difference(network: Transformer | RecurrentModel, sessions: Mapping[str, An
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise UserError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
         expected, mask = network(**inputs), inputs.get("attention_mask")
-        theirs = [outputs[name] for name in output_names(network.config) if name != "last_hidden_state"]
-        all_ours = expected.unbind(-1) if len(theirs) > 1 else [expected]
-        for ours, other in zip(all_ours, theirs, strict=True):
-            is_per_token = mask is not None and not getattr(network.config, "reads_whole_sequence", False)
-            real = mask if is_per_token else ...  # outputs at padding have no meaning
-            differences.append((ours[real] - other[real]).abs().max())
-            sizes.append(ours.abs().max())
+        (name,) = (name for name in output_names(network.config) if name != "last_hidden_state")
+        is_per_token = mask is not None and not getattr(network.config, "reads_whole_sequence", False)
+        real = mask if is_per_token else ...  # outputs at padding have no meaning
+        differences.append((expected[real] - outputs[name][real]).abs().max())
+        sizes.append(expected.abs().max())
     return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
 
 

@@ -1,5 +1,5 @@
 /**
- * A form for requests without a stream: text boxes, a button, and the result below them.
+ * A form for requests without a stream: a text box, a button, and the result below them.
  *
  * @import { App, View } from "./app.js"
  */
@@ -8,26 +8,22 @@ import { button, fill, grow, h } from "../../inspector/page/dom.js";
 import { MAX_HEIGHT } from "./composer.js";
 
 /**
- * @typedef {{label: string, placeholder: string}} Box
  * @typedef {{
- *   boxes: Box[], action: string, controls?: (boxes: HTMLTextAreaElement[]) => HTMLElement[],
- *   ask: (texts: string[], boxes: HTMLTextAreaElement[]) => Promise<HTMLElement[]>,
+ *   label: string, placeholder: string, action: string, controls?: (area: HTMLTextAreaElement) => HTMLElement[],
+ *   ask: (text: string, area: HTMLTextAreaElement) => Promise<HTMLElement[]>,
  * }} Form
- * `ask` sends the texts and returns the elements of the result.
+ * `label` and `placeholder` are those of the box. `ask` sends the text and returns the elements of the result.
  */
 
 /** @param {App} app @param {Form} form @returns {View} */
-export function formView(app, { boxes, action, controls, ask }) {
-  const areas = boxes.map(({ label, placeholder }) => {
-    const area = h("textarea", {
-      rows: 2, placeholder, "aria-label": label, oninput: () => grow(area, MAX_HEIGHT),
-      onkeydown: (/** @type {KeyboardEvent} */ event) => {
-        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-        event.preventDefault();
-        void submit();
-      },
-    });
-    return area;
+export function formView(app, { label, placeholder, action, controls, ask }) {
+  const area = h("textarea", {
+    rows: 2, placeholder, "aria-label": label, oninput: () => grow(area, MAX_HEIGHT),
+    onkeydown: (/** @type {KeyboardEvent} */ event) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      void submit();
+    },
   });
   const run = button(action, () => void submit(), { class: "primary", title: "Ctrl+Enter" });
   const results = h("div", { class: "panel", "aria-live": "polite" });
@@ -35,11 +31,11 @@ export function formView(app, { boxes, action, controls, ask }) {
   let number = 0;
 
   async function submit() {
-    if (areas.some((area) => !area.value.trim())) return;
+    if (!area.value.trim()) return;
     const mine = ++number;
     results.setAttribute("aria-busy", "true");
     try {
-      const found = await ask(areas.map((area) => area.value), areas);
+      const found = await ask(area.value, area);
       if (mine !== number) return;
       app.say("");
       fill(results, ...found);
@@ -51,7 +47,7 @@ export function formView(app, { boxes, action, controls, ask }) {
   }
 
   const element = h("div", { class: "panel" },
-    h("section", { class: "card form", "aria-label": action }, ...areas, h("div", { class: "row" }, ...(controls?.(areas) ?? []), run)), results);
+    h("section", { class: "card form", "aria-label": action }, area, h("div", { class: "row" }, ...(controls?.(area) ?? []), run)), results);
   return {
     element,
     draw: () => {

@@ -1,5 +1,5 @@
 /**
- * Forms of the models that fill masks, label texts or words, or find answers.
+ * Forms of the models that fill masks, or label texts or words.
  *
  * @import { App, View } from "./app.js"
  */
@@ -18,9 +18,9 @@ const CANDIDATES = 8;
 /** @param {App} app @returns {View} */
 export function maskView(app) {
   return formView(app, {
-    boxes: [{ label: "Text with masks", placeholder: `A text with ${MASK} in place of a word` }], action: "Fill",
-    controls: ([area]) => [button(`insert ${MASK}`, () => insertText(/** @type {HTMLTextAreaElement} */ (area), MASK), { class: "quiet" })],
-    ask: async ([text = ""], [area]) => {
+    label: "Text with masks", placeholder: `A text with ${MASK} in place of a word`, action: "Fill",
+    controls: (area) => [button(`insert ${MASK}`, () => insertText(area, MASK), { class: "quiet" })],
+    ask: async (text, area) => {
       const model = app.model.id;
       const { data: [found] } = await post("v1/fill-mask", { model, text, ...(isPair(app) ? {} : { n: CANDIDATES }) });
       /** @type {{text: string, probability: number}[][]} */
@@ -29,7 +29,7 @@ export function maskView(app) {
         card("Filled text", h("p", { class: "written", dir: "auto" }, found.text), lookLink(lookAddress(model, isPair(app) ? { source: text } : { text }))),
         h("div", { class: "beside" }, ...masks.map((candidates, i) => card(masks.length > 1 ? `Mask ${i + 1}` : "Candidates", barList(candidates.map((one) => ({
           label: one.text, value: one.probability, text: percent(one.probability), title: "Write it into the text",
-          onclick: () => use(/** @type {HTMLTextAreaElement} */ (area), i, one.text.trim()),
+          onclick: () => use(area, i, one.text.trim()),
         })))))),
       ];
     },
@@ -52,8 +52,8 @@ function use(area, number, text) {
 /** @param {App} app @returns {View} */
 export function labelView(app) {
   return formView(app, {
-    boxes: [{ label: "Text", placeholder: "A text" }], action: "Classify",
-    ask: async ([text = ""]) => {
+    label: "Text", placeholder: "A text", action: "Classify",
+    ask: async (text) => {
       const model = app.model.id;
       /** @type {{data: {number?: number, classes?: Record<string, number>}[]}} */
       const { data: [found = {}] } = await post("v1/classify", { model, texts: text });
@@ -68,8 +68,8 @@ export function labelView(app) {
 /** @param {App} app @returns {View} */
 export function tagView(app) {
   return formView(app, {
-    boxes: [{ label: "Sentence", placeholder: "A sentence whose words are separated by spaces" }], action: "Tag",
-    ask: async ([sentences = ""]) => {
+    label: "Sentence", placeholder: "A sentence whose words are separated by spaces", action: "Tag",
+    ask: async (sentences) => {
       const model = app.model.id;
       const { data: [found] } = await post("v1/tag", { model, sentences });
       /** @type {{words: string[], tags: string[], probabilities: number[]}} */
@@ -77,21 +77,6 @@ export function tagView(app) {
       return [card("Tags", h("ul", { class: "tags" }, ...words.map((word, i) => h("li", {}, h("span", { dir: "auto" }, word),
         h("strong", {}, tags[i] ?? "cut"), h("span", { class: "facts number" }, percent(probabilities[i] ?? NaN))))),
       lookLink(lookAddress(model, { text: sentences })))];
-    },
-  });
-}
-
-/** @param {App} app @returns {View} */
-export function answerView(app) {
-  return formView(app, {
-    boxes: [{ label: "Question", placeholder: "A question" }, { label: "Context", placeholder: "The text that contains the answer" }], action: "Answer",
-    ask: async ([question = "", context = ""]) => {
-      const { data: [found] } = await post("v1/answer", { model: app.model.id, question, context });
-      /** @type {{text: string, score: number, start: number, end: number}} */
-      const { text, score, start, end } = found;
-      const characters = [...context]; // the server counts code points
-      return [card("Answer", h("p", { class: "big", dir: "auto" }, text || "(none)"), h("p", { class: "facts number" }, `score ${fixed(score)}`),
-        h("p", { class: "given", dir: "auto" }, characters.slice(0, start).join(""), h("mark", {}, characters.slice(start, end).join("")), characters.slice(end).join("")))];
     },
   });
 }

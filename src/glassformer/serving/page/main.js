@@ -11,7 +11,7 @@ import { continuationView, targetView } from "./continuation.js";
 import { conversationView } from "./conversation.js";
 import { Details } from "./details.js";
 import { keyForm } from "./key.js";
-import { answerView, labelView, maskView, tagView } from "./labels.js";
+import { labelView, maskView, tagView } from "./labels.js";
 import { Problem, get } from "./requests.js";
 import { Settings } from "./settings.js";
 import { translationView } from "./translation.js";
@@ -28,7 +28,6 @@ const VIEWS = [
   { id: "masks", title: "Masks", suits: can("fill_mask"), create: maskView },
   { id: "labels", title: "Labels", suits: can("classify"), create: labelView },
   { id: "tags", title: "Tags", suits: can("tag"), create: tagView },
-  { id: "answers", title: "Answers", suits: can("answer"), create: answerView },
 ];
 
 function start() {

@@ -26,8 +26,8 @@ export function translationView(app) {
   const targets = slider("targets", { min: 1, max: 8, step: 1 }, (value) => { n = value; });
   targets.write(n);
   return formView(app, {
-    boxes: [{ label: "Source", placeholder: "A text to translate" }], action: "Translate", controls: () => [targets.element],
-    ask: async ([source = ""]) => {
+    label: "Source", placeholder: "A text to translate", action: "Translate", controls: () => [targets.element],
+    ask: async (source) => {
       const model = app.model.id;
       const { data: [found] } = await post("v1/translate", { model, sources: [source], n_best: n, beam: Math.max(4, n), alignment: true });
       return targetsOf(found.targets, model, source);
