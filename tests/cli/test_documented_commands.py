@@ -126,7 +126,6 @@ NOT_RUN = {
     "glassformer classify runs/weighted": "needs a model of two classes; tests/cli/test_thresholds.py has one",
     "glassformer translate nllb": "needs an imported model; tests/interop/test_languages.py has one",
     "glassformer doctor --machine": "measures for half a minute; tests/doctor/test_machine.py runs it",
-    "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",
     "pairs = [inspection": "needs a model that knows the words; tests/inspection/test_gradient_patching.py runs it",
     "from openai import OpenAI": "needs a server; tests/serving/test_openai.py has one",
     "from langchain_openai import ": "needs a server and another package",
@@ -174,7 +173,6 @@ EXAMPLES_NOT_RUN = {
 
 NO_COMMANDS = {
     "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
-    "runs/demo was not trained ": "the table of lm-evaluation-harness, which tests/interop/test_lm_eval.py reads",
     "text, pairs, labels or conversations ": "a diagram",
     "cli → ": "a diagram",
 }
