@@ -75,7 +75,7 @@ def test_a_card_without_a_licence_states_that_it_is_unknown(tmp_path: Path) -> N
         ("hf", "t5"),
         ("hf", "vectors_mean"),
         ("gguf", "llama"),
-        ("ct2", "llama"),
+        ("ct2", "gpt"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # of the other packages

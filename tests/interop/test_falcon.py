@@ -97,8 +97,8 @@ def falcon(positions: AlibiPositions) -> TransformerConfig:
     return replace(CONFIGS["gpt"], positions=positions)
 
 
-@pytest.mark.parametrize("target", ["ct2", "gguf", "web"])
+@pytest.mark.parametrize("target", ["gguf", "web"])
 def test_a_program_without_these_positions_refuses_the_model(target: Any, tmp_path: Path) -> None:
-    words = {"ct2": "expected alibi with scaled false", "gguf": "positions", "web": "positions.scaled"}
+    words = {"gguf": "positions", "web": "positions.scaled"}
     with pytest.raises(UserError, match=words[target]):
         export(model_directory(CONFIG, tmp_path / "ours"), tmp_path / "out.html", target)
