@@ -120,7 +120,6 @@ SMALLER = {
 
 NOT_RUN = {
     "git clone": "needs the network",
-    "glassformer push ": "needs the network; tests/interop/test_card_and_push.py has a hub",
     "tensorboard --logdir": "is a server; tests/training has what it reads",
     "glassformer answer ": "needs an imported model; tests/cli/test_json_outputs.py runs it",
     "glassformer classify runs/weighted": "needs a model of two classes; tests/cli/test_thresholds.py has one",
@@ -798,7 +797,6 @@ def test_the_output_of_a_command_block_is_compared(
         ("train mybook.txt --max-steps many", "many is no value"),
         ("generate runs/mybook --top-k few", "expected INT"),
         ("plot atention runs/mybook", "unknown verb"),
-        ("launch mybook.txt --to slurm", "missing arguments"),
         ("train mybook.txt --train.max-steps 3 --model.positions.kind rotary --precision bf16", ""),
     ],
 )

@@ -207,8 +207,8 @@ WITHOUT_TEXT = {
     "answer": "Model.answer, with a model that only an import gives",
     "inspect": "its page calls the methods of the model",
     "serve": "a note would write texts of clients into the log",
-    **dict.fromkeys(("demo", "reproduce", "resume", "launch", "plan", "course"), "reads the data of a run, as train"),
-    **dict.fromkeys(("checkpoint", "average", "merge", "import", "export", "push", "doctor"), "reads no text"),
+    **dict.fromkeys(("demo", "reproduce", "resume", "plan", "course"), "reads the data of a run, as train"),
+    **dict.fromkeys(("checkpoint", "average", "merge", "import", "export", "doctor"), "reads no text"),
     **dict.fromkeys(("presets", "recipes"), "reads no text"),
 }
 
