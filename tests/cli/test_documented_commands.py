@@ -120,11 +120,9 @@ SMALLER = {
 
 NOT_RUN = {
     "git clone": "needs the network",
-    "glassformer push ": "needs the network; tests/interop/test_card_and_push.py has a hub",
     "tensorboard --logdir": "is a server; tests/training has what it reads",
     "glassformer classify runs/weighted": "needs a model of two classes; tests/cli/test_thresholds.py has one",
     "glassformer translate nllb": "needs an imported model; tests/interop/test_languages.py has one",
-    "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",
     "pairs = [inspection": "needs a model that knows the words; tests/inspection/test_gradient_patching.py runs it",
     "from openai import OpenAI": "needs a server; tests/serving/test_openai.py has one",
     "from langchain_openai import ": "needs a server and another package",
@@ -172,7 +170,6 @@ EXAMPLES_NOT_RUN = {
 
 NO_COMMANDS = {
     "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
-    "runs/demo was not trained ": "the table of lm-evaluation-harness, which tests/interop/test_lm_eval.py reads",
     "text, pairs, labels or conversations ": "a diagram",
     "cli → ": "a diagram",
 }
@@ -798,7 +795,6 @@ def test_the_output_of_a_command_block_is_compared(
         ("train mybook.txt --max-steps many", "many is no value"),
         ("generate runs/mybook --top-k few", "expected INT"),
         ("plot atention runs/mybook", "unknown verb"),
-        ("launch mybook.txt --to slurm", "missing arguments"),
         ("train mybook.txt --train.max-steps 3 --model.positions.kind rotary --precision bf16", ""),
     ],
 )

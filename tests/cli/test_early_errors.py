@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from importlib import import_module
@@ -283,8 +282,6 @@ LINES = {
     "import folder new": "is not a checkpoint of transformers: it has no config.json",
     "import folder model": "model already exists: name another folder",
     "import text.gguf new": "text.gguf cannot be imported: it is not a GGUF file",
-    "import cut.gguf new": "cut.gguf cannot be imported: it is cut: download it again",
-    "import mamba.gguf new": "general.architecture mamba is not supported (known: gpt2, llama, qwen2, qwen3)",
     "export nowhere new": "no such model directory: nowhere",
     "export cut new": "cut is damaged",
     "export model model": "model already exists: name another folder",
@@ -297,11 +294,6 @@ LINES = {
     "push nowhere hf:me/x": "no such folder: nowhere",
     "push model me/x": "me/x: expected hf:OWNER/NAME",
     "push model hf:me/x": "model has no README.md (model card): run `glassformer export model OUT",
-    "launch none.toml --out x": "none.toml",
-    "launch python-docs --out x": "must be a multiple of the 8 processes: add --train.grad-accumulation 8",
-    "launch python-docs --out x --to skypilot --nodes 2 --train.grad-accumulation 16": "machines of SkyPilot share",
-    "launch python-docs --out x --train.max-time 60 --train.grad-accumulation 8": "leave train.max_time out",
-    "launch python-docs --out x --hours 0.2 --train.grad-accumulation 8": "--hours is 0.2",
     "compare": "give at least one model directory",
     "compare model nowhere": "no such model directory: nowhere",
     "compare model cut": "cut is damaged",
@@ -441,8 +433,6 @@ KINDS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
 """Model directory → its configuration, and the rest of its run."""
 TRAIN = ("demo ", "train ", "resume ", "reproduce ")
 
-MAMBA = struct.pack("<4sIQQQ20sIQ5s", b"GGUF", 3, 0, 1, 20, b"general.architecture", 8, 5, b"mamba")
-"""A GGUF file of an architecture that is not supported, without tensors."""
 FILES = {
     "text.txt": b"some words and others\n" * 100,
     "texts/text.txt": b"some words and others\n" * 100,
@@ -458,8 +448,6 @@ FILES = {
     "tiny.toml": b"[train]\nmax_steps = 1",
     "half.jsonl": b'{"text": \n',
     "text.gguf": b"text",
-    "cut.gguf": MAMBA[:50],
-    "mamba.gguf": MAMBA,
     "broken.toml": b"[train\n",
     "preset.toml": b'[model]\npreset = "gtp2"',
     "heads.toml": b"[model.decoder]\nn_heads = 7",

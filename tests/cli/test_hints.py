@@ -87,10 +87,9 @@ class Unread:
 WITH_MODEL = [
     verb
     for verb, signature in SIGNATURES.items()
-    if signature.places and "DIR" in signature.places[0].metavar and not verb.startswith(("course", "launch"))
+    if signature.places and "DIR" in signature.places[0].metavar and not verb.startswith("course")
 ]
 GIVEN = {
-    "push": ["hf:own/name"],
     "import": ["new"],
     "export": ["new"],
     "average": ["--out", "new"],

@@ -130,7 +130,7 @@ def test_missing_ids_override_the_defaults_of_transformers(name: str, caplog: py
 def test_end_tokens_that_a_format_has_no_name_for_are_reported(tmp_path: Path, to: Any, others: str) -> None:
     """GGUF names three end tokens, and CTranslate2 one."""
     pytest.importorskip({"gguf": "gguf", "ct2": "ctranslate2"}[to])
-    config = replace(FAMILY_CONFIGS["Llama"], max_len=32)
+    config = replace(FAMILY_CONFIGS["Qwen3"], max_len=32)
     ours = model_directory(config, tmp_path / "ours", generation=GenerationConfig(end_ids=(9, 12, 13)))
     said = export(ours, tmp_path / to, to).said
     assert f"the files do not name all end tokens: give the ids of the others ({others}) to the program" in said[-1]

@@ -129,9 +129,9 @@ def test_a_model_of_glassformer_is_a_modernbert() -> None:
     assert MODERNBERT.misfits(replace(CONFIG, head=VectorHead(), gated_ff=False, activation="relu2")) == []
 
 
-@pytest.mark.parametrize("target", ["ct2", "gguf", "web"])
+@pytest.mark.parametrize("target", ["gguf", "web"])
 def test_a_program_without_these_settings_refuses_the_model(target: Any, tmp_path: Path) -> None:
-    words = {"ct2": "model.first_norm: expected true, got false", "gguf": "has an encoder", "web": "model.first_norm"}
+    words = {"gguf": "has an encoder", "web": "model.first_norm"}
     config = replace(CONFIG, positions=CONFIGS["bert"].positions, head_bias=True)
     with pytest.raises(UserError, match=words[target]):
         export(model_directory(config, tmp_path / "ours"), tmp_path / "out.html", target)

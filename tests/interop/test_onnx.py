@@ -196,7 +196,7 @@ def test_an_export_and_a_graph_with_other_logits(tmp_path: Path, monkeypatch: py
 
     A second export, of other weights, gets this graph, and refuses it.
     """
-    from interop.test_card_and_push import run_card  # skips without transformers
+    from interop.test_card import run_card  # skips without transformers
 
     config = replace(SMALLEST, max_len=2, head=c.SequenceHead(2, "last"))  # only one length can be traced
     ours, out, exported, programs = tmp_path / "ours", tmp_path / "out", onnx._exported, list[Any]()

@@ -1,15 +1,23 @@
-"""lm-evaluation-harness by `local-completions` has the numbers of glassformer's own model class."""
+"""lm-evaluation-harness has equal numbers by `local-completions` on the server and by `hf` on the export."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import glassformer
+import late
+from glassformer.inference.score import windows
 from glassformer.model import Model
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import MODEL_FILES, read_model, weights_of, write_model_files
 from runs import made_up_text
-from serving.conftest import Serve
+from serving.conftest import Run
 from tolerances import NETWORK, near
+
+late.optional("lm_eval")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # internal warnings of the harness and `datasets`
 
@@ -54,50 +62,79 @@ def tasks(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_numbers_equal_those_of_the_adapter(
-    tasks: Path, tmp_path: Path, serve: Serve, models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("decoder", {}),
+        ("started", {}),
+        ("chat", {"apply_chat_template": True, "num_fewshot": 1, "fewshot_as_multiturn": True}),
+    ],
+)
+def test_the_numbers_of_the_server_equal_those_of_the_export(
+    name: str,
+    options: dict[str, Any],
+    tasks: Path,
+    tmp_path: Path,
+    running: Run,
+    models: dict[str, Model],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import transformers
     from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
     from lm_eval.models.openai_completions import LocalCompletionsAPI
     from lm_eval.tasks import TaskManager
 
-    from glassformer.interop.lm_eval.harness import GlassformerLM
-
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf_home"))
     monkeypatch.setattr("torch.utils.collect_env.get_pretty_env_info", str)  # it starts processes for 3 s
-    model = models["decoder"]
-    model.save(tmp_path / "decoder")
-    end = model.tokenizer.id_to_token(model.tokenizer.eos_id)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tmp_path / "decoder" / "tokenizer.json"), eos_token=end, clean_up_tokenization_spaces=False
-    )
-    fast.save_pretrained(tmp_path / "tokenizer")
+    model = started(models["decoder"], tmp_path / "started") if name == "started" else models[name]
+    folder = str(tmp_path / "hf")
+    glassformer.export(model.folder, folder, "hf")
     served = LocalCompletionsAPI(
-        base_url=f"{serve('decoder')}/v1/completions",
-        model="decoder",
-        tokenizer=str(tmp_path / "tokenizer"),
-        tokenizer_backend="huggingface",
+        base_url=f"{running(**{name: model}).address}/v1/completions",
+        model=name,
+        tokenizer=folder,
         max_length=model.config.max_len + 1,
+        add_bos_token=True,
         batch_size=2,
         num_concurrent=3,
     )
-    own = GlassformerLM(str(tmp_path / "decoder"), device="cpu", prefix_token_id=model.tokenizer.eos_id)
+    exported = HFLM(pretrained=folder, device="cpu", batch_size=2)
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
+    names = [*TASKS] if not options else ["choices", "answers"]
     found, expected = (
-        simple_evaluate(one, tasks=[*TASKS], task_manager=manager, bootstrap_iters=0) for one in (served, own)
+        simple_evaluate(one, tasks=names, task_manager=manager, bootstrap_iters=0, **options)
+        for one in (served, exported)
     )
-    assert found is not None and expected is not None and found["samples"].keys() == TASKS.keys()
-    for name in TASKS:
-        rows, others = found["samples"][name], expected["samples"][name]
+    assert found is not None and expected is not None and found["samples"].keys() == {*names}
+    for task in names:
+        rows, others = found["samples"][task], expected["samples"][task]
         assert len(rows) == len(others) == 12
         for row, other in zip(rows, others, strict=True):
-            assert row["arguments"] == other["arguments"] or name == "answers"
+            assert row["arguments"] == other["arguments"] or task == "answers"
             assert plain(row["filtered_resps"]) == near(plain(other["filtered_resps"]), terms=NETWORK)
-        own_numbers = numbers(expected["results"][name])
-        assert own_numbers and numbers(found["results"][name]) == near(own_numbers, terms=NETWORK)
+        numbers_of_export = numbers(expected["results"][task])
+        assert numbers_of_export and numbers(found["results"][task]) == near(numbers_of_export, terms=NETWORK)
     texts = [row["filtered_resps"][0] for row in found["samples"]["answers"]]
-    assert len({*texts}) > 1 and any(texts)
+    assert any(texts) and len({*texts}) > (name == "decoder")  # the others write one answer
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 8, 9, 30])
+def test_windows_equal_the_harness(n: int) -> None:
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+    ids = list(range(n))
+    theirs = get_rolling_token_windows(ids, prefix_token=99, max_seq_len=4, context_len=1)
+    assert list(windows(ids, [99], 4)) == [make_disjoint_window(window) for window in theirs]
+
+
+def started(model: Model, folder: Path) -> Model:
+    """Return the model as one that learned to start a text after `[BOS]`."""
+    stored = read_model(model.folder)
+    config = replace(stored.config, decoder_start_id=stored.tokenizers.target.bos_id)
+    folder.mkdir()
+    write_model_files(folder, weights_of(stored.network), stored.tokenizers, replace(stored.run, model=config))
+    Manifest.of(folder, "model", 0, MODEL_FILES).write(folder)
+    return glassformer.load(folder)
 
 
 def numbers(results: dict[str, Any]) -> dict[str, float]:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from glassformer import files
 from glassformer.cli.progress import err
-from glassformer.interop.directory import local, read_config
-from glassformer.interop.gguf_header import is_gguf, read_header
+from glassformer.interop.directory import is_gguf, local, read_config
 
 
 def main(
@@ -19,13 +18,13 @@ def main(
 ) -> int:
     """Convert a checkpoint of transformers, or a GGUF file of llama.cpp, to a model directory.
 
-    The weights are unchanged; quantised ones of a GGUF file become float32.
+    The weights are unchanged; those of a GGUF file, which transformers reads, become float32.
 
     Args:
         source: A folder with config.json, safetensors and tokenizer.json; hf:OWNER/NAME; or a .gguf file.
         out: The new model directory.
         ignore_tensors: Tensors to skip, by name or pattern, such as "cls.seq_relationship.*".
-        ignore_keys: Unknown keys of config.json, or unknown metadata, to ignore, if they do not change the outputs.
+        ignore_keys: Unknown keys of config.json to ignore, if they do not change the outputs.
 
     Examples:
         glassformer import hf-folder gpt2
@@ -34,9 +33,7 @@ def main(
     """
     files.require_new_folder(out)
     path = local(source)
-    if is_gguf(path):
-        read_header(path)
-    else:
+    if not is_gguf(path):
         read_config(path)
     from glassformer.interop.importing import import_model  # imports torch
 

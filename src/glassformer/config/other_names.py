@@ -44,7 +44,7 @@ PLACES = {
     "tokenizer": "TOKENIZER",
 }
 """Names of options → the name of an argument without an option, or a part of its placeholder, that has this value."""
-WRITES_NOTHING = ("demo", "resume", "checkpoint verify", "checkpoint prune", "push", "serve", "course")
+WRITES_NOTHING = ("demo", "resume", "checkpoint verify", "checkpoint prune", "serve", "course")
 """Verbs that print no result which a file could keep."""
 
 NO_KEY = {

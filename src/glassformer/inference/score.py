@@ -1,7 +1,7 @@
 """Log-probabilities of given texts (forced decoding)."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,8 +28,6 @@ class ForcedScore:
 
     token_log_probs: list[float]
     """Log-probability of each id given the ids before it, and the source if there is one; in nats."""
-    is_greedy: bool = True
-    """True if every id is the most probable one at its position, so that greedy decoding would give this target."""
 
     @property
     def log_prob(self) -> float:
@@ -141,12 +139,8 @@ def continuation_scores(
         if inputs.shape[1]:
             rest, _ = model.step(inputs, state, mask)
             parts.append(_judge(rest, labels[:, 1:].to(device)))
-        log_probs, is_best = (torch.cat(half, dim=1).tolist() for half in zip(*parts, strict=True))
-        lengths = [len(targets[i]) for i in batch]
-        return [
-            ForcedScore(values[:n], all(bests[:n]))
-            for n, values, bests in zip(lengths, log_probs, is_best, strict=True)
-        ]
+        log_probs = torch.cat(parts, dim=1).tolist()
+        return [ForcedScore(values[: len(targets[i])]) for i, values in zip(batch, log_probs, strict=True)]
 
     # Batches of similar length
     for i, score in InParts().each(batches_by_length(sizes, max_tokens), scores_of):
@@ -154,10 +148,9 @@ def continuation_scores(
     return scores
 
 
-def _judge(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log p (B, T) of labels (B, T) under logits (B, T, V), and True for labels that have the highest p."""
-    log_probs = log_softmax(logits[:, : labels.shape[1]])
-    return log_probs.gather(2, labels[:, :, None]).squeeze(2), log_probs.argmax(dim=2) == labels
+def _judge(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return log p (B, T) of labels (B, T) under logits (B, T, V)."""
+    return log_softmax(logits[:, : labels.shape[1]]).gather(2, labels[:, :, None]).squeeze(2)
 
 
 def text_scores(
@@ -206,13 +199,11 @@ def text_scores(
     return results
 
 
-def split_pair(
-    tokenizer: Tokenizer, context: str, target: str, allow_special: Collection[str] = ()
-) -> tuple[list[int], list[int]]:
+def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[int], list[int]]:
     """Return the ids of a context and of its continuation, cut after the last token of the context.
 
     Both are encoded as one text, as in training; space at the end of the context moves to the target, because tokens of
-    words include their leading space. `allow_special` names the special tokens that are recognised in both.
+    words include their leading space.
 
     >>> tokenizer = Tokenizer.train(["to be or not to be"] * 2, vocab_size=300, special_tokens=())
     >>> [tokenizer.tokens(ids) for ids in split_pair(tokenizer, "to ", "be")]
@@ -222,8 +213,8 @@ def split_pair(
     """
     words = context.rstrip()
     context, target = words, context[len(words) :] + target
-    context_ids = tokenizer.encode(context, allow_special=allow_special)
-    target_ids = tokenizer.encode(context + target, allow_special=allow_special)[len(context_ids) :]
+    context_ids = tokenizer.encode(context)
+    target_ids = tokenizer.encode(context + target)[len(context_ids) :]
     if target and not target_ids:
         raise UserError(
             f"{target[:40]!r} has no token of its own after {context[-40:]!r}, whose last token includes it: end the "

@@ -25,6 +25,8 @@ ADAPTER = "adapter_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the limit of transformers
 MAX_SHARDS = 1000
+GGUF = b"GGUF"
+"""The first bytes of a GGUF file."""
 WANTED = ["*.json", "model*.safetensors", "*.spm", "vocab.txt", "merges.txt", "chat_template.jinja"]
 """Files to download: no code, no pickles and no second copy of the weights (`consolidated.safetensors`)."""
 
@@ -83,6 +85,18 @@ class HFFolder:
                 yield lambda name: tensors_of(self.tensors[name].file).get_tensor(name)
             except (SafetensorError, OSError) as error:
                 raise UserError(f"{self.path} cannot be read: {error}") from error
+
+
+def is_gguf(path: Path) -> bool:
+    """Return True for a GGUF file; raise `UserError` for another file with its suffix."""
+    if not path.is_file():
+        return False
+    with files.reading(path), open(path, "rb") as file:
+        found = file.read(len(GGUF)) == GGUF
+    if not found and path.suffix == ".gguf":
+        files.refuse_objects(path)
+        raise UserError(f"{path} cannot be imported: it is not a GGUF file")
+    return found
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
             import transformers
     except ImportError:
         return None
-    with _quiet(transformers.utils.logging), torch.no_grad():
+    with quiet(transformers.utils.logging), torch.no_grad():
         theirs, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
         drawn = {name for name in info["missing_keys"] if matches(name, family.drawn)}
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
@@ -314,7 +314,7 @@ def their_inputs(inputs: Inputs) -> Inputs:
 
 
 @contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
+def quiet(logging: Any) -> Iterator[None]:
     """Hide the progress bars and messages of transformers in the block; `logging` is `transformers.utils.logging`."""
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,6 +1,7 @@
 """`glassformer import`: convert a checkpoint of transformers or a GGUF file to a model directory."""
 
 import re
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +16,11 @@ from glassformer.config.run import LabelData, Run
 from glassformer.errors import Log, UserError, listed, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
-from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
+from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, is_gguf, local
 from glassformer.interop.equivalent import shapes_of
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, Key, matches, renamed
 from glassformer.interop.generation import end_tokens, read_generation
-from glassformer.interop.gguf_folder import open_gguf
-from glassformer.interop.gguf_header import is_gguf
 from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.nearest import nearest
 from glassformer.interop.vocabulary_files import TOKENIZER_CONFIG
@@ -66,14 +65,10 @@ def import_model(
     files.require_new_folder(out)
     # The network's configuration
     path = local(source)
-    folder: HFFolder
-    family: Family
     if is_gguf(path):
-        folder, family = open_gguf(path)
-        architecture = family.architectures[0]
-    else:
-        folder = HFFolder.open(path)
-        family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
+        return _import_gguf(path, out, ignore_tensors, log, ignore_keys)
+    folder = HFFolder.open(path)
+    family, architecture = find_family(folder, ignore_tensors, ignore_keys, log)
     config, labels = read_config(folder, family, architecture, ignore_keys, log)
     # Tokenizers, and the ids of special tokens
     tokenizers = tokenizer_files.read_tokenizers(folder, log, family.roles, family.builder, family.vocabulary)
@@ -108,6 +103,20 @@ def import_model(
         write_model_files(new, weights, tokenizers, run, labels)
         Manifest.of(new, "model", 0, sorted(path.name for path in new.iterdir())).write(new)
     return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
+
+
+def _import_gguf(
+    path: Path, out: Path, ignore_tensors: Sequence[str], log: Log, ignore_keys: Sequence[str]
+) -> Imported:
+    """Let transformers write the file as a temporary folder, and import the folder."""
+    from glassformer.interop.gguf_import import write_folder
+
+    with tempfile.TemporaryDirectory() as place:
+        write_folder(path, Path(place))
+        try:
+            return import_model(place, out, ignore_tensors, log, ignore_keys=ignore_keys)
+        except UserError as error:
+            raise UserError(str(error).replace(place, str(path))) from error
 
 
 def _log_not_imported(folder: HFFolder, log: Log) -> None:

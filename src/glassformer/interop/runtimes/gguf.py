@@ -3,7 +3,7 @@
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -17,24 +17,12 @@ from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryP
 from glassformer.errors import UserError, needs, shown
 from glassformer.inference.text import causal_frame
 from glassformer.interop.compatibility import differences
-from glassformer.interop.family import Key
-from glassformer.interop.gguf_folder import FACTORS, GGUFFamily, frequency_factors, turned_rows
-from glassformer.interop.gguf_header import ARCHITECTURE, ARCHITECTURES, Architecture
-from glassformer.interop.gguf_tokenizer import (
-    CONTROL,
-    NORMAL,
-    PREFIX,
-    ROLES,
-    SPLITS,
-    TEMPLATE,
-    UNUSED,
-    USER_DEFINED,
-    read_tokenizer,
-    split_of,
-)
+from glassformer.interop.family import Family, Key
+from glassformer.interop.gguf_tokenizer import BYTES, PREFIX, SPLITS, TEMPLATE, WHOLE_WORDS, split_of
 from glassformer.interop.hf import choose_family, compare_weights_read, filled, transformer_of
-from glassformer.interop.layout import halves, neighbours
+from glassformer.interop.layout import Layout, halves, neighbours
 from glassformer.interop.tokenizer_files import row_names, trained_start
+from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.model_directory import StoredModel, weights_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -52,6 +40,36 @@ TEXT = (
 )
 """Characters of many kinds: a text whose ids are compared."""
 PIECES_PER_TEXT = 64
+ARCHITECTURE = "general.architecture"
+FACTORS = "rope_freqs.weight"
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # gguf.TokenType
+ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}
+"""Role of a special token → its name in GGUF; the spelling is GGUF's."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One `general.architecture` of GGUF, and the settings that are fixed in llama.cpp's code for it."""
+
+    name: str
+    activation: str
+    """Activation of the feed-forward, by its name in glassformer."""
+    turns_neighbours: bool = False
+    """True if rotary positions rotate entries 2i and 2i + 1 of a head together, not i and i + K/2."""
+    has_factors: bool = False
+    """True if a tensor may divide each rotary frequency by its own factor."""
+    has_out_bias: bool = True
+    """True if the output projection of attention may have a bias."""
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "gpt2": Architecture("gpt2", "gelu_tanh"),
+    "llama": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
+    "mistral": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
+    "qwen2": Architecture("qwen2", "silu", has_out_bias=False),
+    "qwen3": Architecture("qwen3", "silu", has_out_bias=False),
+}
+"""`model_type` of transformers → architecture of GGUF."""
 
 
 def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
@@ -76,7 +94,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     numbers |= model_numbers(config, architecture) | _chat_numbers(stored)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     weights = {name: _rounded(name, x, dtype) for name, x in weights.items()}
-    keys = GGUFFamily.of(family, architecture).keys(config)
+    keys = keys_of(gguf, family, architecture, config)
     tensors = tensors_of(config, architecture, keys, weights)
     _write_file(gguf, folder / FILE, numbers, tensors, dtype)
     # Read back and compare
@@ -118,6 +136,20 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
         found.append("model.positions.scaling.original_max_len: expected at least 7")
     if found:
         raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(found)}")
+
+
+def keys_of(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Key]:
+    """Return the keys of a family with llama.cpp's names of tensors; no matrix is stored as (in, out)."""
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[architecture.name], config.head_stack.n_layers)
+
+    def name_of(theirs: str) -> str:
+        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+        if name is None:
+            raise UserError(f"llama.cpp's {architecture.name} has no tensor for {theirs}")
+        return str(name)
+
+    return [replace(key, theirs=tuple(map(name_of, key.theirs)), layout=Layout()) for key in family.keys(config)]
 
 
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
@@ -191,13 +223,11 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
 
 
 def require_same_ids(tokenizer: Tokenizer, numbers: Mapping[str, Any]) -> int:
-    """Raise `UserError` unless the import of the metadata encodes every tested text to the ids of the tokenizer.
+    """Raise `UserError` unless the tokenizer as llama.cpp reads it encodes every tested text to the same ids.
 
     The texts contain each token, special ones as ordinary text and as such. Returns the number of texts.
     """
-    text, settings, _ = read_tokenizer(numbers)
-    roles = {role: settings[f"{role}_token"] for role in ROLES if f"{role}_token" in settings}
-    theirs = Tokenizer.imported(text, roles)
+    theirs = as_read(tokenizer, numbers[f"{PREFIX}pre"])
     pieces = [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
     texts = ["".join(pieces[i : i + PIECES_PER_TEXT]) for i in range(0, len(pieces), PIECES_PER_TEXT)]
     added = [token["content"] for token in _description(tokenizer)["added_tokens"]]
@@ -211,6 +241,26 @@ def require_same_ids(tokenizer: Tokenizer, numbers: Mapping[str, Any]) -> int:
                 f"{len(wrong):,} of {len(texts):,} texts, such as {shown(wrong[0])}"
             )
     return len(texts)
+
+
+def as_read(tokenizer: Tokenizer, split: str) -> Tokenizer:
+    """Return a tokenizer with the rules of llama.cpp for a split into words."""
+    description, flags = (
+        _description(tokenizer),
+        dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+    )
+    model = {"type": "BPE", "unk_token": None, "ignore_merges": split in WHOLE_WORDS}
+    model |= {name: description["model"][name] for name in ("vocab", "merges")}
+    changes = {
+        "normalizer": None,
+        "pre_tokenizer": SPLITS[split],
+        "decoder": BYTES,
+        "post_processor": None,
+        "model": model,
+    }
+    added = [token | flags for token in description["added_tokens"]]
+    roles = {role: tokenizer.id_to_token(i) for role in ROLES if (i := getattr(tokenizer, f"{role}_id")) is not None}
+    return Tokenizer.imported(json.dumps(description | changes | {"added_tokens": added}), roles)
 
 
 def _description(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -261,9 +311,24 @@ def weights_from(
     return weights
 
 
+def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tensor:
+    """Return the divisors of the rotary frequencies, (K/2,): the factor for long wavelengths, 1 for short ones.
+
+    >>> frequency_factors(10000.0, Llama3Scaling(8.0, 1.0, 4.0, 64), 6)
+    tensor([1., 8., 8.])
+    """
+    plain = rotary_frequencies(base, d_head)
+    longest, shortest = scaling.low_freq_factor, scaling.high_freq_factor
+    return plain / llama3_scaled(plain, scaling.factor, longest, shortest, scaling.original_max_len)
+
+
 def _turned(config: TransformerConfig, architecture: Architecture, names: Iterable[str]) -> dict[str, int]:
+    """Return the names of queries and keys whose rows have another order in a file, with their number of heads."""
+    if not architecture.turns_neighbours:
+        return {}
     widths = config.attention_widths(config.head_stack)
-    return turned_rows(architecture, names, {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads})
+    n_heads = {".attn_q.": widths.n_heads, ".attn_k.": widths.n_kv_heads}
+    return {name: n_heads[part] for name in names for part in n_heads if part in name}
 
 
 def _stays_in_float32(name: str, x: Tensor) -> bool:

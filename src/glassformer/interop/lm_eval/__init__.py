@@ -1,1 +1,0 @@
-"""Evaluation of glassformer models with EleutherAI's lm-evaluation-harness."""
