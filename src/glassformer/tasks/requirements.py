@@ -82,8 +82,6 @@ def check_pairs(run: Run) -> None:
             raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
         if not isinstance(model.head, TokenHead):
             raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
-    elif run.generation.prompt_lookup:
-        raise UserError("generation.prompt_lookup needs a Transformer, because a recurrent state cannot forget tokens")
     if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
         raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
     if run.train.batch_size != TrainConfig().batch_size:
