@@ -8,7 +8,7 @@ import pytest
 from configs import CONFIGS, RECURRENT
 from glassformer.config.presets import preset
 from glassformer.config.run import LoraConfig, MaskedConfig, PairData, Run, TokenizerConfig
-from glassformer.config.train import AdamWConfig, MuonConfig, ParallelConfig, TrainConfig
+from glassformer.config.train import AdamWConfig, MuonConfig, TrainConfig
 from glassformer.config.transformer import (
     SequenceHead,
     Stack,
@@ -106,7 +106,7 @@ def test_auto_precision_is_bf16_where_the_gpu_has_it(gpu: str, precision: str) -
 
 def test_the_simplest_layout_that_fits_is_chosen() -> None:
     sizes = {(x.strategy, x.checkpointing): x.memory.total for x in plan_run(tiny(), card(1), 16).layouts}
-    assert list(sizes) == [(s, c) for c in (0, 2, 1) for s in ("ddp", "hybrid", "fsdp")]
+    assert list(sizes) == [(s, c) for c in (0, 2, 1) for s in ("ddp", "fsdp")]
     for (strategy, checkpointing), n_bytes in sizes.items():
         simpler = list(sizes.values())[: list(sizes).index((strategy, checkpointing))]
         plan = plan_run(tiny(), card(n_bytes), 16)
@@ -170,10 +170,7 @@ def test_several_nodes_shard_the_state_within_a_node() -> None:
     assert state(1) == {"none": whole}
     assert state(8) == {"ddp": whole, "fsdp": whole / 8}
     assert list(state(12)) == ["ddp", "fsdp"]
-    assert state(16) == {"ddp": whole, "hybrid": whole / 8, "fsdp": whole / 16}
-    fours = replace(tiny(activation_checkpointing=True), parallel=ParallelConfig(shard_size=4))
-    sizes = {layout.strategy: layout.n_parts for layout in plan_run(fours, card(1e9), 8).layouts}
-    assert sizes == {"ddp": 1, "hybrid": 4, "fsdp": 8}
+    assert state(16) == {"ddp": whole, "fsdp": whole / 16}
 
 
 def test_the_time_includes_recomputation() -> None:

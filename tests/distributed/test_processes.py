@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,8 +175,7 @@ def two_equal_one(alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def compare(name: str, strategy: Any) -> None:
         run, one = alone(name)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # without what the single process kept
-        parallel = ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60)
-        together = replace(run, parallel=parallel)
+        together = replace(run, parallel=ParallelConfig(strategy, timeout=60))
         assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
         require_equal(tmp_path / "two", one, step=run.train.max_steps, muon=name == "muon")
         Manifest.read(tmp_path / "two").verify(tmp_path / "two")
@@ -191,11 +189,9 @@ def test_two_processes_equal_one(name: str, two_equal_one: Callable[[str, str], 
     two_equal_one(name, "ddp")
 
 
-@pytest.mark.parametrize(("name", "strategy"), [*itertools.product(RUNS, ["fsdp"]), (next(iter(RUNS)), "hybrid")])
-def test_two_processes_with_parts_equal_one(
-    name: str, strategy: str, two_equal_one: Callable[[str, str], None]
-) -> None:
-    two_equal_one(name, strategy)
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_with_parts_equal_one(name: str, two_equal_one: Callable[[str, str], None]) -> None:
+    two_equal_one(name, "fsdp")
 
 
 def test_two_processes_divide_the_values_of_a_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +280,9 @@ def test_a_process_without_memory_ends_the_run_with_one_sentence(
     require_equal(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize(("strategy", "adapts"), [("fsdp", False), ("hybrid", False), ("fsdp", True)])
+@pytest.mark.parametrize("adapts", [False, True])
 def test_a_sharded_run_starts_with_the_bits_of_one_process(
-    strategy: Any, adapts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adapts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New weights, or those of a model with new updates of LoRA; a tied table is one parameter on each process."""
     run = tiny_run(write_text(tmp_path), max_steps=1, grad_accumulation=2, on_nonfinite="rollback")
@@ -294,7 +290,7 @@ def test_a_sharded_run_starts_with_the_bits_of_one_process(
         assert done(lambda: api.train(run, tmp_path / "base")) == 0
         run = replace(run, init=replace(run.init, path=str(tmp_path / "base")), lora=LoraConfig())
     assert done(lambda: api.train(run, tmp_path / "one")) == 0
-    together = replace(run, parallel=ParallelConfig(strategy, timeout=60))
+    together = replace(run, parallel=ParallelConfig("fsdp", timeout=60))
     send = process_group.Sharded.send_weights
 
     def sent(self: process_group.Sharded, weights: Any, network: Any) -> None:
@@ -307,7 +303,6 @@ def test_a_sharded_run_starts_with_the_bits_of_one_process(
         monkeypatch.setattr(process_group.Sharded, "send_weights", sent)
         if os.environ["RANK"] == "1":
             monkeypatch.setattr(init_from, "build_model", None)
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
         api.train(together, tmp_path / "two")
 
     assert ranks_done(2, of_two) == [0, 0]
@@ -390,22 +385,11 @@ def test_only_rank_0_decides_logs_and_publishes(tmp_path: Path) -> None:
     assert len(speeds) == 4 and all(2 * of_device == of_both for of_device, of_both in speeds)
 
 
-@pytest.mark.parametrize(
-    ("train", "parallel", "words"),
-    [
-        ({"grad_accumulation": 3}, {}, r"train.grad_accumulation: expected a multiple of .* \(2\), got 3"),
-        ({}, {"strategy": "fsdp", "cpu_offload": True}, "parallel.cpu_offload needs an accelerator"),
-        ({}, {"strategy": "hybrid", "shard_size": 3}, r"parallel.shard_size: expected a divisor of .* \(2\), got 3"),
-    ],
-)
-def test_settings_that_need_one_process_are_refused(
-    train: dict[str, Any], parallel: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    settings: dict[str, Any] = {"grad_accumulation": 2} | train
-    run = replace(tiny_run(write_text(tmp_path), **settings), parallel=ParallelConfig(**parallel))
+def test_micro_batches_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), grad_accumulation=3)
 
     def refused() -> None:
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=r"train.grad_accumulation: expected a multiple of .* \(2\), got 3"):
             api.train(run, tmp_path / "run")
 
     assert ranks_done(2, refused) == [0, 0]
@@ -416,21 +400,17 @@ def test_settings_that_need_one_process_are_refused(
 def test_flags_of_a_plan_are_accepted(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks of n processes accept every layout of a plan for n GPUs; no process group is started."""
     monkeypatch.setenv("WORLD_SIZE", str(n))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(n))
     for name in ("init_process_group", "destroy_process_group"):
         monkeypatch.setattr(process_group.dist, name, lambda *args, **options: None)
     monkeypatch.setattr(process_group.dist, "get_rank", lambda: 0)
     monkeypatch.setattr(process_group.dist, "get_world_size", lambda: n)
     monkeypatch.setattr(process_group, "fully_shard", lambda *args, **options: None)
-    monkeypatch.setattr(
-        process_group, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list)
-    )
+    monkeypatch.setattr(process_group, "init_device_mesh", lambda *args, **options: None)
     network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
     optimizers = itertools.cycle([AdamWConfig(), MuonConfig(adamw=AdamWConfig())])  # each with each number
-    for grad_accumulation, shard_size in itertools.product((1, 3, 40), (0, 3, 4)):
+    for grad_accumulation in (1, 3, 40):
         optimizer = next(optimizers)
         run = tiny_run(write_text(tmp_path), grad_accumulation=grad_accumulation, optimizer=optimizer)
-        run = replace(run, parallel=ParallelConfig(shard_size=shard_size))
         path.write_text(to_toml(to_dict(run)))
         for layout in plan_run(run, find_gpu("h200"), n).layouts:
             gpu = Gpu("card", layout.memory.total / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
@@ -442,8 +422,7 @@ def test_flags_of_a_plan_are_accepted(n: int, tmp_path: Path, monkeypatch: pytes
             with processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
                 assert ranks.n == n
                 ranks.distribute(network, planned.train)
-    assert offered == {"none"} if n == 1 else {"ddp", "fsdp"} <= offered
-    assert ("hybrid" in offered) == (n in (8, 12, 16))
+    assert offered == ({"none"} if n == 1 else {"ddp", "fsdp"})
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])

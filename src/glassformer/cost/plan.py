@@ -20,8 +20,6 @@ from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import unknown_loss
 
-NODE = 8
-"""Number of GPUs per machine; connections inside a machine are fast."""
 _N_LABELS = 2
 
 
@@ -30,7 +28,7 @@ class Layout:
     """One way to distribute a run over GPUs, and the memory per GPU."""
 
     strategy: str
-    """`none`, or `parallel.strategy`: ddp, fsdp, or hybrid (sharded within a group, replicated across groups)."""
+    """`none`, or `parallel.strategy`: ddp or fsdp."""
     n_parts: int
     """Number of GPUs that share one copy of the model."""
     checkpointing: int
@@ -44,8 +42,6 @@ class Layout:
         flags = {}
         if self.strategy != "none":
             flags["parallel.strategy"] = self.strategy
-        if self.strategy == "hybrid":
-            flags["parallel.shard-size"] = str(self.n_parts)
         if self.checkpointing:
             flags["train.activation-checkpointing"] = "true" if self.checkpointing == 1 else "half"
         return flags
@@ -292,20 +288,18 @@ def _divides(train: TrainConfig) -> bool:
 
 
 def _layouts(config: ModelConfig, run: Run, stored: dict[int, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
-    """Yield replicated layouts, then those sharded within a group, then those sharded over all GPUs (most traffic).
+    """Yield replicated layouts, then those sharded over all GPUs (more traffic).
 
     Layouts that recompute more blocks come after all that recompute fewer: a second forward pass of all blocks costs a
     third of the time, and that of every second block half as much.
     """
-    train, of_group, offloads = run.train, run.parallel.shard_size or NODE, run.parallel.cpu_offload
+    train = run.train
     for checkpointing, of_batch in stored.items():
         whole = training_memory(config, train, of_batch)
         replicated = "none" if n_gpus == 1 else "ddp"
         layouts = [(replicated, 1, whole)]
-        if _divides(train) and 1 < of_group < n_gpus and n_gpus % of_group == 0:
-            layouts.append(("hybrid", of_group, sharded(whole, config, train, of_group, offloads)))
         if _divides(train) and n_gpus > 1:
-            layouts.append(("fsdp", n_gpus, sharded(whole, config, train, n_gpus, offloads)))
+            layouts.append(("fsdp", n_gpus, sharded(whole, config, train, n_gpus)))
         for strategy, n_parts, memory in layouts:
             yield Layout(strategy, n_parts, checkpointing, memory, memory.total <= gpu.usable_bytes)
 
