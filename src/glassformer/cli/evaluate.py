@@ -26,7 +26,7 @@ def main(
     eval), word and phoneme error rates for pronunciations, accuracy, F1 and calibration for labels, accuracy for masks.
 
     Args:
-        directories: Model directories; several form an ensemble for targets or labels.
+        directories: Model directories; several translators form an ensemble.
         loss_only: Measure only the loss, without decoding and scores.
         pseudo_perplexity: For a model that fills masks, also exp of the mean -log p of each token given all others.
 
