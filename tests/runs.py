@@ -119,8 +119,7 @@ class Recording(Silent):
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, step: int, which: signal.Signals = signal.SIGTERM) -> None:
-    """Send the process a signal in the middle of the step that follows `step`; the step is never abandoned."""
-    monkeypatch.setattr(signals, "GRACE", 600.0)
+    """Send the process a signal in the middle of the step that follows `step`."""
     monkeypatch.setattr(signals, "LATE", 600.0)
     one_step = Trainer._one_step
 

@@ -66,14 +66,10 @@ VERBS: dict[str, Callable[[Model], Any]] = {
         glassformer.ensemble([model, model]).translate("the dog"),
     ],
     "recurrent pairs": lambda model: [model.translate("the dog"), model.evaluate(), model.attention(source="the dog")],
-    "classes": lambda model: [
-        model.classify(["a", "b"]),
-        model.evaluate(),
-        glassformer.ensemble([model, model]).classify("a"),
-    ],
-    "regression": lambda model: [model.classify("a"), glassformer.ensemble([model, model]).evaluate()],
-    "multi_label": lambda model: [model.classify("a dog"), glassformer.ensemble([model, model]).classify("a dog")],
-    "tags": lambda model: [model.tag("the dog"), model.evaluate(), glassformer.ensemble([model, model]).tag("the dog")],
+    "classes": lambda model: [model.classify(["a", "b"]), model.evaluate()],
+    "regression": lambda model: [model.classify("a"), model.evaluate()],
+    "multi_label": lambda model: [model.classify("a dog")],
+    "tags": lambda model: [model.tag("the dog"), model.evaluate()],
     "conversations": lambda model: [model.chat("the dog"), model.evaluate()],
 }
 

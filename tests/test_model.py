@@ -24,7 +24,7 @@ from glassformer.models.build import build_model
 from glassformer.store.model_directory import StoredModel
 from glassformer.training.averaging import average_directories
 from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_documents, write_text
-from tolerances import assert_close, near
+from tolerances import assert_close
 
 datasets = late.module("datasets")
 pandas = late.module("pandas")
@@ -261,7 +261,7 @@ def test_save_overwrites_nothing(models: dict[str, Model], tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
     assert api.load(models["causal"].save(tmp_path / "empty")).config == models["causal"].config
-    vote = api.ensemble([str(models["classes"].folder), models["classes"]])
+    vote = api.ensemble([str(models["pairs"].folder), models["pairs"]])
     with pytest.raises(UserError, match="an ensemble cannot be saved as one model; save each"):
         vote.save(tmp_path / "vote")
     with pytest.raises(UserError, match="folder must be a path"):
@@ -363,10 +363,10 @@ def test_folders_of_a_run_may_be_texts(models: dict[str, Model], tmp_path: Path)
 
 
 def test_an_ensemble_takes_folders(models: dict[str, Model]) -> None:
-    folder = models["classes"].folder
+    folder = models["pairs"].folder
     assert folder is not None
     vote = glassformer.ensemble([str(folder), folder])
-    assert vote.classify("the dog") == near(models["classes"].classify("the dog"))
+    assert vote.translate("the dog") == models["pairs"].translate("the dog")
     assert "an ensemble of 2 models" in repr(vote)
     with pytest.raises(UserError, match="give at least one model directory; in Python, pass a list"):
         glassformer.ensemble(str(folder))  # type: ignore[arg-type]

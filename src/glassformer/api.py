@@ -57,11 +57,10 @@ def load(
 
 
 def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
-    """Combine several models into one that translates, classifies or tags with the mean of their probabilities.
+    """Combine several translators into one, which translates with the mean of their probabilities.
 
-    Members are models or model directories. Regression outputs are averaged. Settings and data come from the first
-    model. Raises `UserError` if the members differ in task, labels or tokenizers, and for models that continue a text
-    or fill masks.
+    Members are models or model directories. Settings and data come from the first model. Raises `UserError`
+    for models of other tasks, and if the tokenizers differ.
     """
     from glassformer.loading import voting_model
 

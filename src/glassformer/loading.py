@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,10 +90,6 @@ def _difference(one: "TrainedModel", other: "TrainedModel") -> str | None:
     """Return the reason why two models cannot form an ensemble, or None."""
     if one.learned != other.learned:
         return f"the first learned to {one.learned}, the second to {other.learned}"
-    for place, names in enumerate(zip_longest(one.classes, other.classes), 1):
-        if names[0] != names[1]:
-            shown = ["missing" if name is None else repr(name) for name in names]
-            return f"label {place} is {shown[0]} in the first and {shown[1]} in the second"
     for name in ("tokenizer", "source_tokenizer"):
         if getattr(one, name).fingerprint != getattr(other, name).fingerprint:
             return f"they have different {name.replace('_', ' ')}s"

@@ -384,10 +384,6 @@ class Model(TrainedModel):
         """Return the best target of a source, or of each of several; a source gives the same target in any batch.
 
         `settings` are fields of `BeamConfig` that replace the model's defaults; every target begins with `prefix`.
-
-        With `beam=1`, the greedy search, drafts make it faster and do not change the target: `draft`, a smaller model
-        with the same tokenizers, proposes `draft_tokens` tokens per step, or `prompt_lookup=k` copies k tokens from the
-        source or from earlier in the target. `counts`, a `DraftCounts`, receives their numbers.
         """
         return [found[0].text for found in self.translations(source, prefix=prefix, **settings)]
 
@@ -421,18 +417,13 @@ class Model(TrainedModel):
         n_best: int = 1,
         prefix: str = "",
         progress: Progress | None = None,
-        draft: "Model | None" = None,
-        counts: DraftCounts | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the `n_best` targets of encoded sources (`encode_source`), best first, with ids and scores."""
         if not isinstance(prefix, str):
             raise UserError(f"prefix: expected a text, with which every target begins, got {prefix!r:.60}")
-        _require_drafts(draft, counts)
         translator, config = self.translator, self.translator.beam(settings)
-        drafter = translator.drafter(config, None if draft is None else draft.translator, counts)
-        options: dict[str, Any] = {"prefix": prefix, "drafter": drafter, "progress": progress}
-        return translator.translate_ids(sources, config, n_best=n_best, **options)
+        return translator.translate_ids(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]

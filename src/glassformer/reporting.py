@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from glassformer import notebook
 from glassformer.config.run import Run
@@ -43,13 +43,6 @@ class LaunchReporter(Protocol):
     def evaluation(self, evaluation: Evaluation) -> None: ...
 
     def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]: ...
-
-
-@runtime_checkable
-class OwnsProcess(Protocol):
-    """A reporter of the command line, which may end the process at any time."""
-
-    def end(self, sentence: str, code: int) -> NoReturn: ...
 
 
 class Silent:

@@ -2,12 +2,10 @@
 
 import html
 import io
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -156,16 +154,6 @@ class TerminalReporter:
         bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
         words = TextColumn(text, markup=False, table_column=Column(no_wrap=True))
         return Progress(bar, words, *columns, console=self.console, transient=True, expand=True)
-
-
-class CommandReporter(TerminalReporter):
-    """The reporter of the command line."""
-
-    def end(self, sentence: str, code: int) -> NoReturn:
-        """Print the last sentence and end the process, while its main thread is inside an operation of torch."""
-        self.close()
-        print(f"glassformer: {sentence}", file=sys.stderr, flush=True)
-        os._exit(code)
 
 
 class Cell(Console):

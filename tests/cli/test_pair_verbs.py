@@ -1,7 +1,6 @@
 """The verbs of encoder-decoders: train on pairs, translate, score, evaluate, average, compare; and mistakes."""
 
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -104,24 +103,6 @@ def test_translate_has_n_best_prefix_and_interactive_modes(glassformer: Glassfor
     assert forced.startswith("hund und")
     asked = glassformer("translate", pairs, stdin="dog\n" + "cat " * 40 + "\n\n", terminal=True)
     assert asked.code == 0 and "reads at most 32" in asked.err and "> " in asked.out
-
-
-@pytest.mark.parametrize("drafts", [["--prompt-lookup", 5], ["--draft", "DIR", "--draft-tokens", 3]])
-def test_translate_with_drafts_prints_the_same_targets(
-    glassformer: Glassformer, pairs: Path, tmp_path: Path, drafts: list[str]
-) -> None:
-    """On standard output, in a file, and typed; the number of accepted tokens follows."""
-    drafts = [pairs if word == "DIR" else word for word in drafts]
-    greedy = ["translate", pairs, "--beam", 1]
-    counted = re.compile(r"accepted \d+ of \d+ drafted tokens \(\d+%\)\n$")
-    lines = "the dog\n\nred tree\nthe red dog runs\n"
-    plain, drafted = glassformer(*greedy, stdin=lines), glassformer(*greedy, *drafts, stdin=lines)
-    assert drafted.code == 0 and drafted.out == plain.out and plain.out.count("\n") == 4
-    assert counted.search(drafted.err) and not counted.search(plain.err)
-    written = glassformer(*greedy, *drafts, "--output", tmp_path / "out", stdin=lines)
-    assert counted.search(written.err) and (tmp_path / "out").read_text() == plain.out
-    typed = glassformer(*greedy, *drafts, stdin="the dog\n\n", terminal=True)
-    assert counted.search(typed.err) and plain.out.splitlines()[0] in typed.out
 
 
 def test_score_gives_the_log_probability_of_each_target(glassformer: Glassformer, pairs: Path, tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_the_page_leads_from_functions_to_a_trained_model_in_the_inspector(tmp_p
     assert len(blocks) == page.count("```python") == 3
     program = "".join(code for code, _ in blocks).replace("max_steps=200", "max_steps=3")
     assert printed(program, tmp_path) == "".join(shown for _, shown in blocks)
-    assert run(["inspect", str(tmp_path / "runs/mygpt"), "--text", "a b", "--html", str(tmp_path / "page.html")]) == 0
+    assert run(["export", str(tmp_path / "runs/mygpt"), str(tmp_path / "page.html"), "--to", "web"]) == 0
     assert (tmp_path / "page.html").stat().st_size > 100_000
 
 

@@ -5,7 +5,6 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -320,17 +319,3 @@ def test_a_note_before_nccl_training_has_the_resume_command(monkeypatch: pytest.
     assert watchdog_note(ParallelConfig(timeout=7), CPU, folder) is None, "gloo raises errors"
     note = watchdog_note(ParallelConfig(timeout=7), cuda, folder)
     assert note is not None and "after 7 s" in note and note.endswith(f"glassformer resume '{folder}'")
-
-
-def test_groups_of_hybrid_have_the_timeout_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[tuple[timedelta, str]] = []
-    mesh = type("Mesh", (), {"get_all_groups": lambda self: ["replicas", "parts"]})()
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(process_group, "init_device_mesh", lambda *args, **options: mesh)
-    monkeypatch.setattr(
-        process_group.dist.distributed_c10d, "_set_pg_timeout", lambda wait, group: waits.append((wait, group))
-    )
-    monkeypatch.setattr(process_group.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(process_group.dist, "get_world_size", lambda: 4)
-    process_group.Sharded(ParallelConfig("hybrid", timeout=7), CPU)._mesh()
-    assert waits == [(timedelta(seconds=7), "replicas"), (timedelta(seconds=7), "parts")]

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from configs import SEQ2SEQ, random_ids, random_model
-from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.beam_reference import beam_search_reference
-from glassformer.inference.ensemble import Ensemble, mean_of_sigmoids
-from glassformer.inference.generation import Generation
-from glassformer.inference.rows import Settings
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.score import forced_scores
 from tolerances import F64, assert_close, near
 
@@ -54,12 +52,9 @@ def test_two_equal_models_equal_one_model(name: str) -> None:
         assert [h.log_prob for h in a] == near([h.log_prob for h in b], dtype=F64)
 
 
-def test_every_decoder_takes_an_ensemble() -> None:
+def test_the_score_of_a_target_is_that_of_the_search() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(("paper", "t5"))]
-    source, settings = (SOURCE_IDS[:1], None), Settings(GenerationConfig(max_new_tokens=6, temperature=0.0), 24)
-    ids = [step[0] for step in Generation(Ensemble(models), [[1]], settings, sources=SOURCE_IDS[:1].tolist())]
-    found = beam_search(Ensemble(models), source, Search(BeamConfig(1, max_new_tokens=6), 1, 99, 24))
-    assert found[0][0].ids == ids
+    found = beam_search(Ensemble(models), (SOURCE_IDS[:1], None), Search(BeamConfig(1, max_new_tokens=6), 1, 99, 24))
     score = forced_scores(Ensemble(models), SOURCE_IDS[:1].tolist(), [found[0][0].ids], start_id=1)[0]
     assert score.log_prob == near(found[0][0].log_prob, dtype=F64)
 
@@ -83,12 +78,6 @@ def test_a_vote_is_the_mean_of_full_forward_passes() -> None:
     ids = random_ids(19, 3, 5)
     with torch.inference_mode():
         assert_close(Ensemble(models)(token_ids=ids, source_ids=SOURCE_IDS), mean_of(models)(ids, SOURCE_IDS))
-
-
-def test_a_vote_on_independent_labels_is_the_mean_of_their_probabilities() -> None:
-    probabilities = torch.tensor([[0.5, 0.1], [0.9, 0.3]])
-    found = mean_of_sigmoids(list(probabilities.logit()))
-    assert_close(found.sigmoid(), torch.tensor([0.7, 0.2]))
 
 
 def test_other_vocabularies_are_refused() -> None:

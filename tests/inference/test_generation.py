@@ -25,7 +25,6 @@ from glassformer.errors import UserError
 from glassformer.inference import contexts
 from glassformer.inference.constraints import Past
 from glassformer.inference.decodable import read_at
-from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import Sampler, choose
@@ -355,16 +354,6 @@ def test_joined_states_step_as_before(name: str, same_size: bool) -> None:
         together, joined = model.step(ids, joined)
         (first, states[0]), (second, states[1]) = model.step(ids[:2], states[0]), model.step(ids[2:], states[1])
         assert_close(together, torch.cat((first, second)))
-
-
-def test_joined_states_of_an_ensemble_step_as_before() -> None:
-    models = Ensemble([random_model("bahdanau"), random_model("paper")])
-    sources = [random_ids(19, 2, 5), random_ids(19, 1, 7)]
-    states = [models.step(ids[:, :2], models.start(len(ids), 9, ids))[1] for ids in sources]
-    ids = random_ids(19, 3, 1)
-    together, _ = models.step(ids, states[0].joined(states[1]))
-    apart = [models.step(ids[:2], states[0])[0], models.step(ids[2:], states[1])[0]]
-    assert_close(together, torch.cat(apart))
 
 
 def test_rows_join_together_when_a_quarter_of_the_batch_is_free() -> None:

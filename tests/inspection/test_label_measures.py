@@ -16,7 +16,7 @@ from glassformer.inspection.capture import capture, encoded
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.model import Model
-from runs import label_run, label_set_run
+from runs import label_run, label_set_run, pair_run
 from tolerances import about, near
 
 TEXT = "the dog so red"
@@ -82,6 +82,6 @@ def test_the_measure_of_tags_is_the_mean_over_the_positions(tmp_path: Path) -> N
 
 
 def test_an_ensemble_has_no_inner_values(tmp_path: Path) -> None:
-    folder = api.train(label_run(tmp_path), tmp_path / "run").folder
+    folder = api.train(pair_run(tmp_path, max_steps=1), tmp_path / "run").folder
     with pytest.raises(UserError, match="an ensemble has several networks"):
         capture(glassformer.ensemble([folder, folder]), TEXT)

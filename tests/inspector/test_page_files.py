@@ -1,13 +1,11 @@
-"""The inspector page without a server, without a model, and what it saves."""
+"""The inspector page without a model, and what it saves."""
 
 import csv
 import io
 import json
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,95 +16,15 @@ from glassformer.config.schema import to_dict, to_toml
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.inspector.gallery import RECIPES, Gallery
-from glassformer.inspector.inspector import FOLDER
-from glassformer.inspector.single_file import single_file
 from glassformer.model import Model
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.model_directory import publish
-from inspector.browsing import TEXT, Open, Visit, close, given_to, hash_of
-from inspector.conftest import FAMILIES, OpenModel, Serve
+from inspector.browsing import TEXT, Open, given_to, hash_of
+from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
 from runs import tiny_run, write_text
 from tolerances import is_close
-
-NEEDS_A_SERVER = "glassformer inspect DIR"
-OpenFile = Callable[..., Visit]
-
-
-@pytest.fixture
-def open_file(models: dict[str, Model], visit: Open, tmp_path: Path) -> OpenFile:
-    """Write the single file of a model and open it from the disk."""
-
-    def open_page(name: str, given: dict[str, Any] | None = None) -> Visit:
-        path = tmp_path / f"{name}.html"
-        path.write_text(single_file(Inspector(models[name]), given or given_to(models[name]), FOLDER), "utf-8")
-        found = visit(path.as_uri())
-        assert [url for url in found.requests if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
-        return found
-
-    return open_page
-
-
-@pytest.mark.parametrize("name", [*FAMILIES, "classifier"])
-def test_the_single_file_needs_no_server(open_file: OpenFile, models: dict[str, Model], name: str) -> None:
-    found = open_file(name)
-    page = found.page
-    assert NEEDS_A_SERVER in found.status()
-    computed = {"Flow", "Step by step", "Beam search", "Compare", "Patching", "Texts"}
-    if name == "encoder":
-        computed.add("Attribution")  # the text has no mask
-    for tab in page.locator("#tabs [role=tab]:not(.only-narrow)").all():
-        title = tab.inner_text()
-        assert tab.is_disabled() == (title in computed), title
-        if title in computed:
-            assert NEEDS_A_SERVER in (tab.get_attribute("title") or "")
-            continue
-        tab.click()
-        found.settle()
-        assert page.locator("#panels section.frame").count() > 0
-        if title == "Ablation":
-            page.get_by_role("button", name="Measure all").click()
-            found.settle()
-            assert page.locator(".switch[style*=background]").count() > 0
-            assert page.locator(".switch:enabled").count() == 0
-            assert page.get_by_role("group", name="Replacement").locator("button:enabled").count() == 0
-            assert NEEDS_A_SERVER in page.locator("#status").inner_text()
-            assert NEEDS_A_SERVER in found.frame("Parts").inner_text()
-        if title == "Alignment":
-            assert page.locator("#panels select:enabled").count() == 0
-    assert page.get_by_role("button", name="Run", exact=True).count() == 0
-    boxes = page.locator("#input textarea")
-    assert boxes.count() > 0 and all(box.get_attribute("readonly") is not None for box in boxes.all())
-    kind = next(iter(Inspector(models[name]).card()["attention"]))
-    weights = attention_layers(capture(models[name], **given_to(models[name])), kind)
-    found.show(hash_of(panel="attention", kind=kind, layer=0, head=0))
-    assert close(found.numbers("Head"), weights[0][0, 0])
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-
-
-def test_the_single_file_computes_the_sampling_rules(open_file: OpenFile, models: dict[str, Model]) -> None:
-    found = open_file("decoder")
-    logits = capture(models["decoder"], **given_to(models["decoder"]))["logits"][0, 1]
-    found.tokens("target").nth(1).click()
-    found.until("() => document.querySelector('#side .detail').textContent.includes('position 1:')")
-    found.until("() => document.querySelector('#side .facts').textContent.includes('can be chosen')")
-    found.set_slider("temperature", 0.5)
-    expected = (logits / 0.5).softmax(-1).sort(descending=True).values[:15]
-    assert close(found.numbers("Next token")[:, 0], expected)
-
-
-def test_a_text_with_html_stays_text_in_the_single_file(models: dict[str, Model], visit: Open, tmp_path: Path) -> None:
-    """The text of the page, and texts of examples, which are in its data too."""
-    text, *others = ("</script><img src=x>", "<!--<script>alert(1)", "'\"\\</style>")
-    path = tmp_path / "page.html"
-    inspector = Inspector(models["decoder"], [{"text": other} for other in others])
-    path.write_text(single_file(inspector, {"text": text}, FOLDER), "utf-8")
-    found = visit(path.as_uri())
-    assert text in "".join(found.tokens("target").all_inner_texts()).replace("␣", " ")
-    assert found.page.locator("img").count() == 0
-    data = json.loads(found.page.locator("#embedded").text_content() or "")
-    assert [example["text"] for example in data["GET /api/model"]["examples"][:2]] == others
 
 
 def test_the_gallery_offers_four_models(serve: Serve, visit: Open, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The first visit in a browser: each question opens a view, and its sentence has the numbers of the model."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +9,6 @@ from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.capture import capture
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
-from glassformer.inspector.inspector import FOLDER
-from glassformer.inspector.single_file import single_file
 from glassformer.model import Model
 from inspector.browsing import READY, SOURCE, TARGET, Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
@@ -191,15 +188,3 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     page.get_by_role("button", name="help", exact=True).click()
     found.settle()
     assert page.locator("#visit").is_visible()
-
-
-@pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
-def test_a_file_asks_what_its_data_answer(models: dict[str, Model], visit: Open, tmp_path: Path, name: str) -> None:
-    model = models[name]
-    path = tmp_path / "page.html"
-    path.write_text(single_file(Inspector(model), given_to(model), FOLDER), "utf-8")
-    found = visit(path.as_uri())
-    shown = found.page.locator("#visit .questions button").all_inner_texts()
-    assert [question.split(". ", 1)[1] for question in shown] == QUESTIONS[name]
-    for question in QUESTIONS[name]:
-        assert re.search(r"\d", ask(found, question)), question

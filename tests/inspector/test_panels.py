@@ -1,7 +1,5 @@
-"""A panel is its answers beside its script: one registered function answers over HTTP and in a single file."""
+"""A panel is its answers beside its script: one registered function answers over HTTP."""
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +7,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from glassformer.inspector import app
-from glassformer.inspector.app import application, one_answer, route
+from glassformer.inspector.app import application, route
 from glassformer.inspector.inspector import FOLDER, Inspector
 from glassformer.inspector.panels import calls
 from glassformer.inspector.panels.tokens import Input, run
-from glassformer.inspector.single_file import single_file
 from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from inspector.browsing import given_to
@@ -30,7 +27,7 @@ def longest(inspector: Inspector, run: str) -> dict[str, Any]:
 def test_a_panel_is_registered_in_one_place(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "ROUTES", registered := [*app.ROUTES])
     monkeypatch.setattr("glassformer.inspector.panels.ROUTES", registered)
-    route("GET", PATH, embedded=one_answer)(longest)
+    route("GET", PATH)(longest)
     model = models["decoder"]
     inspector, given = Inspector(model), given_to(model)
     with TestClient(application(calls(inspector), FOLDER, ["testserver"], Worker())) as client:
@@ -40,8 +37,6 @@ def test_a_panel_is_registered_in_one_place(models: dict[str, Model], monkeypatc
     tokens = run(inspector, Input(**given))["target"]
     assert answer["run"] == name and answer["longest"] == max((token["text"] for token in tokens), key=len)
     assert refused.status_code == 400 and "is no longer kept" in refused.json()["error"]
-    [data] = re.findall(r'id="embedded">(.*?)</script>', single_file(inspector, given, FOLDER))
-    assert json.loads(data)[f"GET {PATH.format(run=name)}"] == answer
 
 
 def test_each_panel_has_a_script_beside_its_answers() -> None:

@@ -15,7 +15,7 @@ import torch
 
 import late
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts, drafted_search
+from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts
 from glassformer.inference.drafters import PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
@@ -145,16 +145,13 @@ def test_greedy_texts_and_beams_equal_those_of_transformers(both: Both) -> None:
 
 
 def assert_greedy_ways_agree(both: Both, prompts: Ids, config: BeamConfig, ends: list[int], expected: Ids) -> None:
-    """Generation, with and without drafts, and a drafted search of a beam of 1 give the same ids."""
+    """Generation gives the same ids, with and without drafts."""
     network, max_len = both.network, both.network.config.max_len
     rules = {name: getattr(config, name) for name in ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")}
     settings = Settings(GenerationConfig(temperature=0.0, max_new_tokens=N_NEW, **rules), max_len, ends)
     sources: Ids = []
     if network.config.encoder is not None:
         start = network.config.decoder_start_id
-        search = Search(config, start, ends[0], max_len)
-        drafted = drafted_search(network, prompts, search, PromptLookup(3))
-        assert [best.ids for (best,) in drafted] == expected
         assert start is not None
         sources, prompts = prompts, [[start]] * len(prompts)
     for drafter in (None, PromptLookup(3)):

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import glassformer
 from glassformer import api
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.objectives.classification import MultiLabelObjective
 from runs import label_set_run
-from tolerances import assert_close, near
+from tolerances import assert_close
 
 
 def test_the_loss_is_the_binary_cross_entropy_of_all_labels() -> None:
@@ -35,8 +34,6 @@ def test_a_run_learns_sets_of_labels(tmp_path: Path) -> None:
     assert [{name for name, p in one.items() if p > 0.5} for one in found] == [{"animal", "colour"}, set()]
     scores = model.scores()
     assert scores["accuracy"] > 90 and scores["macro_f1"] > 90
-    two = glassformer.ensemble([folder, folder]).classify("the dog so red")
-    assert two == near(found[0])
 
 
 def test_labels_must_be_lists(tmp_path: Path) -> None:

@@ -47,8 +47,6 @@ def test_a_checkpoint_of_a_release_has_its_training_state(version: str, tmp_path
     assert glassformer.load(stored, device="cpu").run.train.max_steps == 2
     numbers = files.read_json(stored / checkpoint.STATE)
     assert [*progress.stored().items()] == [*numbers.items()], "the names in state.json stay"
-    files.write_json(stored / checkpoint.STATE, numbers | {"is_pending": True})
-    assert (progress.evaluation_is_due, read_progress(stored).evaluation_is_due) == (False, True)
 
 
 def test_the_formats_of_the_first_release_have_the_version_one() -> None:

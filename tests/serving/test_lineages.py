@@ -142,8 +142,7 @@ def test_an_alignment_is_the_attention_of_the_target(serve: Serve, models: dict[
 
 
 def test_a_search_has_the_settings_of_beamconfig() -> None:
-    not_served = {"end_ids", "draft_tokens"}
-    assert set(Searching.names()) == {one.name for one in fields(BeamConfig)} - not_served
+    assert set(Searching.names()) == {one.name for one in fields(BeamConfig)} - {"end_ids"}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +171,6 @@ def test_wrong_searches_get_a_sentence(serve: Serve) -> None:
     refused(ask(url, body | {"beam": 9}), "beam is 9, and the limit of the server is 8")
     refused(ask(url, body | {"max_new_tokens": 100}), "max_new_tokens is 100")
     refused(ask(url, body | {"beam": 2, "n_best": 3}), "n_best is 3")
-    refused(ask(url, body | {"beam": 2, "prompt_lookup": 3}), "only a greedy search has drafts")
     refused(ask(url, body | {"beams": 2}), "unknown parameter 'beams'")
     refused(ask(url, body | {"sources": LONG}), "the model reads at most 32")
     refused(ask(url, body | {"sources": ["red"] * 17}), "17")

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from glassformer import api, plot
 from glassformer.config.run import InfillingConfig, MaskedConfig, Run, SpansConfig
@@ -75,16 +74,3 @@ def test_every_tool_takes_a_model_of_every_kind(kind: str, tmp_path: Path, monke
             api.train(run, tmp_path / "stopped")
     api.resume(tmp_path / "stopped")
     assert remains(tmp_path / "stopped") == remains(tmp_path / "whole"), "resuming is exact to the bit"
-
-
-def test_all_members_of_an_ensemble_fill_masks(tmp_path: Path) -> None:
-    """An ensemble of a model and a second one, whose output is constant, fills masks as the mean of both."""
-    first = api.train(text_run_of(tmp_path, InfillingConfig(), max_steps=1), tmp_path / "run").model
-    second = api.load(tmp_path / "run")
-    word = second.tokenizer.encode("a")[0]
-    second.network.output.register_forward_hook(lambda _, __, logits: logits.index_fill(-1, torch.tensor([word]), 100))
-    together = api.ensemble([first, second])
-    text, settings = "a [MASK] b", {"beam": 1, "max_new_tokens": 4}
-    assert (
-        together.fill(text, **settings).text == second.fill(text, **settings).text != first.fill(text, **settings).text
-    )

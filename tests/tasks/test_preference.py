@@ -26,7 +26,6 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.preference import PreferenceObjective
-from glassformer.tasks import preference, preparation
 from glassformer.tasks.preference import margins, with_reference
 from glassformer.training.checks import check_new_run
 from preference_runs import preference_run, trained_start
@@ -118,7 +117,7 @@ def test_a_model_is_its_own_reference_at_the_start(start: Path, tmp_path: Path) 
     """Every margin is exactly 0, and so the loss is ln 2."""
     run, model = preference_run(tmp_path, start), api.load(start)
     examples = [Example(np.arange(9), np.repeat([0, 1], [5, 4]), labels=np.arange(9)) for _ in range(3)]
-    compared = with_reference(run, lambda: model.network, examples, model.device)
+    compared = with_reference(run, model.network, examples, model.device)
     assert margins(run, model.network, compared, model.device).tolist() == [0.0] * 3
 
 
@@ -126,48 +125,14 @@ def test_a_reference_with_other_weights_is_refused(start: Path, tmp_path: Path) 
     copy = shutil.copytree(start, tmp_path / "start")
     outcome = api.train(preference_run(tmp_path, copy), tmp_path / "run")
     model = outcome.model
+    assert model.evaluate() == outcome.reports["valid"]
     in_memory = model.evaluate([{"prompt": "1 + 1", "chosen": "= 2", "rejected": "= 3"}])
     assert in_memory.n_tokens == 1 and in_memory.scores["reward_accuracy"] in (0, 100)
     shutil.rmtree(copy)
     shutil.copytree(outcome.folder, copy)
-    assert model.evaluate() == outcome.reports["valid"], "the values of the run's own data are kept"
-    other = [{"prompt": "2 + 1", "chosen": "= 3", "rejected": "= 2"}]
-    for use in (lambda: model.evaluate(other), lambda: api.resume(tmp_path / "run", max_steps=13)):
+    for use in (model.evaluate, lambda: api.resume(tmp_path / "run", max_steps=13)):
         with pytest.raises(UserError, match="are not those with which the run began"):
             use()
-
-
-def test_the_reference_is_computed_once(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resumed run, an equal run and an evaluation read what is kept; damaged files are computed again."""
-    computed: list[int] = []
-    kept_or_computed = preference.kept_ratios
-
-    def counted(run: Run, examples: Any, device: Any, compute: Callable[[], np.ndarray], *division: Any) -> np.ndarray:
-        def computing() -> np.ndarray:
-            computed.append(len(examples))
-            return compute()
-
-        return kept_or_computed(run, examples, device, computing, *division)
-
-    monkeypatch.setattr(preference, "kept_ratios", counted)
-    run = preference_run(tmp_path, start)
-    with monkeypatch.context() as patch:
-        signal_at(patch, 7, signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            api.train(run, tmp_path / "run")
-    assert len(computed) == 2 and sum(computed) == 60, "the training and the validation data"
-    outcome = api.resume(tmp_path / "run")
-    assert outcome.model.evaluate() == outcome.reports["valid"] and len(computed) == 2
-    files = sorted(preparation.user_cache("references").iterdir())
-    kept = [path.read_bytes() for path in files]
-    assert len(kept) == 2
-    for path, damaged in zip(files, (kept[0][:-1] + bytes([kept[0][-1] ^ 1]), b"no tensors"), strict=True):
-        path.write_bytes(damaged)
-    again = api.train(run, tmp_path / "again")
-    assert len(computed) == 4 and [path.read_bytes() for path in files] == kept
-    assert remains(again.folder) == remains(outcome.folder)
-    api.train(replace(run, objective=replace(run.objective, loss="ipo")), tmp_path / "ipo")
-    assert len(computed) == 6, "other settings have other values"
 
 
 def test_a_model_that_has_not_learned_to_answer_is_refused(trained: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from glassformer.config.run import ObjectiveConfig, Run, TextData
 from glassformer.errors import UserError
 from glassformer.tasks import registry
 from glassformer.tasks.registry import task_of, task_of_kind, trainable_task
-from glassformer.tasks.requirements import BUILT_IN, LABELLED, VOTES
+from glassformer.tasks.requirements import BUILT_IN, LABELLED
 from glassformer.tasks.task import Task, TrainableTask
 from glassformer.training.checks import check_new_run
 from runs import write_text
@@ -21,11 +21,11 @@ TALKS = {"adapted", "writer", "scorer", "scores", "test_path"}
 ABILITIES: dict[str, set[str]] = {
     "causal": {"writer", "scorer"},
     "masked": {"adapted", "scored_share", "filler", "scores", "pseudo_perplexity"},
-    "infilling": {"adapted", "filler", "translator", "ensemble"},
-    "spans": {"adapted", "filler", "translator", "ensemble"},
+    "infilling": {"adapted", "filler", "translator"},
+    "spans": {"adapted", "filler", "translator"},
     "seq2seq": {"translator", "filler", "scores", "pair_scores", "test_path", "ensemble"},
-    "classification": {"classes", "classifier", "scores", "test_path", "ensemble"},
-    "tagging": {"classes", "tagger", "scores", "test_path", "ensemble"},
+    "classification": {"classes", "classifier", "scores", "test_path"},
+    "tagging": {"classes", "tagger", "scores", "test_path"},
     **dict.fromkeys(("conversation", "preference", "group_policy"), TALKS),
     "none": set(),
 }
@@ -54,7 +54,7 @@ def test_the_verbs_that_are_accepted_before_torch_are_those_of_the_abilities(kin
         verbs |= {"evaluate", "compare"}
     assert facts.verbs[0] == task.verb and set(facts.all_verbs) == verbs | {facts.verbs[0]}
     assert task.facts in (facts, BUILT_IN["spans"])
-    assert ("ensemble" in ABILITIES[kind]) == bool(VOTES & verbs)
+    assert ("ensemble" in ABILITIES[kind]) == (task.verb == "translate")
     assert task.predicts_next == ("generate" in verbs) and ("classes" in ABILITIES[kind]) == (kind in LABELLED)
 
 

@@ -271,29 +271,6 @@ def test_a_muon_step_follows_its_equations() -> None:
         assert_close(weight.detach(), w)
 
 
-def test_muon_moves_an_update_to_the_device_of_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `parallel.cpu_offload`, a weight is on the CPU, and `part_of` returns its update on the GPU."""
-
-    class OnTheGpu:
-        def __init__(self, tensor: Tensor) -> None:
-            self.tensor = tensor
-
-        def to(self, device: torch.device) -> Tensor:
-            assert device == torch.device("cpu")
-            return self.tensor
-
-    found = []
-    for is_part in (False, True):
-        weight = nn.Parameter(torch.arange(12.0).view(4, 3).sin())
-        weight.grad = torch.arange(12.0).view(4, 3).cos()
-        monkeypatch.setattr(muon_module, "is_part", lambda x, is_part=is_part: is_part)
-        monkeypatch.setattr(muon_module, "part_of", lambda whole_one, like: OnTheGpu(whole_one))
-        options = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.9, "ns_steps": 5, "adjust": "original"}
-        Muon([{"params": [weight], "orthogonal": True} | options], dtype=torch.float32).step()
-        found.append(weight.detach())
-    assert_close(found[1], found[0])
-
-
 @pytest.mark.parametrize("tied", [False, True])
 def test_muon_updates_linear_layers_of_blocks_and_adamw_the_rest(tied: bool) -> None:
     model, twin = tiny_model(tied), tiny_model(tied)

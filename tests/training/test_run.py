@@ -271,20 +271,9 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
     assert valid and seen and not valid & seen
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"init.model": "recipe"}, "init.model recipe has no effect without init.path"),
-        (
-            {"parallel.cpu_offload": True},
-            "parallel.cpu_offload has no effect with parallel.strategy ddp: it is for fsdp",
-        ),
-        ({"parallel.strategy": "fsdp", "parallel.shard_size": 2}, "parallel.shard_size has no effect with .* fsdp"),
-    ],
-)
-def test_a_setting_without_effect_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        api.train(tiny_run(write_text(tmp_path)), tmp_path / "run", changes=changes)
+def test_a_setting_without_effect_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"init\.model recipe has no effect without init\.path"):
+        api.train(tiny_run(write_text(tmp_path)), tmp_path / "run", changes={"init.model": "recipe"})
     assert not (tmp_path / "run").exists()
 
 

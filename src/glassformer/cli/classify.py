@@ -1,8 +1,9 @@
-"""glassformer classify DIR… "A text" """
+"""glassformer classify DIR "A text" """
 
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.inputs_outputs import Loading, Texted, TextsToJson, directories_and_text, no_effect
+from glassformer.cli.arguments import Dir
+from glassformer.cli.inputs_outputs import Loading, TextsToJson, no_effect
 from glassformer.cli.progress import bar, print_json
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError, require_integer
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def main(
-    *models: Texted,
+    directory: Dir,
+    text: str | None = None,
+    /,
+    *,
     second: str | None = None,
     n: int | None = None,
     threshold: float | None = None,
@@ -43,12 +47,11 @@ def main(
         require_integer("n", n, 1, "the number of classes per text")
     if n is not None and threshold is not None:
         raise no_effect("n", " with --threshold, which chooses the labels: remove one of them")
-    directories, text = directories_and_text(models)
-    loading.find(directories)
+    loading.find([directory])
     given = texts.read(text)
     if second is not None and given.source is not None:
         raise UserError("--second needs a text on the command line; in a file, put a tab between the two texts")
-    model = loading.ensemble(directories, "classify")
+    model = loading.ensemble([directory], "classify")
     if n is not None and model.is_regression:
         raise no_effect("n", f": {model.name} predicts a number, not classes; remove it")
     rule = model.classifier.threshold(threshold, label)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.inputs_outputs import Measured, Stored, require_draft_model, require_picture
+from glassformer.cli.inputs_outputs import Measured, Stored, require_picture
 from glassformer.cli.progress import Shown, print_json
 from glassformer.evaluation.compare import comparison_table
 from glassformer.figures import save_figure
@@ -33,7 +33,6 @@ def main(
     Examples:
         glassformer compare runs/one runs/two --plot comparison.png
     """
-    require_draft_model(search)
     stored = Stored(device=device)
     if plot is not None:
         require_picture(plot, [*directories, *data.places.values()])

@@ -3,7 +3,7 @@
 from typing import Any
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.inputs_outputs import Loading, Measured, no_effect, require_draft_model, require_effect
+from glassformer.cli.inputs_outputs import Loading, Measured, no_effect, require_effect
 from glassformer.cli.progress import Shown, print_json
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
@@ -26,7 +26,7 @@ def main(
     eval), word and phoneme error rates for pronunciations, accuracy, F1 and calibration for labels, accuracy for masks.
 
     Args:
-        directories: Model directories; several form an ensemble for targets or labels.
+        directories: Model directories; several translators form an ensemble.
         loss_only: Measure only the loss, without decoding and scores.
         pseudo_perplexity: For a model that fills masks, also exp of the mean -log p of each token given all others.
 
@@ -35,7 +35,6 @@ def main(
         glassformer evaluate runs/mybook --data.path other.txt
     """
     # Model and options
-    require_draft_model(search)
     data.look(loading.require(directories, "evaluate"))
     model = loading.ensemble(directories, "evaluate")
     places = data.places

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from glassformer.cli.arguments import Dir, Search
-from glassformer.cli.inputs_outputs import Loading, TextsToJson, require_draft_model, require_effect
+from glassformer.cli.inputs_outputs import Loading, TextsToJson, require_effect
 from glassformer.cli.progress import print_json
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
@@ -29,7 +29,6 @@ def main(
         glassformer fill runs/bert "The [MASK] sat on the mat."
     """
     # Arguments and model
-    require_draft_model(search)
     loading.find([directory])
     given = texts.read(text)
     model = loading.ensemble([directory], "fill")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 from glassformer import files
 from glassformer.cli.arguments import QUOTE, File, read_stdin
 from glassformer.cli.progress import err
-from glassformer.config.run import BeamConfig, Run
+from glassformer.config.run import Run
 from glassformer.config.schema import checked, setting
 from glassformer.config.train import DEVICE, DEVICES
 from glassformer.data.addresses import is_file, is_pattern, local_path, reads
@@ -21,7 +21,7 @@ from glassformer.errors import UserError, quoted, say_unknown
 from glassformer.figures import figure_paths
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST
-from glassformer.store.model_directory import own_paths, read_generation, read_run
+from glassformer.store.model_directory import own_paths, read_run
 from glassformer.tasks.requirements import require_ensemble, require_verb
 
 if TYPE_CHECKING:
@@ -88,13 +88,6 @@ class Stored:
             require_verb(run, str(directory), verb)
         return runs
 
-    def beam(self, directory: str | Path, search: Mapping[str, Any]) -> BeamConfig:
-        """Return the settings of a search with a stored model, with `search` in place of some of them."""
-        defaults = read_generation(checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint))
-        if not isinstance(defaults, BeamConfig):
-            defaults = BeamConfig()
-        return replace(defaults, **search)
-
     def model(self, directory: str | Path) -> "Model":
         """Load the model of a directory with these options."""
         from glassformer import api
@@ -148,8 +141,7 @@ class Drafting(Loading):
 
     draft: Path | None = setting(
         None,
-        "directory of a smaller model with the same tokenizers; it proposes --draft-tokens tokens per step (for "
-        "targets, with --beam 1)",
+        "directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step",
     )
 
     def require_draft(self, verb: str) -> None:

@@ -5,13 +5,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from glassformer import files
-from glassformer.cli.inputs_outputs import Stored, TextOrPair, require_output
+from glassformer.cli.inputs_outputs import Stored, TextOrPair
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
 from glassformer.inspector.listener import is_loopback
@@ -19,17 +18,12 @@ from glassformer.store.lock import is_locked
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.tasks.requirements import require_inputs
 
-if TYPE_CHECKING:
-    from glassformer.inspector.inspector import Inspector
-    from glassformer.tasks.trained_model import TrainedModel
-
 
 def main(
     *directories: Annotated[str, "[DIR]"],
     given: TextOrPair,
     port: int = 8017,
     host: str = "127.0.0.1",
-    html: Path | None = None,
     wait: bool = False,
     no_browser: bool = False,
     stored: Stored,
@@ -44,8 +38,6 @@ def main(
             four tiny models, which it trains in runs/gallery on first use.
         port: The port of the server; 0 chooses a free one.
         host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
-        html: Write the page to one file, which opens without a server, and exit. The file contains the model, and
-            computes any text; of a model that a browser cannot compute, it contains the results of this text.
         wait: If the folder has no model yet, show its training and wait for the first checkpoint.
         no_browser: Print the address, and do not open a browser.
 
@@ -54,11 +46,6 @@ def main(
         glassformer inspect
     """
     # Arguments
-    if html is not None:
-        stored = replace(stored, device="cpu")
-        require_output(html, [*directories])
-        if not directories:
-            raise UserError("inspect --html needs a folder")
     if len(directories) > 1:
         raise UserError("inspect takes one folder; a second model is chosen on the page")
     if not is_loopback(host):
@@ -93,30 +80,7 @@ def main(
         os.nice(10)  # the training comes first
     model = None if waits else stored.model(folder)
     inspector = Inspector(model, examples, folder=folder, device=stored.device)
-    if html is not None:
-        if model is None:
-            raise UserError("--html needs a model, and the run has no checkpoint yet")
-        files.write_text(html, page_of(inspector, model))
-        print(html)
-        return 0
     return server.serve(inspector, host, port, opens_browser=not no_browser)
-
-
-def page_of(inspector: "Inspector", model: "TrainedModel") -> str:
-    """Return the page in one file: with the model, or with the answers for one text if a browser cannot compute it."""
-    from glassformer.inspector.inspector import FOLDER
-    from glassformer.inspector.single_file import single_file
-    from glassformer.inspector.web_file import require_web, web_file
-
-    try:
-        require_web(model)
-    except UserError as reason:
-        if not inspector.examples:
-            raise UserError(f"--html needs --text TEXT or --source TEXT, because {reason}") from None
-        err(f"the file has the answers for this text only, because {reason}")
-        return single_file(inspector, dict(inspector.examples[0]), FOLDER)
-    err("the file contains the model and computes any text")
-    return web_file(model, examples=inspector.examples, curves=True)
 
 
 @contextmanager

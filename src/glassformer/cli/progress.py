@@ -28,9 +28,9 @@ def err(text: str) -> None:
 @contextmanager
 def reporting(*, is_quiet: bool = False) -> "Iterator[TerminalReporter]":
     """Yield a reporter for the block; its libraries are imported here, after the arguments were checked."""
-    from glassformer.terminal import CommandReporter
+    from glassformer.terminal import TerminalReporter
 
-    with CommandReporter(is_quiet=is_quiet) as reporter:
+    with TerminalReporter(is_quiet=is_quiet) as reporter:
         yield reporter
 
 

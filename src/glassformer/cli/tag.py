@@ -1,10 +1,11 @@
-"""glassformer tag DIR… "some words" """
+"""glassformer tag DIR "some words" """
 
-from glassformer.cli.inputs_outputs import Loading, Texted, TextsToJson, directories_and_text
+from glassformer.cli.arguments import Dir
+from glassformer.cli.inputs_outputs import Loading, TextsToJson
 from glassformer.cli.progress import bar, print_json
 
 
-def main(*models: Texted, texts: TextsToJson, loading: Loading) -> int:
+def main(directory: Dir, text: str | None = None, /, *, texts: TextsToJson, loading: Loading) -> int:
     """Tag every word: print "word TAB tag TAB probability" per word, and an empty line after each text.
 
     A JSON object has the words, tags and probabilities of a text.
@@ -12,10 +13,9 @@ def main(*models: Texted, texts: TextsToJson, loading: Loading) -> int:
     Examples:
         glassformer tag runs/tags "the dog runs"
     """
-    directories, text = directories_and_text(models)
-    loading.find(directories)
+    loading.find([directory])
     given = texts.read(text)
-    model = loading.ensemble(directories, "tag")
+    model = loading.ensemble([directory], "tag")
     with bar("tagging"):
         predicted = model.tag(list(given.each(str.split)))
     for text, tags in zip(given.texts, given.results(predicted), strict=True):

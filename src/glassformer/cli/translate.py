@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from glassformer import files
 from glassformer.cli.arguments import File, Search
 from glassformer.cli.inputs_outputs import (
-    Drafting,
     GivenTexts,
+    Loading,
     Texted,
     directories_and_text,
     reported_errors,
-    require_draft_model,
     require_effect,
     require_output,
     typed_lines,
 )
-from glassformer.cli.progress import err, reporting
+from glassformer.cli.progress import reporting
 from glassformer.config.schema import setting
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def main(
     output: Path | None = None,
     targets: Targets,
     search: Search,
-    loading: Drafting,
+    loading: Loading,
 ) -> int:
     """Translate every source line to one target line; several models form an ensemble.
 
@@ -68,7 +67,6 @@ def main(
         glassformer translate runs/en-de --input new.en --output new.de
         glassformer translate nllb --target-language deu_Latn "A dog runs."
     """
-    require_draft_model(search, loading.draft)
     directories, text = directories_and_text(models)
     loading.find(directories)
     is_typed = text is None and input is None and sys.stdin.isatty()
@@ -76,27 +74,18 @@ def main(
     if not is_typed:
         given = GivenTexts.read(text, input)
     if output is not None:
-        require_output(output, [*directories, loading.draft, input])
+        require_output(output, [*directories, input])
     loading.require(directories, "translate")
-    config = loading.beam(directories[0], search)
-    loading.require_draft("translate")
-    if loading.draft is not None:
-        config.require_greedy("a draft model is given")
     model = loading.ensemble(directories, "translate")
     model.require_source()
     if targets.source_language is not None or targets.target_language is not None:
         model = model.with_languages(targets.source_language, targets.target_language)
     require_effect(model, search)
-    from glassformer.inference.drafters import DraftCounts
-
-    counts = DraftCounts()
-    settings = search | {"n_best": targets.n_best, "prefix": targets.prefix, "counts": counts} | loading.draft_model()
+    settings = search | {"n_best": targets.n_best, "prefix": targets.prefix}
     if given is None:
         _converse(model, settings)
     else:
         _translate(model, given, output, settings)
-    if counts.n_drafted:
-        err(str(counts))
     return 0
 
 

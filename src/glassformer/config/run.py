@@ -286,7 +286,6 @@ class GroupPolicyConfig:
     )
 
 
-DRAFT_TOKENS_DOC = "number of tokens that a draft model proposes per step"
 NO_REPEAT_DOC = "no run of n tokens occurs twice; 0 = off"
 END_IDS_DOC = "ids of tokens that end the text, besides the model's end token; the output does not include them"
 
@@ -314,7 +313,7 @@ class GenerationConfig:
         "number of tokens that are copied from earlier in the text as a draft, per step; 0 = off",
         between(0, MAX_LEN),
     )
-    draft_tokens: int = setting(4, DRAFT_TOKENS_DOC, between(1, MAX_LEN))
+    draft_tokens: int = setting(4, "number of tokens that a draft model proposes per step", between(1, MAX_LEN))
 
 
 SHAPES_LOGITS = ("temperature", "top_k", "top_p", "min_p")
@@ -363,26 +362,6 @@ class BeamConfig:
         "1 - max(attention, 1), for too much (summary; of OpenNMT)",
     )
     end_ids: tuple[int, ...] = setting((), END_IDS_DOC)
-    prompt_lookup: int = setting(
-        0,
-        "number of tokens that are copied from the source, or from earlier in the target, as a draft, per step of a "
-        "greedy search; 0 = off",
-        between(0, MAX_LEN),
-    )
-    draft_tokens: int = setting(4, DRAFT_TOKENS_DOC, between(1, MAX_LEN))
-
-    def __post_init__(self) -> None:
-        """Raise `UserError` for prompt lookup in a search that is not greedy."""
-        if self.prompt_lookup:
-            self.require_greedy(f"prompt_lookup is {self.prompt_lookup}")
-
-    def require_greedy(self, drafts: str) -> None:
-        """Raise `UserError` for a beam above 1, which has no drafts; `drafts` is what asks for them."""
-        if self.beam > 1:
-            raise UserError(
-                f"{drafts} and beam is {self.beam}: only a greedy search has drafts; set beam to 1, or leave out the "
-                "drafts (prompt_lookup = 0)"
-            )
 
 
 @checked

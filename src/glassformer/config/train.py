@@ -281,11 +281,7 @@ class ParallelConfig:
     """Processes started by `torchrun` share the micro-batches of a step; their number changes only the run time."""
 
     section: ClassVar[str] = "parallel."
-    strategy: Literal["ddp", "fsdp", "hybrid"] = setting(
-        "ddp", "ddp = each process has the whole model; fsdp = one shard; hybrid = one shard within a process group"
-    )
-    shard_size: int = setting(0, "processes per hybrid group, which holds one model; 0 = those of one machine", "≥ 0")
-    cpu_offload: bool = setting(False, "fsdp: keep weights and optimizer state in CPU memory between uses")
+    strategy: Literal["ddp", "fsdp"] = setting("ddp", "ddp = each process has the whole model; fsdp = one part of it")
     timeout: float = setting(600.0, "seconds to wait for another process before the run ends", "> 0")
     prepare_timeout: float = setting(
         21600.0, "seconds to wait for rank 0 to read the data and learn the tokenizer", "> 0"

@@ -68,12 +68,8 @@ def training_memory(config: ModelConfig, train: TrainConfig, stored: Activations
     )
 
 
-def sharded(
-    memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: int, is_offloaded: bool = False
-) -> Memory:
+def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: int) -> Memory:
     """Return `memory` with its state divided among `n_shards` GPUs, which gather each layer when they need it.
-
-    With `is_offloaded` (`parallel.cpu_offload`), the parts of the state are in CPU memory.
 
     The matrices of a layer are cast when they are gathered, so there are no half copies of the whole model. A gathered
     layer has weights and gradients; the tables and the head stay gathered during the step.
@@ -81,9 +77,7 @@ def sharded(
     counts = parameter_counts(config)
     product = 2 if train.precision in HALF else _FP32
     divided = ("weights", "gradients", "optimizer", "average")
-    shares = dict.fromkeys(divided, 0)
-    if not is_offloaded:
-        shares = {name: -(-getattr(memory, name) // n_shards) for name in divided}  # rounded up
+    shares = {name: -(-getattr(memory, name) // n_shards) for name in divided}  # rounded up
     gathered = (counts.largest_layer + counts.outside) * (product + _FP32)
     return replace(memory, **shares, half_copies=0, gathered=gathered)
 

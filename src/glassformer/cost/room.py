@@ -100,7 +100,7 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
     if train.compile is True or is_frozen or unknown_loss(run) is not None:
         activations = Activations(0, 0)
     memory = training_memory(config, train, activations)
-    is_shared = run.parallel.strategy != "ddp" or run.parallel.cpu_offload
+    is_shared = run.parallel.strategy != "ddp"
     if is_shared:
         memory = replace(memory, weights=0)
     if is_shared or is_frozen:
@@ -170,7 +170,7 @@ def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards
     if isinstance(run.objective, GroupPolicyConfig):
         trained["weights"] = int(memory.weights * (1 + trained_share))  # the reference has copies of what is trained
     memory = replace(memory, **trained)
-    return sharded(memory, config, train, n_shards, run.parallel.cpu_offload) if n_shards > 1 else memory
+    return sharded(memory, config, train, n_shards) if n_shards > 1 else memory
 
 
 def _activations(run: Run, config: ModelConfig, shape: Shape, on_cpu: bool, fit: Fit) -> Activations:

@@ -1,6 +1,5 @@
 """The process group of a run under `torchrun`: communication, DDP and FSDP2."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -11,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.config.train import ParallelConfig, TrainConfig
@@ -143,25 +142,20 @@ class Replicated(ProcessGroup):
 
 
 class Sharded(ProcessGroup):
-    """Sharded data parallelism (FSDP2): each process has a part of the weights, or of its group's copy of them."""
+    """Sharded data parallelism (FSDP2): each process has a part of the weights."""
 
     holds_parts = True
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         if config.optimizer.traits.needs_whole_matrices:
             raise UserError(
-                f"{config.optimizer.kind} needs whole matrices, but parallel.strategy {self.config.strategy} divides "
-                "them among processes: use --parallel.strategy ddp, or --train.optimizer.kind adamw"
+                f"{config.optimizer.kind} needs whole matrices, but parallel.strategy fsdp divides them "
+                "among processes: use --parallel.strategy ddp, or --train.optimizer.kind adamw"
             )
-        if self.config.cpu_offload and self.device.type == "cpu":
-            raise UserError("parallel.cpu_offload needs an accelerator, and this run is on the CPU: leave it out")
         policy: dict[str, Any] = {
-            "mesh": self._mesh(),
+            "mesh": init_device_mesh(self.device.type, (self.n,)),
             "mp_policy": MixedPrecisionPolicy(autocast_dtype(config.precision), reduce_dtype=torch.float32),
-            "offload_policy": OffloadPolicy(),
         }
-        if self.config.cpu_offload:
-            policy["offload_policy"] = CPUOffloadPolicy()
         for module in network.modules():
             if isinstance(module, nn.ModuleList):
                 for block in dict.fromkeys(module):  # a block may be several layers
@@ -183,9 +177,7 @@ class Sharded(ProcessGroup):
 
     @property
     def n_shards(self) -> int:  # type: ignore[override]
-        if self.config.strategy == "fsdp":
-            return self.n
-        return self.config.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
+        return self.n
 
     @contextmanager
     def evaluating(self, network: nn.Module) -> Iterator[None]:
@@ -202,19 +194,6 @@ class Sharded(ProcessGroup):
         for part in _parts(network):
             part.reshard()
             part.set_reshard_after_forward(id(part) != id(network), recurse=False)
-
-    def _mesh(self) -> Any:
-        if self.config.strategy == "fsdp":
-            return init_device_mesh(self.device.type, (self.n,))
-        size = self.n_shards
-        if self.n % size:
-            raise UserError(
-                f"parallel.shard_size: expected a divisor of the number of processes ({self.n}), got {size}"
-            )
-        mesh = init_device_mesh(self.device.type, (self.n // size, size), mesh_dim_names=("replicas", "parts"))
-        for group in mesh.get_all_groups():  # torch's own timeout is 30 minutes
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.config.timeout), group)
-        return mesh
 
 
 def _parts(network: nn.Module) -> list[FSDPModule]:

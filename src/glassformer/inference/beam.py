@@ -38,10 +38,9 @@ The same with fairseq's names:
 | search ends when `beam_size` are finalized         | `early_stopping = "full"`                               |
 
 `beam_reference` gives the same results for one sentence without a cache. This module decodes many sentences together;
-`decode_sorted` decodes any number of them in batches. `drafted_search` is a beam of 1 with drafts (`drafters.py`).
+`decode_sorted` decodes any number of them in batches.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -52,16 +51,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.config.run import CONSTRAINTS, BeamConfig, GenerationConfig
+from glassformer.config.run import BeamConfig
 from glassformer.data.batching import batches_by_length, pad, padded
 from glassformer.errors import UserError, require_integer
 from glassformer.fitting import InParts
-from glassformer.inference.advance import verified_greedily
 from glassformer.inference.constraints import Constraints, Past, require_end
-from glassformer.inference.contexts import Context, Ids, Reader, SourceBatch, read_contexts
+from glassformer.inference.contexts import Context, Ids, SourceBatch, read_contexts
 from glassformer.inference.decodable import Attending, Decodable, branched
-from glassformer.inference.drafters import Drafter
-from glassformer.inference.rows import Row, Settings, check_prompts, rows_of
+from glassformer.inference.rows import check_prompts
 from glassformer.inference.sampling import all_ends, log_softmax
 from glassformer.kernels.packed import PackedWeights
 
@@ -415,14 +412,6 @@ class SentenceSearch:
         if self.observer is not None:
             self.observer(Step(former, ranked, list(self.live), list(self.finished)))
 
-    def extend(self, ids: Ids, log_probs: Sequence[float]) -> None:
-        """Extend the only hypothesis of a beam of 1 by ids with these log p, until it is done."""
-        for token, log_p in zip(ids, log_probs, strict=False):
-            if self.is_done:
-                return
-            possible = [(-(self.live[0][1] + log_p), 0, token)]
-            self.advance(possible if log_p > -math.inf else ())
-
     @property
     def is_at_end(self) -> bool:
         """True if no hypothesis is live or can be continued."""
@@ -524,94 +513,28 @@ def _check(prefixes: Sequence[Ids], limits: Sequence[int], end_id: int | None) -
             raise ValueError(f"the prefix of output {number} contains the end token")
 
 
-@torch.inference_mode()
-def drafted_search(
-    model: Decodable,
-    sources: Sequence[Ids],
-    search: Search,
-    drafter: Drafter,
-    *,
-    prefixes: Sequence[Ids] = (),
-    device: torch.device | str = "cpu",
-) -> list[list[Hypothesis]]:
-    """Return the result of `beam_search` with a beam of 1, in fewer steps of the model.
-
-    Each step verifies the ids that the `drafter` proposes. The first one also reads the source, the start id and the
-    prefix of each row.
-    """
-    limits = [search.limit(len(source)) for source in sources]
-    prefixes = prefixes or [()] * len(sources)
-    _check(prefixes, limits, search.end_id)
-    assert search.start_id is not None
-    max_new, rules = search.config.max_new_tokens, {name: getattr(search.config, name) for name in CONSTRAINTS}
-    greedy = GenerationConfig(temperature=0.0, max_new_tokens=max_new, **rules)
-    # Room for the start id and a prefix as long as the context
-    settings = Settings(greedy, 1 + search.max_len, search.ends, search.suppress_ids, device=device)
-    sampler, reader = settings.sampler, Reader(model, search.max_len, device)
-    inputs = [[search.start_id, *prefix] for prefix in prefixes]
-    rows = list(rows_of(inputs, settings, sources))
-    for row, limit in zip(rows, limits, strict=True):
-        row.n_prompt, row.longest = 1, 1 + limit
-    sentences: dict[Row, SentenceSearch] = {}
-    unfinished = rows
-    with PackedWeights():
-        while unfinished:
-            # Compute log p after the last id and after each proposed one; in the first step, after the others, too
-            drafts = drafter.draft(unfinished, [row.n_left - 1 for row in unfinished], sampler)
-            pairs = list(zip(unfinished, drafts, strict=True))
-            contexts = {row: [*row.context, *draft.ids][: row.longest - 1] for row, draft in pairs}
-            n_read = [len(contexts[row]) - (row.n_context - 1 if sentences else 0) for row in unfinished]
-            logits = reader.read(contexts, n_read)
-            if not sentences:
-                for row, of_row in zip(rows, log_softmax(logits).split(n_read), strict=True):
-                    prefix = row.history[1:]
-                    log_prob = math.fsum(of_row[range(len(prefix)), prefix].tolist()[search.n_forced :])
-                    sentences[row] = SentenceSearch(search, row.longest - 1, prefix, log_prob)
-            lengths = [1 + len(draft.ids) for draft in drafts]
-            last = torch.cat([of_row[-n:] for of_row, n in zip(logits.split(n_read), lengths, strict=True)])
-            pasts = [Past([*row.history, *draft.ids[:n]], 1) for row, draft in pairs for n in range(1 + len(draft.ids))]
-            values, best = search.scores(last, sampler.constraints, pasts).max(dim=1)
-            best_log_p, best_ids = values.tolist(), best.tolist()
-
-            # Accept ids up to the first that the model rejects
-            end = 0
-            for (row, draft), n in zip(pairs, lengths, strict=True):
-                begin, end = end, end + n
-                new = verified_greedily(draft, best_ids[begin:end])
-                sentences[row].extend(new, best_log_p[begin:end])
-                row.history += new
-                drafter.counts.n_drafted += len(draft.ids)
-                drafter.counts.n_accepted += len(new) - 1
-            unfinished = [row for row in unfinished if not sentences[row].is_done]
-    return [sentences[row].result() for row in rows]
-
-
 def decode_sorted(
     model: Decodable,
     sources: Sequence[Ids],
     search: Search,
     *,
     prefix: Ids = (),
-    drafter: Drafter | None = None,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
     takes: Callable[[int], bool] | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode all `sources` (ids with their end tokens); result i belongs to source i.
 
-    Every target begins with `prefix`. With a `drafter`, the search must be greedy (`drafted_search`). The longest
-    sources are decoded first; a batch that does not fit in memory is decoded in parts. `progress(done, total)` is
-    called after every batch. If `takes` is given, batches for whose number it returns False are skipped, and their
-    sources have no result.
+    Every target begins with `prefix`. The longest sources are decoded first; a batch that does not fit in
+    memory is decoded in parts. `progress(done, total)` is called after every batch. If `takes` is given, batches for
+    whose number it returns False are skipped, and their sources have no result.
     """
     hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
     n_done, in_parts = 0, InParts()
 
     def results_of(batch: Sequence[int]) -> list[list[Hypothesis]]:
-        in_batch, prefixes = [sources[i] for i in batch], [prefix] * len(batch)
-        if drafter is not None:
-            return drafted_search(model, in_batch, search, drafter, prefixes=prefixes, device=device)
-        return beam_search(model, padded(in_batch, device), search, prefixes=prefixes)
+        in_batch = padded([sources[i] for i in batch], device)
+        return beam_search(model, in_batch, search, prefixes=[prefix] * len(batch))
 
     batches = batches_by_length([len(source) for source in sources], MAX_TOKENS // search.config.beam)
     for number, batch in enumerate(batches):

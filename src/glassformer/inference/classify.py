@@ -13,7 +13,6 @@ from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.devices import evaluation_mode
 from glassformer.errors import Log, UserError, did_you_mean
 from glassformer.fitting import InParts
-from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -48,7 +47,7 @@ class Threshold:
 class Classifier:
     """Model that predicts a label for a text or a pair of texts: a class, several labels, or a number."""
 
-    network: Network | Ensemble
+    network: Network
     tokenizer: Tokenizer
     names: Sequence[str]
     """Names of the classes; empty for numbers."""
@@ -132,7 +131,7 @@ class Classifier:
 class Tagger:
     """Model that predicts a tag for each word."""
 
-    network: Network | Ensemble
+    network: Network
     tokenizer: Tokenizer
     names: Sequence[str]
     device: torch.device | str = "cpu"

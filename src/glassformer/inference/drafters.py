@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -51,24 +51,15 @@ class Drafter(Protocol):
 
 
 class PromptLookup:
-    """Drafter that copies the ids after an earlier occurrence of the last ids (Saxena 2023).
+    """Drafter that copies the ids after an earlier occurrence of the last ids (Saxena 2023)."""
 
-    The source of a row comes before its target, after the same start id, so that the first draft is the beginning of
-    the source. `reads_source` is False for a source whose ids are those of another vocabulary.
-    """
-
-    def __init__(self, n_tokens: int, counts: DraftCounts | None = None, *, reads_source: bool = True) -> None:
+    def __init__(self, n_tokens: int, counts: DraftCounts | None = None) -> None:
         self.n_tokens, self.counts = n_tokens, counts or DraftCounts()
-        self.reads_source = reads_source
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int], sampler: Sampler) -> list[Draft]:
-        drafts = []
-        for row, limit in zip(rows, limits, strict=True):
-            ids = row.context
-            if row.source and self.reads_source:
-                ids = [ids[0], *row.source, *ids]
-            drafts.append(Draft(looked_up(ids, min(limit, self.n_tokens))))
-        return drafts
+        return [
+            Draft(looked_up(row.context, min(limit, self.n_tokens))) for row, limit in zip(rows, limits, strict=True)
+        ]
 
 
 def looked_up(ids: Ids, n_tokens: int, longest: int = 3) -> list[int]:
@@ -156,8 +147,6 @@ class Vocabulary(NamedTuple):
     size: int
     """Number of rows of the embedding table."""
     tokenizer: Tokenizer
-    side: Literal["", "source "] = ""
-    """In messages, the side of pairs that it is for."""
 
 
 def check_draft(prompt_lookup: int, draft: Vocabulary, own: Vocabulary) -> None:
@@ -168,6 +157,6 @@ def check_draft(prompt_lookup: int, draft: Vocabulary, own: Vocabulary) -> None:
         )
     if draft.size != own.size or draft.tokenizer.vocab != own.tokenizer.vocab:
         raise UserError(
-            f"the draft model {draft.model} and {own.model} have different {own.side}vocabularies ({draft.size:,} and "
+            f"the draft model {draft.model} and {own.model} have different vocabularies ({draft.size:,} and "
             f"{own.size:,} tokens): use a draft model that was trained with the same tokenizer"
         )

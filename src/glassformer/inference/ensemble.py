@@ -1,16 +1,14 @@
-"""Ensemble of several models: the mean of their probabilities or predicted numbers."""
+"""Ensemble of several translators: the mean of their probabilities."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
-from glassformer.inference.decodable import branched, cropped, read_at
+from glassformer.inference.decodable import branched
 from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 
@@ -29,46 +27,19 @@ class EnsembleState:
     def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState([member.select(rows) for member in self.members])
 
-    def joined(self, other: "EnsembleState") -> "EnsembleState":
-        return EnsembleState([one.joined(two) for one, two in zip(self.members, other.members, strict=True)])
-
-    def crop(self, lengths: Sequence[int]) -> "EnsembleState":
-        return EnsembleState([cropped(member, lengths) for member in self.members])
-
     def branched(self) -> "EnsembleState":
         return EnsembleState([branched(member) for member in self.members])
-
-
-Mean = Callable[[list[Tensor]], Tensor]
-"""Function: outputs of the members → output of the ensemble."""
-
-
-def mean_numbers(outputs: list[Tensor]) -> Tensor:
-    """Return the mean of the members' numbers."""
-    return torch.stack(outputs).mean(dim=0)
-
-
-def mean_of_sigmoids(outputs: list[Tensor]) -> Tensor:
-    """Return the logit of the mean probability of each label, for labels that do not exclude each other.
-
-    It is log Σ σ(x) − log Σ σ(−x) of the members' logits x, which needs no double precision for large logits.
-
-    >>> mean_of_sigmoids([torch.tensor([0.0, 40.0]), torch.tensor([0.0, 40.0])])
-    tensor([ 0., 40.])
-    """
-    x = torch.stack(outputs).float()
-    return logsigmoid(x).logsumexp(dim=0) - logsigmoid(-x).logsumexp(dim=0)
 
 
 class Ensemble(nn.Module):
     """Ensemble of models: the arithmetic mean of their probabilities, as in Sutskever (2014) and later work.
 
     `forward` reads whole rows; `start` and `step` read one more token at a time. The outputs are the log of the mean
-    probability, which is already normalised, so they replace logits. Another `mean` replaces it for labels of other
-    kinds (`mean_numbers`, `mean_of_sigmoids`). Members may be of any kind and must share their vocabularies.
+    probability, which is already normalised, so they replace logits. Members may be of any kind
+    of encoder-decoder, and must share their vocabularies.
     """
 
-    def __init__(self, models: Sequence[Network], mean: Mean = mean_log_probs) -> None:
+    def __init__(self, models: Sequence[Network]) -> None:
         """Create the ensemble; raise `UserError` if the vocabulary sizes of the members differ."""
         super().__init__()
         configs = [model.config for model in models]
@@ -82,11 +53,10 @@ class Ensemble(nn.Module):
         longest, longest_source = min(c.max_len for c in configs), min(c.encoder_max_len for c in configs)
         self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # for all
         self.models, self.members = tuple(models), nn.ModuleList(models)
-        self.mean = mean
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        """Return the `mean` of the members' outputs, such as the log of the mean probability (…, V)."""
-        return self.mean([model(**inputs) for model in self.models])
+        """Return the log of the mean probability (…, V)."""
+        return mean_log_probs([model(**inputs) for model in self.models])
 
     def start(
         self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
@@ -99,10 +69,3 @@ class Ensemble(nn.Module):
         """Read (B, T) more tokens; return the log of the mean probability, (B, T, V), and the new state."""
         steps = [m.step(token_ids, s, attention_mask) for m, s in zip(self.models, state.members, strict=True)]
         return mean_log_probs([logits for logits, _ in steps]), EnsembleState([member for _, member in steps])
-
-    def read_at(
-        self, token_ids: Tensor, state: EnsembleState, attention_mask: Tensor | None, at: Tensor
-    ) -> tuple[Tensor, EnsembleState]:
-        """Read as `step` does; return the log-probabilities (B, V) of one token per row, number `at` (B,)."""
-        reads = [read_at(m, token_ids, s, attention_mask, at) for m, s in zip(self.models, state.members, strict=True)]
-        return mean_log_probs([logits for logits, _ in reads]), EnsembleState([member for _, member in reads])

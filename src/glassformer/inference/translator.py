@@ -9,7 +9,6 @@ import torch
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import Log, UserError, quoted, warn
 from glassformer.inference.beam import Hypothesis, Search, decode_sorted
-from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup, Vocabulary, check_draft
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import Score, forced_scores
@@ -51,35 +50,11 @@ class Translator:
         self.tokenizer, self.source_tokenizer = tokenizers.target, tokenizers.source
         self.start_id, self.end_id = config.decoder_start_id, config.eos_id
         self.vocab_size = config.vocab_size
-        self.vocabulary = Vocabulary(name, config.vocab_size, self.tokenizer)
-        self.source_vocabulary = Vocabulary(name, config.encoder_vocab_size, self.source_tokenizer, "source ")
         self.max_len, self.source_max_len = config.max_len, config.encoder_max_len
 
     def beam(self, settings: Mapping[str, Any]) -> BeamConfig:
         """Return the default settings of the beam search, with `settings` in place of some of them."""
         return replace(self.defaults, **settings)
-
-    def drafter(
-        self, config: BeamConfig, draft: "Translator | None" = None, counts: DraftCounts | None = None
-    ) -> Drafter | None:
-        """Return what proposes tokens in a greedy search: the draft model, or prompt lookup; `None` if both are off.
-
-        Raises `UserError` if both are on, for a beam above 1, or if the draft model has another vocabulary or reads
-        only shorter sources.
-        """
-        if draft is None:
-            shares = self.source_tokenizer.vocab == self.tokenizer.vocab
-            return PromptLookup(config.prompt_lookup, counts, reads_source=shares) if config.prompt_lookup else None
-        config.require_greedy("a draft model is given")
-        check_draft(config.prompt_lookup, draft.vocabulary, self.vocabulary)
-        check_draft(config.prompt_lookup, draft.source_vocabulary, self.source_vocabulary)
-        if draft.source_max_len < self.source_max_len:
-            raise UserError(
-                f"the draft model {draft.name} reads at most {draft.source_max_len} source tokens and {self.name} "
-                f"{self.source_max_len}: use a draft model that reads as many"
-            )
-        n_tokens, max_len = config.draft_tokens, draft.max_len
-        return ModelDrafter(draft.model, n_tokens, max_len=max_len, device=draft.device, counts=counts)
 
     def source_ids(self, text: str) -> list[int]:
         """Return the encoder input: the ids of the text in their frame. Raises `UserError` if there are too many.
@@ -113,14 +88,12 @@ class Translator:
         search: Search,
         *,
         prefix: str = "",
-        drafter: Drafter | None = None,
         progress: Callable[[int, int], None] | None = None,
         takes: Callable[[int], bool] | None = None,
     ) -> list[list[Hypothesis]]:
         """Return the best targets of encoded sources (`source_ids`), best first; each begins with `prefix`.
 
-        Without a `drafter`, the settings of the search decide about prompt lookup. If `takes` is given, only sources of
-        batches for whose number it returns True have targets.
+        If `takes` is given, only sources of batches for whose number it returns True have targets.
         """
         before = [*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)]
         return decode_sorted(
@@ -128,7 +101,6 @@ class Translator:
             sources,
             search,
             prefix=before,
-            drafter=drafter or self.drafter(search.config),
             device=self.device,
             progress=progress,
             takes=takes,

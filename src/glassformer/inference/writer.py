@@ -202,7 +202,7 @@ def beam_settings(defaults: GenerationConfig, settings: Mapping[str, Any]) -> tu
     (2, 9)
     """
     of_beams, of_samples = ({field.name for field in fields(cls)} for cls in (BeamConfig, GenerationConfig))
-    both = of_beams & of_samples - {"prompt_lookup", "draft_tokens"}
+    both = of_beams & of_samples
     for name in sorted(settings.keys() & (of_samples | {"sample", "slide", "draft", "counts"}) - both - {"stop"}):
         raise UserError(f"{name} is for samples, and beam asks for a search: leave one out")
     given = {name: value for name, value in settings.items() if name in both or name == "stop"}

@@ -59,14 +59,14 @@ def beam_tree(
     """Return the tree of the beam search of `model.translate(source, **settings)`.
 
     `settings` are fields of `BeamConfig`. The number of results, `n_best`, is the beam by default. `n_pruned` limits
-    the pruned nodes of a step, by default to the beam. A tree has no drafts.
+    the pruned nodes of a step, by default to the beam.
 
     ```python
     tree = beam_tree(model, "a sentence", beam=4)
     [model.tokenizer.decode(hypothesis.ids) for _, hypothesis in tree.results]
     ```
     """
-    translator, config = model.translator, model.translator.beam({"prompt_lookup": 0} | settings)
+    translator, config = model.translator, model.translator.beam(settings)
     if n_best is None:
         n_best = config.beam
     return search_tree(

@@ -10,7 +10,7 @@ import inspect
 import json
 import mimetypes
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -60,12 +60,6 @@ class Packed:
 
 Answer = Mapping[str, Any] | Packed
 Function = Callable[..., Answer]
-Embedded = Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
-
-
-def one_answer(run: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Embed one answer in a single file, without further arguments."""
-    return ({},)
 
 
 @dataclass(frozen=True)
@@ -77,8 +71,6 @@ class Call:
     function: Function
     is_quick: bool = False
     """True if the function does not use a model, so that it need not wait for the worker."""
-    embedded: Embedded = lambda run: ()
-    """Function that returns the arguments of the answers in a single file; `run` is the answer to `POST /api/run`."""
 
 
 ROUTES: list[Call] = []

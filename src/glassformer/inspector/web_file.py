@@ -5,8 +5,11 @@ The modules compute what the server computes (`network/computed_source.js`); pan
 
 import base64
 import dataclasses
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
@@ -23,11 +26,9 @@ from glassformer.inference.text import never_written
 from glassformer.inspection.head_scores import MARGIN, NAMES, random_scores, random_trace
 from glassformer.inspection.measures import predicts_next_token
 from glassformer.inspector import page_data
-from glassformer.inspector.inspector import FOLDER, Example, Inspector
+from glassformer.inspector.inspector import FOLDER, Inspector
 from glassformer.inspector.panels.attention import score_table
 from glassformer.inspector.panels.card import card
-from glassformer.inspector.panels.training import live
-from glassformer.inspector.single_file import with_modules
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import Rotary
@@ -40,6 +41,9 @@ MAX_PARAMETERS = 30_000_000
 """Largest number of parameters, for which a browser computes a token in a fraction of a second."""
 N_CHECKED = 8
 """Number of tokens after which a page compares its logits with PyTorch's."""
+
+_IMPORT = re.compile(r'(from|import) "(?:\./|\.\./(\w+)/)([\w-]+\.js)"')
+_HEAD = re.compile(r'<link rel="stylesheet".*?>|<script type="module".*?</script>')
 
 SETTINGS = """
 encoder decoder n_layers n_heads n_kv_heads d_head d_value d_ff window_pattern d_model d_embedding vocab_size
@@ -60,19 +64,14 @@ vectors normal xavier fan_in before after
 """Kinds of settings that the modules of `network/` follow."""
 
 
-def web_file(
-    model: TrainedModel, dtype: Dtype = "float32", *, examples: Sequence[Example] = (), curves: bool = False
-) -> str:
+def web_file(model: TrainedModel, dtype: Dtype = "float32") -> str:
     """Return the page of a model, whose matrices become those of `dtype` (`stored_weights`).
 
-    The page begins with the first of `examples`. With `curves`, it has the log of the run and the name of its folder.
     Raises `UserError` if the modules cannot compute the model.
     """
     require_web(model)
     weights = stored_weights(model.network, dtype)
-    if not curves:
-        model = dataclasses.replace(model, folder=None)
-    inspector = Inspector(model, examples)
+    inspector = Inspector(dataclasses.replace(model, folder=None))
     data = json.dumps(web_model(inspector), ensure_ascii=False).replace("<", "\\u003c")  # no tag ends the script
     stored = base64.b64encode(safetensors.torch.save(weights)).decode()
     scripts = (
@@ -80,6 +79,51 @@ def web_file(
         f'<script type="text/plain" id="weights">{stored}</script>'
     )
     return with_modules(FOLDER, ("page", "panels", "network"), "network/main.js", scripts)
+
+
+def with_modules(folder: Path, parts: Sequence[str], begin: str, data: str) -> str:
+    """Return the page with the modules of the folders `parts`, which begins with the module `begin`.
+
+    Modules become `data:` addresses in an import map, because a page from a disk cannot import files. `data` are script
+    elements without code. The content security policy allows no request at all.
+    """
+    page = folder / "page"
+    paths = sorted(path for part in parts for path in (folder / part).glob("*.js"))
+    addresses = {f"{path.parent.name}/{path.name}": _address(_module(path)) for path in paths}
+    import_map, first = json.dumps({"imports": addresses}), f'import "{begin}";'
+    scripts = " ".join(f"'sha256-{_hash(code)}'" for code in (import_map, first))
+    policy = f"default-src 'none'; script-src {scripts} data:; style-src 'unsafe-inline'; img-src data: blob:"
+    head = (
+        f'<meta http-equiv="content-security-policy" content="{policy}">\n'
+        f"<style>{(page / 'style.css').read_text('utf-8')}</style>\n"
+        f'{data}\n<script type="importmap">{import_map}</script>\n<script type="module">{first}</script>'
+    )
+    html = (page / "index.html").read_text("utf-8")
+    before, after = html[: _first(html)], _HEAD.sub("", html[_first(html) :])
+    return before + head + after
+
+
+def _module(path: Path) -> str:
+    """Return a module of the page; its imports have the names of the import map, such as `page/dom.js`."""
+
+    def named(match: re.Match[str]) -> str:
+        return f'{match[1]} "{match[2] or path.parent.name}/{match[3]}"'
+
+    return _IMPORT.sub(named, path.read_text("utf-8"))
+
+
+def _first(page: str) -> int:
+    match = _HEAD.search(page)
+    assert match is not None, "index.html has a style sheet and a module"
+    return match.start()
+
+
+def _address(code: str) -> str:
+    return "data:text/javascript;base64," + base64.b64encode(code.encode()).decode()
+
+
+def _hash(code: str) -> str:
+    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
 def require_web(model: TrainedModel) -> None:
@@ -180,7 +224,6 @@ def web_model(inspector: Inspector) -> dict[str, Any]:
         "vocabularies": {"target": vocabulary(model.tokenizer), "source": source},
         "random": random,
         "check": checked_logits(model),
-        "live": None if model.folder is None else live(inspector) | {"is_running": False, "model_step": model.step},
     }
 
 

@@ -20,7 +20,7 @@ STOPPING: dict[bool | str, Literal["full", "estimate", "never"]] = {
 }
 """`early_stopping` of transformers → glassformer."""
 LOOKUP = "prompt_lookup_num_tokens"
-"""Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a search without beams."""
+"""Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a language model without beams."""
 Made = TypeVar("Made", GenerationConfig, BeamConfig)
 UNSET_MAX_LENGTH = 20
 """Default `max_length` in files of transformers: this value means that no length is set."""
@@ -60,13 +60,13 @@ def read_generation(
         others = NEUTRAL.keys() - BEAM.keys() - {"max_length", "min_length"}
     else:
         settings = _read_sampling(defaults)
+        if LOOKUP in defaults and defaults.get("num_beams", 1) == 1:
+            settings["prompt_lookup"] = defaults.pop(LOOKUP)
         others = NEUTRAL.keys() - settings.keys()
         if defaults.get("max_length") == config.max_len:
             others = others - {"max_length"}
     settings |= {key: defaults[key] for key in CONSTRAINTS if key in defaults}
     others = others - set(CONSTRAINTS)
-    if LOOKUP in defaults and defaults.get("num_beams", 1) == 1:
-        settings["prompt_lookup"] = defaults.pop(LOOKUP)
     # Suppressed ids that glassformer never writes either
     never = never_written(tokenizer, config.vocab_size)
     suppressed = defaults.get("suppress_tokens")

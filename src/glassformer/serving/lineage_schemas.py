@@ -73,9 +73,6 @@ class Searching(_OfModel):
         None,
         description="What the penalty sums over the source tokens: see the key `generation.coverage_penalty_type`.",
     )
-    prompt_lookup: int | None = Field(
-        None, ge=0, le=1024, description="Tokens that are copied as a draft per step of a greedy search; 0: none."
-    )
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that are given, as fields of `BeamConfig`."""

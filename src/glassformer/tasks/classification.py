@@ -75,7 +75,7 @@ class Classification(LabelTask):
 
     def classifier(self, model: ModelParts) -> Classifier:
         data, names = data_of(model.run, LabelData), self.classes(model)
-        return Classifier(self.vote(model), model.tokenizer, names, data, model.device, model.name)
+        return Classifier(model.network, model.tokenizer, names, data, model.device, model.name)
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), SequenceHead):

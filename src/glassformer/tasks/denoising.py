@@ -9,7 +9,6 @@ import torch
 
 from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
 from glassformer.data.batching import Example
-from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import WritingFiller
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
@@ -64,11 +63,8 @@ class Denoising(TextTask):
 
     # Use
 
-    def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        return Ensemble(networks)
-
     def translator(self, model: ModelParts) -> Translator:
-        return Translator(self.vote(model), model.tokenizers, model.device, model.generation, model.name)
+        return Translator(model.network, model.tokenizers, model.device, model.generation, model.name)
 
     def filler(self, model: ModelParts) -> WritingFiller:
         return WritingFiller(self.translator(model), self._sentinels(model.tokenizer))

@@ -27,8 +27,6 @@ from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import is_bio
 from glassformer.inference.classify import predict
-from glassformer.inference.ensemble import Ensemble, mean_numbers, mean_of_sigmoids
-from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 from glassformer.objectives.classification import balanced_weights
 from glassformer.objectives.loss import Objective
@@ -80,7 +78,7 @@ class LabelTask(TrainableTask):
         if names:
             require_known(records, names)
         told = preparation.refuse if self.refuses_truncation and path is not None else log
-        max_len = self.vote(model).config.max_len
+        max_len = model.config.max_len
         examples = LabelRows(model.tokenizer, max_len, names, data.outputs, told).encode(records, "texts")
         rows = example_rows(examples, "texts")
         return EvaluationData(
@@ -94,7 +92,7 @@ class LabelTask(TrainableTask):
         self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         rows = self.evaluation(model, places, log).records
-        return self.measure(model.run, self.vote(model), rows, self.classes(model), model.device)
+        return self.measure(model.run, model.network, rows, self.classes(model), model.device)
 
     def measure(
         self,
@@ -113,10 +111,6 @@ class LabelTask(TrainableTask):
                 for place, values in json.loads(part).items():
                     logits[int(place)] = torch.tensor(values)
         return self.label_scores(run, logits, rows, names)
-
-    def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        means = {"regression": mean_numbers, "multi_label": mean_of_sigmoids}
-        return Ensemble(networks, means.get(data_of(run, LabelData).outputs, mean_log_probs))
 
 
 class LabelRunData(RunData):

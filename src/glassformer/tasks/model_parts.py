@@ -23,7 +23,7 @@ class ModelParts:
     labels: tuple[str, ...] = ()
     """Names of classes or tags, by index."""
     others: tuple[Network, ...] = ()
-    """Further members of an ensemble; probabilities of targets and labels are averaged over all members."""
+    """Further members of an ensemble of translators; probabilities are averaged over all members."""
     folder: Path | None = None
     """The folder that the model was loaded from."""
     step: int = 0

@@ -1,6 +1,6 @@
 """Preferences: a model that answers learns which of two answers is better, compared with its initial weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,6 @@ from glassformer.store.model_directory import read_start
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.conversation import OF_TRAIN_EVALUATED, ConversationRunData, ConversationTask
-from glassformer.tasks.kept_ratios import kept_ratios
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
 from glassformer.tasks.task import PreparedData
@@ -61,7 +60,7 @@ class PreferenceTask(ConversationTask):
         examples = rows.encode(preferences)
         if rows.n_left_out:
             log(str(rows))
-        reference = partial(reference_of, model.run, model.device)
+        reference = reference_of(model.run, model.device)
         compared = with_reference(model.run, reference, examples, model.device)
         return EvaluationData(
             lambda: evaluation_batches(example_rows(compared, "preferences"), data.batch_tokens),
@@ -114,18 +113,13 @@ def log_ratios(
 
 def with_reference(
     run: Run,
-    reference: Callable[[], nn.Module],
+    reference: nn.Module,
     examples: Sequence[Example],
     device: torch.device,
     division: Division = ALONE,
 ) -> list[Example]:
-    """Return the examples with the log ratios of the reference as their `label`.
-
-    The reference is computed if its values are not kept; several processes divide its batches.
-    """
-    found = kept_ratios(
-        run, examples, device, lambda: log_ratios(run, reference(), examples, device, division), division
-    )
+    """Return the examples with the log ratios of the reference as their `label`."""
+    found = log_ratios(run, reference, examples, device, division)
     return [replace(example, label=value) for example, value in zip(examples, found.tolist(), strict=True)]
 
 
@@ -174,9 +168,7 @@ class PreparedPreferences:
         run, batch_tokens = self.run, data_of(self.run, PreferenceData).batch_tokens
         require_watched(run, ["preferences"])
         with self.reporter.phase("log probabilities of the reference"):
-            train, valid = (
-                with_reference(run, lambda: network, side, device, division) for side in (self.train, self.valid)
-            )
+            train, valid = (with_reference(run, network, side, device, division) for side in (self.train, self.valid))
 
         def score(division: Division) -> dict[str, float]:
             found = measure("preferences", margins(run, network, valid, device, division))

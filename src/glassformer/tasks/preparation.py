@@ -69,12 +69,7 @@ def cache_folder(data: TextData | PairData) -> Path:
     """Return the folder of prepared tokens: `data.cache_dir`, or a folder in the user's cache directory."""
     if data.cache_dir is not None:
         return files.as_path(data.cache_dir, "data.cache_dir")
-    return user_cache("tokens")
-
-
-def user_cache(name: str) -> Path:
-    """Return a folder of the user's cache directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / name
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
 
 
 def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:

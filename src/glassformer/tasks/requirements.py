@@ -82,8 +82,6 @@ def check_pairs(run: Run) -> None:
             raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
         if not isinstance(model.head, TokenHead):
             raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
-    elif run.generation.prompt_lookup:
-        raise UserError("generation.prompt_lookup needs a Transformer, because a recurrent state cannot forget tokens")
     if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
         raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
     if run.train.batch_size != TrainConfig().batch_size:
@@ -173,7 +171,7 @@ class Facts:
     verbs: tuple[str, ...]
     """Verbs of the abilities that they may have, the main one first."""
     ability: str | Callable[[Run], str]
-    """The ability in words that follow "learned to"; only models with equal words can form an ensemble."""
+    """The ability in words that follow "learned to"."""
     home: str = ""
     """Module in `tasks` and name of a built-in task."""
     check: Callable[[Run], None] | None = None
@@ -227,8 +225,6 @@ MEASURED = ("evaluate", "compare")
 """The verbs of every kind that can be trained."""
 LABELLED = {"classification", "tagging"}
 """The kinds whose models predict classes or tags."""
-VOTES = {"translate", "classify", "tag"}
-"""The verbs of models that can form an ensemble."""
 
 
 def require_verb(run: Run, name: str, verb: str) -> None:
@@ -241,13 +237,13 @@ def require_verb(run: Run, name: str, verb: str) -> None:
 def require_ensemble(run: Run, name: str) -> None:
     """Raise `UserError` for the first of several models if models of its kind cannot form an ensemble."""
     facts = BUILT_IN.get(run.objective.kind)
-    if facts is not None and not VOTES.intersection(facts.verbs):
+    if facts is not None and facts.verbs[0] != "translate":
         raise no_ensemble(name, facts.learned(run))
 
 
 def no_ensemble(name: str, learned: str) -> UserError:
     """Return the error for several models of a kind that forms no ensemble."""
-    return UserError(f"an ensemble can only translate, classify or tag; {name} learned to {learned}")
+    return UserError(f"an ensemble can only translate; {name} learned to {learned}")
 
 
 def require_classes(run: Run, name: str) -> None:

@@ -51,7 +51,7 @@ class Tagging(LabelTask):
     # Use
 
     def tagger(self, model: ModelParts) -> Tagger:
-        return Tagger(self.vote(model), model.tokenizer, self.classes(model), model.device)
+        return Tagger(model.network, model.tokenizer, self.classes(model), model.device)
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), PositionHead):

@@ -55,7 +55,7 @@ class Task(ABC):
         return False
 
     def learned(self, run: Run) -> str:
-        """Return the ability in words that follow "learned to"; only models with equal words can form an ensemble."""
+        """Return the ability in words that follow "learned to"."""
         return self.facts.learned(run)
 
     def example(self, run: Run) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from glassformer.data.label_rows import encode_texts
-from glassformer.errors import UserError
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.embed import Embedder
@@ -51,7 +50,7 @@ class TrainedModel(ModelParts):
 
     @property
     def learned(self) -> str:
-        """Description of the learned task; models with different descriptions cannot form an ensemble."""
+        """Description of the learned task."""
         return self.task.learned(self.run)
 
     @property
@@ -61,7 +60,7 @@ class TrainedModel(ModelParts):
 
     @property
     def vote(self) -> Network | Ensemble:
-        """The network that predicts labels and is evaluated: the single one, or all members combined."""
+        """The network that is evaluated: the single one, or all members of an ensemble."""
         return self.task.vote(self)
 
     @property
@@ -139,10 +138,8 @@ class TrainedModel(ModelParts):
 
     @property
     def embedder(self) -> Embedder:
-        """The object that computes text vectors; every single model of one stack has one."""
+        """The object that computes text vectors; every model of one stack has one."""
         require_vectors(self.config, self.name)
-        if self.others:
-            raise UserError("an ensemble has no text vectors, because its models share no vector space: use one model")
         frame = causal_frame(self.tokenizer, self.config) if self.is_causal_lm else None
         return Embedder(self.network, self.tokenizer, self.device, frame)
 

@@ -101,7 +101,7 @@ def resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> N
     if not repeats_bits(run.train, host.device):
         log(f"on {host.device.type} without train.deterministic the result is equal up to rounding")
     message = f"resumed at step {progress.step} of {run.train.max_steps}"
-    if progress.finished or (progress.step >= run.train.max_steps and not progress.evaluation_is_due):
+    if progress.finished or progress.step >= run.train.max_steps:
         message += ": the run is complete"
     log(message)
 

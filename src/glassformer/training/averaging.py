@@ -55,11 +55,6 @@ class ExponentialAverage:
         try:
             yield
         finally:
-            self.swap_out()
-
-    def swap_out(self) -> None:
-        """Restore the model's own weights if the average is in the model."""
-        if self._swapped:
             self._exchange()
             self._swapped = False
 

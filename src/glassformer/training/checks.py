@@ -174,12 +174,6 @@ def require_effect(run: Run) -> None:
             f"train.profile_steps is {train.profile_steps:,} and {limit}: train.max_steps is {train.max_steps:,}, and "
             f"the first {UNPROFILED} steps are not profiled"
         )
-    for name, strategies in (("cpu_offload", ("fsdp", "hybrid")), ("shard_size", ("hybrid",))):
-        if getattr(run.parallel, name) and run.parallel.strategy not in strategies:
-            raise UserError(
-                f"parallel.{name} has no effect with parallel.strategy {run.parallel.strategy}: it is for "
-                f"{' and '.join(strategies)}; leave it out"
-            )
 
 
 def require_vocabulary(run: Run) -> None:

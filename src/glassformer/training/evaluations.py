@@ -1,8 +1,8 @@
 """The evaluations of a run: losses and scores, and what follows from them for the best step, the rate and the end."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -35,7 +35,6 @@ class Evaluations:
         average: ExponentialAverage | None,
     ) -> None:
         self.config, self.network, self.data, self.host, self.average = config, network, data, host, average
-        self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
         schedule = config.schedule
         self.plateau: Plateau | None = None
         if isinstance(schedule, PlateauSchedule):
@@ -111,7 +110,7 @@ class Evaluations:
         data, ranks, network = self.data, self.host.ranks, self.network
         device, precision = self.host.device, autocast_dtype(self.config.precision)
         weights = nullcontext() if self.average is None else self.average.swapped_in()
-        with weights, ranks.evaluating(network), evaluation_mode(network), self.abandonable():
+        with weights, ranks.evaluating(network), evaluation_mode(network):
             reports: dict[str, LossReport] = {}
             for split, batches in data.evaluations.items():
                 with torch.autocast(device.type, dtype=precision, enabled=precision is not None):

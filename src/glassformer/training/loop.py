@@ -5,9 +5,8 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +19,6 @@ from glassformer.devices import freed_memory_kept, numerics
 from glassformer.distributed.parts import local_part, part_of
 from glassformer.errors import Interrupted, UnknownText, UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
-from glassformer.reporting import OwnsProcess
 from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
@@ -37,7 +35,7 @@ from glassformer.training.optimizers.build import set_learning_rates
 from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 from glassformer.training.profiling import profiling
 from glassformer.training.schedules import PlateauState, schedule_factor
-from glassformer.training.signals import Abandoned, StopRequest, stop_on_signals
+from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.speed import Speed
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
@@ -74,10 +72,9 @@ class Trainer:
         self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
         self.speed = Speed(host)
-        self.saved = (-1, False)
-        """Step and `evaluation_is_due` of the newest checkpoint; step -1 for a run without one."""
+        self.saved_step = -1
+        """Step of the newest checkpoint; -1 for a run without one."""
         self.after_step: Callable[[], None] = lambda: None
-        self.abandonable: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def train(self) -> dict[str, LossReport]:
         """Train to the end; return the reports of the last evaluation, which may precede an interruption.
@@ -89,28 +86,21 @@ class Trainer:
         with files.writing(self.folder), numerics(config), freed_memory_kept(), silent, ExitStack() as stack:
             # The log, and the answers to signals
             if self.ranks.is_first:
-                self.log = stack.enter_context(MetricsLog(self.folder, self.saved[0], config.tensorboard))
+                self.log = stack.enter_context(MetricsLog(self.folder, self.saved_step, config.tensorboard))
                 if self.notes:
                     self.log.write(progress.step, notes=list(self.notes))
             deadline = self.host.began + (config.max_time or math.inf)
-            stop = stack.enter_context(stop_on_signals(deadline, abandons=self.ranks.n == 1))
+            stop = stack.enter_context(stop_on_signals(deadline, self._log_late_stop))
             if self.ranks.is_first:
                 self.after_step = stack.enter_context(
                     profiling(config.profile_steps, self.folder, self.host.device, self.reporter.log)
                 )
-            self.evaluations.abandonable = self.abandonable = stop.abandonable
-            stop.log = self._log_late_stop
-            if isinstance(self.reporter, OwnsProcess):
-                stop.end_beside = partial(self._end_beside, self.reporter)
             # The steps
             was_done = progress.finished or progress.step >= config.max_steps
             try:
                 reports = self._loop(stop, config.max_steps)
                 if config.select == "average":
                     reports = self._publish_mean(was_done)
-            except Abandoned:
-                self._save_before()
-                raise self._interrupted(stop.code) from None
             except Exception:  # a second signal raises no Exception, and ends the process at once
                 self.checkpointer.drain()
                 raise
@@ -131,13 +121,12 @@ class Trainer:
             self._save(is_scheduled=True)  # for a rollback
         self.clock = Clock(self.progress)
         with self._batches_of_steps(end) as self.batches_of:
-            while self.progress.evaluation_is_due or (self.progress.step < end and not self.progress.finished):
+            while self.progress.step < end and not self.progress.finished:
                 with enough_memory(self.host.advice, self._position()):
                     try:
-                        if not self.progress.evaluation_is_due:
-                            self._one_step()
-                            with self.clock.paused():
-                                self.after_step()
+                        self._one_step()
+                        with self.clock.paused():
+                            self.after_step()
                         reports = self._after_step(stop, end) or reports
                     except NonFinite as bad:
                         self._recover(bad)
@@ -161,8 +150,7 @@ class Trainer:
         # Gradients
         seeds = [seed_of(config.seed, Stream.DROPOUT, number) for number in self._numbers(progress.step)]
         try:
-            with self.abandonable():
-                self.step.backward(self.batches_of(progress.step), seeds)
+            self.step.backward(self.batches_of(progress.step), seeds)
         finally:
             if self.step.fit != fit:
                 number = progress.step + 1
@@ -230,11 +218,9 @@ class Trainer:
             self.reporter.step(progress.step, config.max_steps, values)
         # Evaluate
         if evaluates:
-            progress.evaluation_is_due = True
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
-            progress.evaluation_is_due = False
         # Save; a later signal stops the run after the next step
         stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
         ends = is_last or progress.finished
@@ -255,35 +241,8 @@ class Trainer:
     def _interrupted(self, code: int) -> Interrupted:
         cause = None if code == 1 else signal.Signals(code - 1)
         name = "train.max_time" if cause is None else cause.name
-        saved = f"saved at step {self.saved[0]} of {self.config.max_steps}"
+        saved = f"saved at step {self.saved_step} of {self.config.max_steps}"
         return Interrupted(f"{name}: {saved}; continue with: {self.resume_hint}", cause)
-
-    def _save_before(self) -> None:
-        """Save the state before the step or the evaluation that was abandoned."""
-        self.optimizer.zero_grad(set_to_none=True)
-        try:
-            self._save_if_new()
-        except NonFinite as bad:
-            self._recover(bad)
-        self.checkpointer.wait()
-
-    def _end_beside(self, reporter: OwnsProcess, which: signal.Signals) -> None:
-        """Save the state before the step or the evaluation in which the main thread is, and end the process.
-
-        Does nothing if the result of the step before was not read: a device computes it first.
-        """
-        if self.step.pending is not None:
-            return
-        try:
-            if self.average is not None:
-                self.average.swap_out()
-            self._save_if_new()
-            self.checkpointer.wait()
-        except (UserError, NonFinite) as error:
-            reporter.end(f"{which.name}: {error}; continue with: {self.resume_hint}", 2)
-        self.log.close()
-        stop = self._interrupted(1 + which)
-        reporter.end(str(stop), stop.exit_code)
 
     def _log_late_stop(self, which: signal.Signals) -> None:
         steps = checkpoint.steps(self.folder)
@@ -303,8 +262,7 @@ class Trainer:
         if was_done and not is_there and is_published(folder, step):
             return {}  # checkpoints were deleted, so the published mean cannot be computed again
         mean = checkpoint.path_of(folder, step).parent / "average"
-        with self.abandonable():
-            ranks.raise_together(lambda: self._average(steps, mean))
+        ranks.raise_together(lambda: self._average(steps, mean))
         load_weights(self.network, mean / WEIGHTS, part_of)
         self.evaluations.average = None  # checkpoints already contain the moving average, if there is one
         is_new = ranks.is_first and not has_weights_of(folder, mean)
@@ -334,11 +292,7 @@ class Trainer:
         if is_scheduled:
             progress.scheduled = [*progress.scheduled, progress.step][-self.config.keep_checkpoints :]
         self.checkpointer.save(self._snapshot())
-        self.saved = progress.step, progress.evaluation_is_due
-
-    def _save_if_new(self) -> None:
-        if self.saved != (self.progress.step, self.progress.evaluation_is_due):
-            self._save(is_scheduled=False)
+        self.saved_step = progress.step
 
     def _snapshot(self) -> Snapshot:
         progress, average = self.progress, self.average
@@ -364,7 +318,7 @@ class Trainer:
         """Restore the exact state of a verified checkpoint."""
         # Numbers
         self.progress = progress = replace(read_progress(folder), made_with=self.progress.made_with)
-        self.saved = progress.step, progress.evaluation_is_due
+        self.saved_step = progress.step
         self.step.number, self.step.pending = progress.step, None
         progress.recomputes = progress.recomputes and self.step.may_recompute  # a resumed run may set other blocks
         self.step.fit = self.step.fit.joined(progress.fit)

@@ -20,7 +20,6 @@ from glassformer.training.announce import changed_machine
 from glassformer.training.checkpointer import Snapshot
 from glassformer.training.host import host_of
 from glassformer.training.run import assemble
-from glassformer.training.trainer_state import read_progress
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
         raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
         steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
-        steps = [step for step in steps if not read_progress(checkpoint.path_of(folder, step)).evaluation_is_due]
         if len(steps) < 2:
             raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
         begin, end = steps[-2:]

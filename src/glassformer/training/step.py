@@ -144,9 +144,8 @@ class TrainStep:
         self.may_recompute = config.activation_checkpointing == "auto" and bool(self.stacks)
         self.routing = Routing(network, self.ranks)
         # Work ahead of the device
-        is_on_device = all(p.device.type == self.device.type for p in self.parameters)  # not offloaded to the CPU
         reads_found_inf = getattr(optimizer, "_step_supports_amp_scaling", False)
-        self.defers = host.runs_ahead and self.scale is None and is_on_device and reads_found_inf
+        self.defers = host.runs_ahead and self.scale is None and reads_found_inf
         # The loss of a batch
         wrapped = self.wrapped = self.ranks.wrapped(network)
         self.compiled = config.compile is True  # auto: a module of the caller

@@ -34,8 +34,6 @@ class TrainerState:
     unlogged: list[tuple[float, int]] = field(default_factory=list)
     """Nats and targets per step since the last line of the log: a resumed run writes the same next line."""
     finished: bool = False
-    evaluation_is_due: bool = False
-    """True if a signal stopped the run before the evaluation of this step, which a resumed run does first."""
     valid: dict[str, float | int | None] = field(default_factory=dict)
     data_digest: str = ""
     rate_factor: float = 1.0
@@ -57,24 +55,19 @@ class TrainerState:
         return Fit(self.n_parts, self.recomputes)
 
     def stored(self) -> dict[str, Any]:
-        """Return the fields under their names in `state.json`; later steps do not change the copy."""
-        fields_now = vars(self) | {"unlogged": list(self.unlogged), "valid": dict(self.valid)}
-        return {_STORED_NAMES.get(name, name): value for name, value in fields_now.items()}
+        """Return the fields as in `state.json`; later steps do not change the copy."""
+        return vars(self) | {"unlogged": list(self.unlogged), "valid": dict(self.valid)}
 
 
-_STORED_NAMES = {"evaluation_is_due": "is_pending"}
-"""Field → its name in `state.json`, if that is older: the format does not change."""
 _TABLES: dict[str, type] = {"scaler": LossScale, "plateau": PlateauState, "valid": LossReport}
 
 
 def read_progress(folder: Path) -> TrainerState:
     """Return the progress in a checkpoint; raise `UserError` for a missing, unknown or invalid field."""
     numbers, where = checkpoint.load_numbers(folder), folder / checkpoint.STATE
-    names = {_STORED_NAMES.get(entry.name, entry.name): entry.name for entry in fields(TrainerState)}
-    for stored_name in names:
-        if stored_name not in numbers:
-            raise UserError(f"{stored_name} is missing (in {where})")
-    numbers = {names.get(stored_name, stored_name): value for stored_name, value in numbers.items()}
+    for entry in fields(TrainerState):
+        if entry.name not in numbers:
+            raise UserError(f"{entry.name} is missing (in {where})")
     state = from_dict(TrainerState, numbers, str(where))
     parts: list[Any] = [state]
     for name, cls in _TABLES.items():

@@ -26,7 +26,6 @@ test("the questions follow from the abilities of a model", () => {
   const classifier = { ...encoder, verb: "classify", has_head_over_tokens: false, labels: ["a", "b"] };
   assert.deepEqual(titles(classifier), [reads, off, leftOut, sure]);
   assert.deepEqual(titles(classifier, { answers: (route) => route !== "/flow" && route !== "/effects" }), [reads, leftOut], "a file has only what it can answer");
-  assert.deepEqual(titles(classifier, { isEmbedded: true, answers: () => true }), [reads, off, sure], "embedded data has no other texts");
 });
 
 test("a pattern names the key at which its head looks", () => {

@@ -80,7 +80,7 @@ test("a head matters only if the loss rises without it", async () => {
     const is = was.map((x) => Math.min(0, x + 2 * (draw() - 0.5)));
     const positions = (values) => ({ positions: values.map((log_prob, t) => ({ log_prob: t ? log_prob : null })) });
     const app = {
-      store: { state: { run, model: DECODER } }, source: { isEmbedded: false },
+      store: { state: { run, model: DECODER } }, source: {},
       data: { json: async () => ({ decoder: rows, measure: "loss" }), once: async () => ({ before: positions(was), after: positions(is) }) },
     };
     const { seen, means } = await ask(app, run);

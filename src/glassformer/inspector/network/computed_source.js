@@ -14,10 +14,9 @@
  * @typedef {{
  *   facts: Facts, config: TransformerConfig | RecurrentConfig, tied: Record<string, string>, rules: Rules,
  *   vocabularies: {target: Vocabulary, source: Vocabulary | null}, random: {ids: number[], source_ids: number[]} | null,
- *   check: {ids: number[], source_ids: number[], logits: number[]}, live: object | null,
+ *   check: {ids: number[], source_ids: number[], logits: number[]},
  * }} WebModel
- * Contents of the file other than the weights. `check` has random ids and their last logits in PyTorch. `live` is the
- * log of the run.
+ * Contents of the file other than the weights. `check` has random ids and their last logits in PyTorch.
  */
 
 import { ServerError, Source } from "../page/source.js";
@@ -68,7 +67,7 @@ async function withServerErrors(answer) {
 export class ComputedSource extends Source {
   /** @param {WebModel} web @param {Uint8Array<ArrayBuffer>} weights */
   constructor(web, weights) {
-    super(null);
+    super();
     this.web = web;
     this.network = buildNetwork(web.config, web.tied, weights);
     this.reading = new Reading(web.rules, web.vocabularies);
@@ -99,7 +98,7 @@ export class ComputedSource extends Source {
 
   /** @override @param {string} route */
   answers(route) {
-    return ROUTES.includes(route) || (route === "/api/live" && this.web.live !== null);
+    return ROUTES.includes(route);
   }
 
   /** Check that this browser computes the logits of PyTorch; throw an error otherwise. */
@@ -125,7 +124,6 @@ export class ComputedSource extends Source {
     const given = new URLSearchParams(query);
     await (this.checked ??= this.check());
     if (route === "/api/session") return { model: model.id, folder: "", gallery: null };
-    if (route === "/api/live" && this.web.live) return this.web.live;
     if (route === "/api/model") return this.#named(given.get("model"), model);
     if (route === "/api/progress") return this.progress;
     if (route === "/api/vocabulary") return { model: model.id, tokens: this.vocabulary };

@@ -99,7 +99,7 @@ export class RunData {
    */
   async head(run, kind, layer, head) {
     const place = /** @type {AttentionPlace} */ (run.attention[kind]);
-    const isLarge = 2 * place.heads * run[place.rows].length * run[place.columns].length > MAX_LAYER && !this.source.isEmbedded;
+    const isLarge = 2 * place.heads * run[place.rows].length * run[place.columns].length > MAX_LAYER;
     const { shape, buffer } = await this.bytes(run, "attention", isLarge ? { kind, layer, head } : { kind, layer });
     const [, rows = 0, columns = 0] = shape;
     return { rows, columns, values: weights16(buffer, isLarge ? 0 : head * rows * columns, rows * columns) };

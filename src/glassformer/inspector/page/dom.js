@@ -188,13 +188,8 @@ export function choice(label, options, onchange) {
   function write(chosen) {
     for (const [value, one] of buttons) one.setAttribute("aria-pressed", String(value === chosen));
   }
-  /** @param {string} reason shown when the pointer is over the group */
-  function disable(reason) {
-    element.title = reason;
-    for (const one of buttons.values()) one.disabled = true;
-  }
   setOptions(options);
-  return { element, setOptions, write, disable };
+  return { element, setOptions, write };
 }
 
 /**

@@ -6,7 +6,6 @@
  */
 
 import { button, fill, grow, h, insertText } from "./dom.js";
-import { NOT_EMBEDDED } from "./source.js";
 import { messagesOf } from "./state.js";
 
 const MAX_HEIGHT = 180;
@@ -76,13 +75,12 @@ function clipped(text) {
  * @param {HTMLElement} section
  */
 export function createInput(app, section) {
-  const { store, source } = app;
-  const isFixed = source.isEmbedded;
+  const { store } = app;
 
   /** @param {"text" | "source" | "target" | "messages"} key @param {string} label @param {string} placeholder */
   function box(key, label, placeholder) {
     const area = h("textarea", {
-      rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", readonly: isFixed, title: isFixed ? NOT_EMBEDDED : `${label}. Press Ctrl+Enter to run.`,
+      rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", title: `${label}. Press Ctrl+Enter to run.`,
       oninput: () => edited(key, area),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -163,22 +161,22 @@ export function createInput(app, section) {
     else boxes = isPair(model)
       ? [box("source", "Source", "source text"), box("target", "Target", "target text (optional: without it, the model writes one)")]
       : [box("text", "Text", model.verb === "fill" ? "text with [MASK] in place of a word" : "text")];
-    const examples = isFixed ? source.embeddedBodies("/api/run") : model.examples;
+    const { examples } = model;
     const areas = boxes.map(({ area }) => area);
     const content = conversation
       ? [h("div", { class: "messages" }, ...conversation.flatMap(({ role }, i) => [h("span", {}, role), areas[i] ?? null]))]
       : areas;
     fill(section,
-      h("div", { class: `texts${content.length > 1 ? " is-pair" : ""}${isFixed ? " is-fixed" : ""}` }, ...content,
-        isFixed ? null : button("Run", submit, { class: "primary", title: "Ctrl+Enter" })),
+      h("div", { class: `texts${content.length > 1 ? " is-pair" : ""}` }, ...content,
+        button("Run", submit, { class: "primary", title: "Ctrl+Enter" })),
       h("div", { class: "row" },
         examples.length ? h("div", { class: "examples" }, "examples", ...examples.map((example) =>
           button(clipped(summary(example)), () => use(example), { title: summary(example) }))) : null,
-        conversation && !isFixed ? button("as text", () => showBoxes(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
-        model.has_template && !conversation && !isPair(model) && !isFixed ? button("as message", () => showBoxes(firstMessage()), {
+        conversation ? button("as text", () => showBoxes(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
+        model.has_template && !conversation && !isPair(model) ? button("as message", () => showBoxes(firstMessage()), {
           class: "quiet", title: "Read the text as a user message, with the chat template of the model",
         }) : null,
-        model.mask && model.verb === "fill" && !isFixed ? button(`insert ${MASK}`, () => boxes[0] && insertText(boxes[0].area, MASK), { class: "quiet" }) : null));
+        model.mask && model.verb === "fill" ? button(`insert ${MASK}`, () => boxes[0] && insertText(boxes[0].area, MASK), { class: "quiet" }) : null));
     write();
   }
 

@@ -16,7 +16,7 @@ import { RunData } from "./app.js";
 import { arrowKeys, button, byId, fill, h } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
-import { NOT_EMBEDDED, OFFLINE, ServerError, withQuery } from "./source.js";
+import { OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
@@ -103,13 +103,13 @@ export function start(source) {
   /** Return the tabs of the model. */
   function tabs() {
     const { model } = store.state;
-    const isOffered = (/** @type {Tab} */ { route }) => source.isEmbedded || route === undefined || source.answers(route);
+    const isOffered = (/** @type {Tab} */ { route }) => route === undefined || source.answers(route);
     return model ? TABS.filter((tab) => tab.exists(model) && isOffered(tab)) : [];
   }
 
   function chosenTab() {
     const known = tabs();
-    return known.find((tab) => tab.id === store.state.panel) ?? known.find((tab) => !isMissing(tab)) ?? known[0];
+    return known.find((tab) => tab.id === store.state.panel) ?? known[0];
   }
 
   function drawTabs() {
@@ -119,22 +119,15 @@ export function start(source) {
     if (items.length > 1) items.splice(1, 0, /** @type {{id: string, title: string, narrow: boolean}} */ (items.pop()));
     const hasFocus = byId("tabs").contains(document.activeElement);
     fill(byId("tabs"), ...items.map(({ id, title, narrow }) => {
-      const tab = TABS.find((one) => one.id === id);
-      const isAbsent = tab !== undefined && isMissing(tab);
       return button(title, () => store.set({ panel: id }), {
         role: "tab", id: `tab-${id}`, "aria-selected": String(id === chosen), "aria-controls": "panels", tabindex: id === chosen ? 0 : -1,
-        class: narrow ? "only-narrow" : "", disabled: isAbsent, title: isAbsent ? NOT_EMBEDDED : undefined,
+        class: narrow ? "only-narrow" : "",
       });
     }));
     const active = byId("tabs").querySelector('[aria-selected="true"]');
     if (!(active instanceof HTMLElement)) return;
     byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
     if (hasFocus) active.focus();
-  }
-
-  /** Return true if the page cannot compute a panel. @param {import("./app.js").Tab} tab */
-  function isMissing({ route }) {
-    return route !== undefined && !source.answers(route);
   }
 
   /** Draw the visible panels after a change. */
@@ -258,18 +251,11 @@ export function start(source) {
     }
   }
 
-  /** Return the embedded input that has the texts of the state, or else the first one; null with a server. */
-  function embeddedBody() {
-    const { text, source: from, target } = store.state;
-    const bodies = source.isEmbedded ? source.embeddedBodies("/api/run") : [];
-    return bodies.find((body) => (body.text ?? body.source) === (text || from) && (body.target ?? "") === target) ?? bodies[0] ?? null;
-  }
-
   /** Run the texts of the state. */
   async function run() {
     const { model } = store.state;
     if (!model) return;
-    const body = embeddedBody() ?? runBody(model, store.state);
+    const body = runBody(model, store.state);
     if (!body.messages && (body.text ?? body.source ?? body.ids ?? "") === "") {
       app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
       return;
@@ -311,7 +297,7 @@ export function start(source) {
   /** Offer the newest model of the run if the page shows an earlier one. */
   function drawNewer() {
     const { model, model_step: newest } = store.state;
-    if (source.isEmbedded || model === null || newest === null || newest === model.step) offer("");
+    if (model === null || newest === null || newest === model.step) offer("");
     else offer(`The page shows the model of step ${count(model.step ?? 0)}; the newest one is of step ${count(newest)}.`, `Open step ${count(newest)}`, () => void openNewest(model));
   }
 
@@ -336,7 +322,7 @@ export function start(source) {
   async function watch() {
     clearTimeout(watchTimer);
     const { model } = store.state;
-    if (source.isEmbedded || !model?.folder) return;
+    if (!model?.folder) return;
     const live = /** @type {Live} */ (await source.get(withQuery("/api/live", { since: 2 ** 52, folder: model.folder })));
     if (store.state.model !== model) return;
     store.set({ model_step: live.model_step });
@@ -375,7 +361,7 @@ export function start(source) {
   async function load() {
     byId("input").setAttribute("aria-busy", "true");
     try {
-      const session = source.isEmbedded ? null : /** @type {Session} */ (await source.get("/api/session"));
+      const session = /** @type {Session} */ (await source.get("/api/session"));
       isGallery = Boolean(session?.gallery);
       const wanted = store.state.checkpoint || session?.model;
       if (session && !wanted) {
@@ -389,9 +375,9 @@ export function start(source) {
       app.data.clear();
       if (store.state.model?.id !== model.id) opened.clear();
       /** @type {Partial<State>} */
-      const patch = { model, ...(source.isEmbedded ? {} : { checkpoint: model.id }) };
+      const patch = { model, checkpoint: model.id };
       const { text, source: from, messages } = store.state;
-      const first = source.isEmbedded ? source.embeddedBodies("/api/run")[0] : model.examples[0];
+      const first = model.examples[0];
       if ((isPair(model) ? from : text || messages) === "" && first) Object.assign(patch, textsOf(first));
       if (parent !== window) patch.visit = 0; // two pages side by side
       else if (!store.state.panel && !isVisitClosed()) patch.visit = 1; // not if a bookmark names the panel
@@ -401,7 +387,6 @@ export function start(source) {
       drawTabs();
       await run();
       await watch();
-      if (source.isEmbedded) app.say(`This file has no server. Its text is fixed, and the grey tabs and switches do not work. ${NOT_EMBEDDED}`);
     } catch (error) {
       app.fail(error);
     } finally {

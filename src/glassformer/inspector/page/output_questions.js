@@ -61,8 +61,8 @@ export async function askScores({ store: { state } }, run) {
 }
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
-export async function askParts({ data, source, store: { state } }, run) {
-  const query = source.isEmbedded ? {} : { position: mostCertain(state) };
+export async function askParts({ data, store: { state } }, run) {
+  const query = { position: mostCertain(state) };
   const { token, position, logit, terms } = /** @type {Attribution} */ (await data.json(run, "attribution", query));
   const [[name, term] = ["", null]] = Object.entries(terms).sort(([, a], [, b]) => b.value - b.mean - a.value + a.mean);
   if (!term) throw new Error("the logit has no terms");

@@ -13,9 +13,8 @@
  * @typedef {{view: Partial<View>, lit: Lit, seen: string, means: string}} Answer
  * @typedef {{rows: number, columns: number, values: ArrayLike<number>}} Matrix
  * @typedef {{kind: string, layer: number, head: number}} Head
- * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null, asks_new_texts?: boolean}} Question
- * `input` returns an input that makes the answer clear; null keeps the current input. `asks_new_texts` is true if the
- * answer needs runs of other texts. A file with embedded data does not have such runs.
+ * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null}} Question
+ * `input` returns an input that makes the answer clear; null keeps the current input.
  */
 
 import { partOf } from "../panels/ablation.js";
@@ -34,7 +33,7 @@ export const QUESTIONS = [
   { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askAblation },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
   { title: "Which part writes this token?", routes: ["/attribution"], exists: (model) => model.kind === "decoder" && model.is_additive, ask: askParts },
-  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask, asks_new_texts: true },
+  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask },
   { title: "How sure is the model?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens || (model.labels.length > 1 && !model.is_multi_label), ask: askScores },
   { title: "Which token did the model not expect?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens, ask: askSurprise },
 ];
@@ -48,7 +47,7 @@ const MAX_QUESTIONS = 5;
  * @param {Source} source
  */
 export function questionsOf(model, source) {
-  const isAnswered = (/** @type {Question} */ { routes, asks_new_texts: asksNew }) => routes.every((route) => source.answers(route)) && !(asksNew && source.isEmbedded);
+  const isAnswered = (/** @type {Question} */ { routes }) => routes.every((route) => source.answers(route));
   return QUESTIONS.filter((question) => question.exists(model) && isAnswered(question)).slice(0, MAX_QUESTIONS);
 }
 
@@ -221,11 +220,11 @@ async function askAblation(app, run) {
     return `the loss ${effect < 0 ? "falls" : "rises"} by ${fixed(Math.abs(effect), 2)} nats per token`;
   };
   const part = `${most.kind}.${most.layer}.${most.head}`;
-  const [side, drop] = [positionSide(app.store.state), app.source.isEmbedded ? null : await largestDrop(app, run, partOf(part))];
+  const [side, drop] = [positionSide(app.store.state), await largestDrop(app, run, partOf(part))];
   const index = drop?.index ?? 0;
   const isAfter = side === "target"; // the token is predicted at the position before it
   return {
-    view: { panel: "ablation", kind: most.kind, off: app.source.isEmbedded ? "" : part, mean: 0, ...(drop ? { pos: isAfter ? index - 1 : index } : {}) },
+    view: { panel: "ablation", kind: most.kind, off: part, mean: 0, ...(drop ? { pos: isAfter ? index - 1 : index } : {}) },
     lit: drop ? { hover: { side, index }, across: null } : null,
     seen: drop ? `Without ${name(most)}, the probability of ${tokenName(positionTokens(app.store.state), index)} ${changeOf(drop.before, drop.after)}.`
       : `Without ${name(most)}, ${change(most.effect)}.`,

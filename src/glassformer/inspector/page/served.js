@@ -1,6 +1,6 @@
-/** Page of `glassformer inspect`: the data are from a server, or embedded in the file. */
+/** Page of `glassformer inspect`: the data are from a server. */
 
 import { start } from "./main.js";
-import { openSource } from "./source.js";
+import { Source } from "./source.js";
 
-start(openSource());
+start(new Source());

@@ -1,14 +1,10 @@
 /**
- * Data of the page: from the server, or from the data embedded in a single file.
- *
- * Embedded data is a JSON object in `<script type="application/json" id="embedded">`. Its keys are "GET /api/…" and
- * "POST /api/… BODY", where BODY is JSON with sorted keys. Bytes are {"shape": "1,2", "zlib": "base64"}.
+ * Data of the page from the server. A page in a file computes them instead (`network/computed_source.js`).
  */
 
-import { fromBase64, inflate, parseShape } from "./decode.js";
+import { inflate, parseShape } from "./decode.js";
 
 export const OFFLINE = "The server does not answer. Start it again; this page continues by itself.";
-export const NOT_EMBEDDED = 'Start "glassformer inspect DIR" to compute this.';
 
 /** An answer of the server with a status of 400 or more. */
 export class ServerError extends Error {
@@ -17,20 +13,6 @@ export class ServerError extends Error {
     super(message);
     this.status = status;
   }
-}
-
-/**
- * Return JSON with sorted keys, without undefined values.
- * @param {unknown} value
- * @returns {string}
- */
-export function canonical(value) {
-  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
-  if (value && typeof value === "object") {
-    const entries = Object.entries(value).filter(([, x]) => x !== undefined).sort(([a], [b]) => (a < b ? -1 : 1));
-    return `{${entries.map(([key, x]) => `${JSON.stringify(key)}:${canonical(x)}`).join(",")}}`;
-  }
-  return JSON.stringify(value);
 }
 
 /**
@@ -62,18 +44,11 @@ export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Access to the routes below /api/. */
 export class Source {
-  /** @param {Record<string, any> | null} embedded */
-  constructor(embedded) {
-    this.embedded = embedded;
+  constructor() {
     /** Called with true when the server stops answering, and with false when it answers again. */
     this.onoffline = (/** @type {boolean} */ _isOffline) => {};
     /** @type {Promise<void> | null} */
     this.waiting = null;
-  }
-
-  /** True if the page cannot compute anything new. */
-  get isEmbedded() {
-    return this.embedded !== null;
   }
 
   /** True if the source computes gradients. */
@@ -81,24 +56,9 @@ export class Source {
     return true;
   }
 
-  /**
-   * Return the bodies of the embedded answers to a POST route.
-   * @param {string} path
-   * @returns {any[]}
-   */
-  embeddedBodies(path) {
-    const start = `POST ${path} `;
-    return Object.keys(this.embedded ?? {}).filter((key) => key.startsWith(start)).map((key) => JSON.parse(key.slice(start.length)));
-  }
-
-  /** Return true if the route can be used: always with a server, otherwise if its data is embedded. @param {string} key */
-  has(key) {
-    return !this.embedded || Object.hasOwn(this.embedded, key);
-  }
-
-  /** Return true if a route can be used; `route` is a part of its path. @param {string} route */
-  answers(route) {
-    return !this.embedded || Object.keys(this.embedded).some((key) => key.includes(route));
+  /** Return true if a route can be used. @param {string} _route */
+  answers(_route) {
+    return true;
   }
 
   /**
@@ -107,7 +67,6 @@ export class Source {
    * @returns {Promise<any>}
    */
   async get(path, model) {
-    if (this.embedded) return this.#found(`GET ${path}`);
     const answer = await (await this.#request(path, {})).json();
     requireSame(path, model, answer);
     return answer;
@@ -120,7 +79,6 @@ export class Source {
    * @returns {Promise<any>}
    */
   async post(path, body) {
-    if (this.embedded) return this.#found(`POST ${path} ${canonical(body)}`);
     const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
     const answer = await (await this.#request(path, options)).json();
     requireSame(path, body.model, answer);
@@ -133,21 +91,11 @@ export class Source {
    * @returns {Promise<Bytes>}
    */
   async bytes(path, model) {
-    if (this.embedded) {
-      const { shape, zlib } = this.#found(`GET ${path}`);
-      return { shape: parseShape(shape), buffer: await inflate(fromBase64(zlib)) };
-    }
     const response = await this.#request(path, {});
     const [named, run] = ["x-model", "x-run"].map((name) => decodeURIComponent(response.headers.get(name) ?? ""));
     requireSame(path, model, { model: named ?? "", run: run ?? "" });
     const buffer = await inflate(await response.arrayBuffer());
     return { shape: parseShape(response.headers.get("x-shape") ?? String(buffer.byteLength)), buffer };
-  }
-
-  /** @param {string} key */
-  #found(key) {
-    if (this.embedded && Object.hasOwn(this.embedded, key)) return this.embedded[key];
-    throw new ServerError(NOT_EMBEDDED, 0);
   }
 
   /**
@@ -185,13 +133,4 @@ export class Source {
     }
     this.onoffline(false);
   }
-}
-
-/**
- * Return the source of this page.
- * @returns {Source}
- */
-export function openSource() {
-  const element = document.getElementById("embedded");
-  return new Source(element?.textContent ? JSON.parse(element.textContent) : null);
 }

@@ -87,7 +87,7 @@ function start() {
   useTheme(storedDark());
   const status = /** @type {HTMLElement} */ (document.getElementById("status"));
   const say = (/** @type {unknown} */ what) => { status.textContent = what instanceof Error ? what.message : String(what); };
-  const source = new Source(null);
+  const source = new Source();
   const views = viewsOf(location.hash);
   const panes = ["first", "second"].map((name, i) => new Pane(name, /** @type {View} */ (views[i]), source, say));
   source.get("/api/session").then(({ opens_folders: opens }) => {

@@ -72,7 +72,7 @@ export function createVisit(app, section) {
 
   /** Run the input of a question, and ask it. @param {Question} question */
   async function answerTo(question) {
-    const input = source.isEmbedded ? null : question.input?.(store.state);
+    const input = question.input?.(store.state);
     if (input) await app.use(input);
     const run = /** @type {Run} */ (store.state.run);
     return { found: await question.ask(app, run), run };

@@ -22,7 +22,6 @@ import { frame } from "../page/frame.js";
 import { heatScene, heatTable } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
-import { NOT_EMBEDDED } from "../page/source.js";
 import { positionSide, positionText, positionTokens, shownPosition, tokensBefore } from "../page/state.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
@@ -90,8 +89,6 @@ function createAblation(app) {
   const { store } = app;
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
-  const isFixed = app.source.isEmbedded;
-  if (isFixed) means.disable(NOT_EMBEDDED);
   const switches = h("div", { class: "scroll-x" });
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
@@ -141,7 +138,6 @@ function createAblation(app) {
 
   /** @param {string} name */
   function toggle(name) {
-    if (isFixed) return;
     const off = partNames(store.state.off);
     store.set({ off: (off.includes(name) ? off.filter((one) => one !== name) : [...off, name]).join(",") });
   }
@@ -162,7 +158,7 @@ function createAblation(app) {
         const effect = effectOf(effects(), name);
         const spread = spreadOf(name);
         const element = h("button", {
-          type: "button", class: `switch${isBeyond(name) ? " is-beyond" : ""}`, role: "switch", "aria-checked": String(isOn), disabled: isFixed, title: isFixed ? NOT_EMBEDDED : spread ? `${name}: ${signed(effect)}${spread}` : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
+          type: "button", class: `switch${isBeyond(name) ? " is-beyond" : ""}`, role: "switch", "aria-checked": String(isOn), title: spread ? `${name}: ${signed(effect)}${spread}` : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
           "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}${spread}`}`,
         }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
         if (isOn && !Number.isNaN(effect)) {
@@ -246,7 +242,7 @@ function createAblation(app) {
     tops.element.hidden = !result;
     changes.element.hidden = differences().every(Number.isNaN);
     const count = partNames(store.state.off).length;
-    loss.textContent = !result ? (isFixed ? NOT_EMBEDDED : "In this run, all parts are on.")
+    loss.textContent = !result ? "In this run, all parts are on."
       : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
         `(${signed((result.after.loss ?? NaN) - (result.before.loss ?? NaN))}) with ${count} ${count === 1 ? "part" : "parts"} off.`;
     fill(strip, result ? tokenStrip(items(), "Change per position") : null);

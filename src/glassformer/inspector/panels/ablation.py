@@ -10,7 +10,7 @@ from glassformer.inspection.effects import Effects, effects_of_texts, mean_effec
 from glassformer.inspection.effects import effects as effects_of
 from glassformer.inspection.measures import measure_of
 from glassformer.inspector import page_data
-from glassformer.inspector.app import one_answer, route
+from glassformer.inspector.app import route
 from glassformer.inspector.inspector import Inspector
 from glassformer.inspector.panels.texts import texts_of
 from glassformer.inspector.panels.tokens import tokens_of
@@ -42,7 +42,7 @@ def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
     return {"positions": positions, "labels": run["labels"], "number": run["number"]}
 
 
-@route("GET", "/api/run/{run}/effects", embedded=one_answer)
+@route("GET", "/api/run/{run}/effects")
 def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any]:
     """Answer the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run.
 

@@ -16,7 +16,6 @@ import { labelsOf } from "../page/letters.js";
 import { ALIGNMENT_ABOUT, alignmentScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
-import { NOT_EMBEDDED } from "../page/source.js";
 import { selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 
@@ -67,10 +66,6 @@ function createAlignment(app) {
     layers.list.value = String(layer);
     heads.list.value = String(head);
     choices.hidden = size.layers * size.heads === 1;
-    if (app.source.isEmbedded) {
-      layers.list.disabled = heads.list.disabled = true; // the file contains the default only
-      choices.title = NOT_EMBEDDED;
-    }
     const query = { layer: layer < 0 ? undefined : layer, head: head < 0 ? undefined : head };
     void latest.use(app.data.json(run, "alignment", query), (value) => {
       found = /** @type {Alignment} */ (value);

@@ -3,11 +3,11 @@
 from typing import Any
 
 from glassformer.inspection.attention_maps import aligned
-from glassformer.inspector.app import one_answer, route
+from glassformer.inspector.app import route
 from glassformer.inspector.inspector import Inspector
 
 
-@route("GET", "/api/run/{run}/alignment", embedded=one_answer)
+@route("GET", "/api/run/{run}/alignment")
 def alignment(inspector: Inspector, run: str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
     """Answer the weights from the written tokens to the source, and the largest one of each row as a link."""
     shown = inspector.run_of(run)

@@ -196,7 +196,7 @@ function createAttention(app) {
     badges.setOptions([["best", "clearest pattern"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
     badges.list.value = store.state.badge;
     const { model } = store.state;
-    random.hidden = app.source.isEmbedded || !model || model.kind === "recurrent"; // the attention of a recurrent model has no pattern scores
+    random.hidden = !model || model.kind === "recurrent"; // the attention of a recurrent model has no pattern scores
     if (!scores) {
       fill(foundPlace);
       return;

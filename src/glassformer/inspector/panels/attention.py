@@ -1,6 +1,6 @@
 """Attention: small pictures of all heads, the weights of a layer or a head, and the scores of the heads."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -9,13 +9,13 @@ from torch import Tensor
 from glassformer.inspection.attention_maps import checked
 from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, best_heads, random_scores
 from glassformer.inspector import page_data
-from glassformer.inspector.app import Packed, one_answer, route
+from glassformer.inspector.app import Packed, route
 from glassformer.inspector.inspector import Inspector
 from glassformer.inspector.shown import Shown
 from glassformer.models.transformer import Transformer
 
 
-@route("GET", "/api/run/{run}/thumbnails", embedded=lambda run: ({"kind": kind} for kind in run["attention"]))
+@route("GET", "/api/run/{run}/thumbnails")
 def thumbnails(inspector: Inspector, run: str, kind: str) -> Packed:
     """Answer small pictures of all heads of a kind of attention."""
     shown, which = inspector.run_of(run), page_data.kind_named(kind)
@@ -23,12 +23,7 @@ def thumbnails(inspector: Inspector, run: str, kind: str) -> Packed:
     return shown.packed(shown.thumbnails[which])
 
 
-def each_layer(run: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the arguments of `attention` for all layers of a run."""
-    return ({"kind": kind, "layer": i} for kind, size in run["attention"].items() for i in range(size["layers"]))
-
-
-@route("GET", "/api/run/{run}/attention", embedded=each_layer)
+@route("GET", "/api/run/{run}/attention")
 def attention(inspector: Inspector, run: str, kind: str, layer: int, head: int | None = None) -> Packed:
     """Answer the attention weights of one layer, or of one head of it."""
     shown = inspector.run_of(run)
@@ -47,7 +42,7 @@ def fractions(weights: Tensor) -> Tensor:
     return (weights * 65535).round_().to(torch.int32).to(torch.uint16)
 
 
-@route("GET", "/api/run/{run}/scores", embedded=one_answer)
+@route("GET", "/api/run/{run}/scores")
 def scores(inspector: Inspector, run: str) -> dict[str, Any]:
     """Answer the scores of all heads beside their baselines, and the best head of each pattern (`best_heads`)."""
     shown = inspector.run_of(run)

@@ -117,7 +117,7 @@ function createAttribution(app) {
   function load() {
     const { run, answer, wrong } = store.state;
     if (!run) return;
-    const query = app.source.isEmbedded ? {} : { position: selectedPosition(store.state), token: answer || undefined, against: wrong || undefined };
+    const query = { position: selectedPosition(store.state), token: answer || undefined, against: wrong || undefined };
     void latest.use(app.data.json(run, "attribution", query), (value) => {
       found = value;
       draw();
@@ -136,7 +136,6 @@ function createAttribution(app) {
     render(changed) {
       const { state } = store;
       for (const { key, input } of fields) {
-        input.disabled = app.source.isEmbedded;
         if (document.activeElement !== input) input.value = state[key];
       }
       if (["run", "pos", "answer", "wrong"].some((key) => changed.has(key)) && state.run) load();

@@ -5,11 +5,11 @@ from typing import Any
 
 from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspector import page_data
-from glassformer.inspector.app import one_answer, route
+from glassformer.inspector.app import route
 from glassformer.inspector.inspector import Inspector
 
 
-@route("GET", "/api/run/{run}/attribution", embedded=one_answer)
+@route("GET", "/api/run/{run}/attribution")
 def attribution(
     inspector: Inspector, run: str, position: int | None = None, token: str = "", against: str = ""
 ) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.texts import validation_texts
 from glassformer.inspection.writes import is_additive
 from glassformer.inspector import page_data
-from glassformer.inspector.app import one_answer, route
+from glassformer.inspector.app import route
 from glassformer.inspector.inspector import Inspector
 from glassformer.models.build import build_positions
 from glassformer.store import checkpoint
@@ -34,7 +34,7 @@ SCALED = {None: "q·kᵀ / √d", 1.0: "q·kᵀ"}
 """Scores of the attention of Transformers, by the scale of the settings."""
 
 
-@route("GET", "/api/model", embedded=one_answer)
+@route("GET", "/api/model")
 def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
     """Answer the facts of a model: names, sizes, parts, architecture, curves, checkpoints and examples."""
     chosen = inspector.model_of(model)

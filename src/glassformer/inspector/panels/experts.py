@@ -5,11 +5,11 @@ from typing import Any
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inspection.capture import capture_tensors
-from glassformer.inspector.app import one_answer, route
+from glassformer.inspector.app import route
 from glassformer.inspector.inspector import Inspector
 
 
-@route("GET", "/api/run/{run}/experts", embedded=one_answer)
+@route("GET", "/api/run/{run}/experts")
 def experts(inspector: Inspector, run: str) -> dict[str, Any]:
     """Answer, by stack, layer and token, the active experts and their weights, the largest first."""
     shown = inspector.run_of(run)

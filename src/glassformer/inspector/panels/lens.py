@@ -9,7 +9,7 @@ from glassformer.inspector.app import route
 from glassformer.inspector.inspector import Inspector
 
 
-@route("GET", "/api/run/{run}/lens", embedded=lambda run: [{"norm": True}, {"norm": False}])
+@route("GET", "/api/run/{run}/lens")
 def lens(inspector: Inspector, run: str, norm: bool = True) -> dict[str, Any]:
     """Answer the most probable tokens of each layer and position, and probability and rank of the actual token."""
     shown = inspector.run_of(run)

@@ -98,7 +98,6 @@ export function createNext(app) {
     const [off, key] = [partsOffBeside(store.state), shownKey()];
     clearTimeout(timer);
     timer = setTimeout(() => {
-      if (app.source.isEmbedded && !app.source.has(`GET /api/run/${run.run}/logits?position=${position}`)) return;
       const query = { position, off: off || undefined, mean: off ? store.state.mean : undefined };
       void latest.use(Promise.all([app.data.bytes(run, "logits", query), app.data.vocabulary(run.model)]), ([bytes, names]) => {
         loaded = { key, position, logits: floats(bytes.buffer), names };
@@ -140,7 +139,7 @@ export function createNext(app) {
     card.element.hidden = isLabels && !ofText && !model.labels.length; // for example a model of text vectors
     const isSteps = state.panel === "steps"; // the panel "Step by step" shows the probabilities
     if (heading) heading.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? headingOf(run) : run.target.length ? "Next token" : "Token at the position";
-    sliders.hidden = isLabels || (app.source.isEmbedded && !isLoaded());
+    sliders.hidden = isLabels;
     const position = shownPosition(state);
     const rules = isLabels ? "" : rulesText(state);
     const about = card.element.querySelector(".about")?.firstChild;

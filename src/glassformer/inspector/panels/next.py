@@ -6,11 +6,7 @@ from glassformer.inspector.app import Packed, route
 from glassformer.inspector.inspector import Inspector
 
 
-@route(
-    "GET",
-    "/api/run/{run}/logits",
-    embedded=lambda run: ({"position": i} for i in range(len(run["target"] or run["source"]))),
-)
+@route("GET", "/api/run/{run}/logits")
 def logits(inspector: Inspector, run: str, position: int, off: str = "", mean: bool = False) -> Packed:
     """Answer the logits (V,) at a position of the target, or of the only text, without the parts `off`."""
     shown = inspector.run_of(run)

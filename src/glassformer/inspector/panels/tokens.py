@@ -138,7 +138,7 @@ def _loss(log_probs: Sequence[float]) -> dict[str, Any]:
     return {"loss": -math.fsum(log_probs) / len(log_probs), "n_scored": len(log_probs)}
 
 
-@route("GET", "/api/vocabulary", embedded=lambda run: [{"model": run["model"]}])
+@route("GET", "/api/vocabulary")
 def vocabulary(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
     """Answer all tokens of the vocabulary, by id."""
     chosen = inspector.model_of(model)

@@ -146,7 +146,7 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
     if (isPolling) return;
     isPolling = true;
     try {
-      const answer = /** @type {Live} */ (await app.source.get(withQuery("/api/live", { since: offset, folder: app.source.isEmbedded ? undefined : folder })));
+      const answer = /** @type {Live} */ (await app.source.get(withQuery("/api/live", { since: offset, folder })));
       live = { ...answer, max_steps: answer.max_steps ?? lastStep };
       if (answer.offset < offset) lines = [];
       const first = answer.lines[0]?.step ?? Infinity;
@@ -155,7 +155,7 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
       offset = answer.offset;
       app.store.set({ model_step: folder === app.store.state.model?.folder ? answer.model_step : null });
       draw();
-      if (answer.is_running && element.isConnected && !app.source.isEmbedded) timer = setTimeout(() => void poll(), 2000);
+      if (answer.is_running && element.isConnected) timer = setTimeout(() => void poll(), 2000);
     } catch (error) {
       app.fail(error);
     } finally {

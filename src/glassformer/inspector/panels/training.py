@@ -17,7 +17,7 @@ MAX_LINES = 1 << 24
 """Largest number of bytes that are read at once."""
 
 
-@route("GET", "/api/live", is_quick=True, embedded=lambda run: [{"since": 0}])
+@route("GET", "/api/live", is_quick=True)
 def live(inspector: Inspector, since: int = 0, folder: str | None = None) -> dict[str, Any]:
     """Answer the lines that a run has logged from byte `since` on, and whether it is running."""
     of_run = inspector.folder_of(folder)

@@ -179,8 +179,7 @@ class Muon(torch.optim.Optimizer):
             scales = [update_scale(part.shape, group["adjust"]) for part in parts]
             if is_part(p):
                 scaled = torch.cat([next(done) * scale for scale in scales])
-                weight = local_part(p)  # on the CPU with parallel.cpu_offload, where the updates are on the GPU
-                yield weight, local_part(part_of(scaled, p)).to(weight.device), 1.0
+                yield local_part(p), local_part(part_of(scaled, p)), 1.0
             else:
                 for matrix, scale in zip(self._parts(p, p), scales, strict=True):
                     yield matrix, next(done), scale
