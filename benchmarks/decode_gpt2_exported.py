@@ -12,9 +12,9 @@ import torch
 
 import gpt_peers
 from decode_gpt2 import bytes_read
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.tokenizer_files import row_names
 from glassformer.config.run import CausalConfig, GenerationConfig, Run, TextData
-from glassformer.interop.export import export
-from glassformer.interop.tokenizer_files import row_names
 from glassformer.store.model_directory import save_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from task import Task

@@ -21,12 +21,12 @@ import torch
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from glassformer.apps.inspector.app import application
+from glassformer.apps.inspector.inspector import FOLDER, Inspector
+from glassformer.apps.inspector.panels import calls
+from glassformer.apps.inspector.worker import Worker
 from glassformer.config.run import GenerationConfig, Run
 from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig
-from glassformer.inspector.app import application
-from glassformer.inspector.inspector import FOLDER, Inspector
-from glassformer.inspector.panels import calls
-from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

@@ -1,4 +1,4 @@
-"""Times of the fast paths on this CPU beside plain PyTorch, in turns: they check the rule of `kernels/processor.py`.
+"""Times of the fast paths on this CPU beside plain PyTorch, in turns: they check the rule of `nn/kernels/processor.py`.
 
 python benchmarks/kernels.py
 """
@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import torch
 
-from glassformer.kernels import processor
-from glassformer.kernels.packed import PackedWeights
 from glassformer.nn.attention_functions import attention_fused
+from glassformer.nn.kernels import processor
+from glassformer.nn.kernels.packed import PackedWeights
 from glassformer.nn.linear_layers import Linear
 from glassformer.nn.masks import Mask
 

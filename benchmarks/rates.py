@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from glassformer.kernels import processor
+from glassformer.nn.kernels import processor
 from task import Task
 
 SIZES = {"cpu": (256, 1024, 2048, 4096), "cuda": (4096, 8192, 16384)}

@@ -19,7 +19,7 @@ import gpt_peers
 import translation_peers
 from glassformer.config.train import AdamWConfig, TrainConfig
 from glassformer.data.batching import Batch
-from glassformer.kernels import flex_attention
+from glassformer.nn.kernels import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.training.host import Host

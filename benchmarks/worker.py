@@ -44,7 +44,7 @@ def main() -> None:
 
 def freed_memory_kept() -> Any:
     """Return the context of glassformer's trainer; peers do not import it."""
-    from glassformer.devices import freed_memory_kept
+    from glassformer.models.devices import freed_memory_kept
 
     return freed_memory_kept()
 

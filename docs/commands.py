@@ -7,8 +7,8 @@ from pathlib import Path
 
 from markup import escaped, table
 
-from glassformer.cli.arguments import Group, Option, Signature
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.arguments import Group, Option, Signature
+from glassformer.apps.cli.main import VERBS
 
 DOCS = Path(__file__).parent
 GUIDES = ("tutorials", "how-to")
@@ -37,7 +37,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def sections(verb: str) -> Iterator[str]:
     """Yield the usage, the examples, the explanation and the options of a verb, or of each verb of a group."""
-    function = import_module(f"glassformer.cli.{verb}").main
+    function = import_module(f"glassformer.apps.cli.{verb}").main
     if not isinstance(function, Group):
         yield from section(Signature.of(function, verb))
         return

@@ -18,7 +18,8 @@ import notebooks
 import terms
 from markup import table
 
-from glassformer import __version__, course
+from glassformer import __version__
+from glassformer.apps import course
 
 # A build makes millions of objects that stay: to look for garbage among them takes a quarter of it. Without it, a build
 # ends with 1.4 GB in place of 0.7.

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from glassformer.apps.serving.application import application
+from glassformer.apps.serving.errors import TYPES
+from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.metrics import Metrics
+from glassformer.apps.serving.schemas import ERRORS
 from glassformer.config.schema import describe
-from glassformer.serving.application import application
-from glassformer.serving.errors import TYPES
-from glassformer.serving.limits import Limits
-from glassformer.serving.metrics import Metrics
-from glassformer.serving.schemas import ERRORS
 
 Schema = Mapping[str, Any]
 Row = tuple[str, ...]

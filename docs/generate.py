@@ -16,8 +16,8 @@ import settings
 from markup import escaped, index, table
 
 import glassformer
-from glassformer import recipes
-from glassformer.cli import help as cli_help
+from glassformer.apps.cli import help as cli_help
+from glassformer.config import recipes
 from glassformer.config.presets import N_PARAMETERS, PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import Entry, describe

@@ -14,7 +14,7 @@ import objects
 from markup import table
 
 import glassformer
-from glassformer.cli.help import sentence
+from glassformer.apps.cli.help import sentence
 
 
 def page() -> str:

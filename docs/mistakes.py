@@ -11,9 +11,9 @@ from pathlib import Path
 
 from markup import index, table
 
-from glassformer.course.workshop import exercises
-from glassformer.course.workshop.exercise import Exercise
-from glassformer.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop import exercises
+from glassformer.apps.course.workshop.exercise import Exercise
+from glassformer.apps.course.workshop.registry import every_exercise
 
 PITFALLS = Path(__file__).parent / "pitfalls.md"
 

@@ -20,7 +20,7 @@ import nbclient
 import nbformat
 
 import glassformer
-from glassformer import course
+from glassformer.apps import course
 
 CHAPTERS = Path(__file__).parent / "course"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"

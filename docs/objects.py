@@ -10,14 +10,14 @@ import examples
 from markup import table
 
 import glassformer
-from glassformer.cli.help import sentence
+from glassformer.apps.cli.help import sentence
 
 GROUPS = {
     "The package": [name for name in glassformer.__all__ if not inspect.ismodule(getattr(glassformer, name))],
     "Recipes and presets": [
         "recipes.load",
         "recipes.names",
-        "recipes.run_of",
+        "own_data.run_of",
         "recipes.with_changes",
         "presets.preset",
     ],

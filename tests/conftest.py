@@ -19,7 +19,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
-    from glassformer.reporting import Outcome
+    from glassformer.tasks.reporting import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another

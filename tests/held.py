@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from glassformer.cli.main import main
+from glassformer.apps.cli.main import main
 from glassformer.training.loop import Trainer
 from glassformer.training.signals import StopRequest
 

@@ -38,8 +38,8 @@ from glassformer.config.transformer import PositionHead, RotaryPositions, Sequen
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
-from glassformer.reporting import Evaluation, Silent
 from glassformer.store import checkpoint
+from glassformer.tasks.reporting import Evaluation, Silent
 from glassformer.training import signals
 from glassformer.training.host import Host
 from glassformer.training.loop import Trainer

@@ -7,7 +7,7 @@ import warnings
 
 import uvicorn
 
-from glassformer.inspector.listener import listen
+from glassformer.apps.inspector.listener import listen
 from ports import bound
 
 

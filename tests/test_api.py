@@ -11,22 +11,24 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import api, recipes
-from glassformer.cli.main import run
-from glassformer.cli.train import run_for
+from glassformer import api
+from glassformer.apps.cli.main import run
+from glassformer.apps.cli.train import run_for
+from glassformer.common.errors import Interrupted, UserError
+from glassformer.config import recipes
 from glassformer.config.presets import preset
 from glassformer.config.run import MaskedConfig, Run, TokenizerConfig
 from glassformer.config.train import AdamWConfig
+from glassformer.data import own_data
 from glassformer.data.batching import Example
-from glassformer.errors import Interrupted, UserError
 from glassformer.inference.drafters import DraftCounts
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.text import never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
-from glassformer.reporting import Outcome
 from glassformer.tasks import language_modeling
+from glassformer.tasks.reporting import Outcome
 from glassformer.tokenization import Scheme, Tokenizer
 from glassformer.tokenization.tokenizer import Tokenizers
 from runs import MODEL, Recording, made_up_text, text_run_of, tiny_run, write_documents, write_text
@@ -440,7 +442,7 @@ def test_training_on_a_text_file_equals_the_command(tmp_path: Path, monkeypatch:
     outcome = glassformer.train("text.txt", changes=SMALL)
     by_command = recipes.with_changes(run_for("text.txt")[0], SMALL)
     assert outcome.folder == Path("runs/text") and outcome.run.train == replace(by_command.train, compile=False)
-    assert outcome.run.generation == by_command.generation == recipes.run_of(str(path))[0].generation
+    assert outcome.run.generation == by_command.generation == own_data.run_of(str(path))[0].generation
     assert outcome.model.name == "runs/text" and outcome.model is outcome.model
     assert outcome.model.evaluate() == outcome.reports["valid"]
     assert isinstance(outcome.model.generate("abc", max_new_tokens=3), str)

@@ -10,10 +10,10 @@ import changed
 from faults.children import done, forget
 
 INSIDE = {
-    "src/glassformer/inspector/app.py": "tests/inspector/test_page.py",  # through a fixture
-    "src/glassformer/inspector/page/main.js": "tests/inspector/test_javascript.py",
-    "src/glassformer/cli/compare.py": "tests/cli/test_verbs.py",
-    "src/glassformer/cli/main.py": "tests/test_imports.py",  # in a process
+    "src/glassformer/apps/inspector/app.py": "tests/inspector/test_page.py",  # through a fixture
+    "src/glassformer/apps/inspector/page/main.js": "tests/inspector/test_javascript.py",
+    "src/glassformer/apps/cli/compare.py": "tests/cli/test_verbs.py",
+    "src/glassformer/apps/cli/main.py": "tests/test_imports.py",  # in a process
     "src/glassformer/tasks/translation.py": "tests/training/test_run.py",  # a registry imports it by its name
     "src/glassformer/api.py": "tests/interop/test_trained_start.py",  # as `glassformer.train`
     "src/glassformer/nn/masks.py": "src/glassformer/nn/masks.py",  # its doctests
@@ -23,9 +23,9 @@ INSIDE = {
 }
 """Changed files, and a test file that depends on each."""
 OUTSIDE = {
-    "src/glassformer/inspector/app.py": "tests/models/test_heads.py",
+    "src/glassformer/apps/inspector/app.py": "tests/models/test_heads.py",
     "src/glassformer/training/loop.py": "tests/nn/test_attention.py",
-    "src/glassformer/interop/importing.py": "tests/training/test_run.py",
+    "src/glassformer/apps/interop/importing.py": "tests/training/test_run.py",
     "tests/inspector/conftest.py": "tests/cli/test_verbs.py",
     "docs/pitfalls.md": "tests/nn/test_masks.py",
 }

@@ -13,9 +13,9 @@ import glassformer
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
 from device_rules import apple_rules
 from glassformer import api, inspection
+from glassformer.apps.doctor import check_model
 from glassformer.config.run import LoraConfig, Run
 from glassformer.config.train import MuonConfig, TrainConfig
-from glassformer.doctor import check_model
 from glassformer.model import Model
 from preference_runs import policy_run, preference_run, trained_start
 from runs import TINY, tiny_run, write_text

@@ -13,21 +13,22 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer import api, devices
-from glassformer.cli import resume
-from glassformer.cli.progress import Shown
+from glassformer import api
+from glassformer.apps.cli import resume
+from glassformer.apps.cli.progress import Shown
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import Experts, Stack, TransformerConfig
-from glassformer.devices import (
+from glassformer.models import devices
+from glassformer.models.devices import (
     MIN_RECURRENT_WIDTH,
     MIN_WIDTH,
     WORKSPACE,
     numerics,
     repeats_bits,
 )
-from glassformer.errors import UserError
-from glassformer.kernels import processor
+from glassformer.nn.kernels import processor
 from glassformer.training import announce
 from glassformer.training.any_module import train_module
 from glassformer.training.replay import Replay
@@ -126,7 +127,7 @@ def test_resume_reports_devices_without_equal_bits(tmp_path: Path, monkeypatch: 
 PAGE_FAULTS = """
 import resource
 import torch
-from glassformer.devices import freed_memory_kept
+from glassformer.models.devices import freed_memory_kept
 
 def n_page_faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.doctor import CHECKS
+from glassformer.apps.doctor import CHECKS
 
 TESTS = Path(__file__).parent
 PITFALLS = (TESTS.parent / "docs" / "pitfalls.md").read_text("utf-8")

@@ -111,12 +111,12 @@ def test_a_position_scheme_needs_three_files(tmp_path: Path) -> None:
 
 
 PLANNED = """
-from glassformer.cli.plan import report
+from glassformer.apps.cli.plan import report
 from glassformer.config.schema import apply_changes
 from glassformer.cost.hardware import find_gpu
 from glassformer.cost.plan import plan_run
 from glassformer.cost.room import Room, least_memory, way_that_fits
-from glassformer.fitting import WHOLE
+from glassformer.models.fitting import WHOLE
 from runs import Recording
 
 foreign, gpu = model.run, find_gpu("h200")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import files
-from glassformer.errors import UserError
+from glassformer.common import files
+from glassformer.common.errors import UserError
 
 
 def names(folder: Path) -> set[str]:
@@ -78,7 +78,7 @@ def test_a_new_folder_is_removed_after_an_error(tmp_path: Path, error: type[Base
 KILLED = """
 import os, shutil, sys
 from pathlib import Path
-from glassformer import files
+from glassformer.common import files
 
 n_left, renamed, deleted = int(sys.argv[2]), os.rename, shutil.rmtree
 

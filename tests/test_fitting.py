@@ -15,20 +15,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from configs import CONFIGS, random_model
+from glassformer.common.errors import Interrupted, Note, UserError
 from glassformer.config.run import BeamConfig
 from glassformer.cost.room import Room, least_memory, way_that_fits
 from glassformer.data.batching import NOT_SCORED, Batch, Example
-from glassformer.distributed.process_group import ProcessGroup
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import Interrupted, Note, UserError
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
-from glassformer.fitting import Fit, InParts, doubled, fitted, split
 from glassformer.inference.beam import Search, decode_sorted
 from glassformer.inference.classify import predict
 from glassformer.inference.embed import embed
 from glassformer.inference.score import continuation_scores, forced_scores
+from glassformer.models.fitting import Fit, InParts, doubled, fitted, split
 from glassformer.models.stacks import Decoder
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import RegressionObjective
@@ -37,6 +35,8 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_run
 from glassformer.tokenization.word_boundaries import WordBoundaries
+from glassformer.training.distributed.process_group import ProcessGroup
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.replay import replay_run
 from glassformer.training.run import resume_run, train_run
 from glassformer.training.trainer_state import read_progress
@@ -282,7 +282,7 @@ def test_pitfall_19_a_step_in_parts_gives_the_weights_of_whole_micro_batches(
     assert read_progress(checkpoint.path_of(whole, 6)).n_parts == 1
 
 
-@pytest.mark.filterwarnings("ignore::glassformer.errors.Note")  # of the evaluations
+@pytest.mark.filterwarnings("ignore::glassformer.common.errors.Note")  # of the evaluations
 @pytest.mark.parametrize("settings", [{}, {"ema_decay": 0.9, "activation_checkpointing": True}, {"precision": "bf16"}])
 def test_a_resumed_run_has_the_parts_and_the_bits_of_one_without_interruption(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -304,7 +304,7 @@ def test_a_resumed_run_has_the_parts_and_the_bits_of_one_without_interruption(
         assert torch.equal(weights(tmp_path / "resumed", 6)[name], expected), name
 
 
-@pytest.mark.filterwarnings("ignore::glassformer.errors.Note")
+@pytest.mark.filterwarnings("ignore::glassformer.common.errors.Note")
 def test_below_one_row_the_error_has_advice_and_checkpoints_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +331,7 @@ def nan_in_call(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CausalObjective, "loss", bad)
 
 
-@pytest.mark.filterwarnings("ignore::glassformer.errors.Note")
+@pytest.mark.filterwarnings("ignore::glassformer.common.errors.Note")
 def test_a_loss_of_nan_in_a_part_is_of_its_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second part of the second micro-batch of step 2 has a loss of NaN: the whole micro-batch is kept."""
     nan_in_call(8, monkeypatch)
@@ -344,7 +344,7 @@ def test_a_loss_of_nan_in_a_part_is_of_its_micro_batch(tmp_path: Path, monkeypat
     assert len(load_file(kept)["token_ids"]) == 4
 
 
-@pytest.mark.filterwarnings("ignore::glassformer.errors.Note")
+@pytest.mark.filterwarnings("ignore::glassformer.common.errors.Note")
 def test_a_rollback_keeps_the_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step 2 does not fit, and step 3 has a NaN: the run is back before step 1, where it had whole micro-batches."""
     nan_in_call(7, monkeypatch)

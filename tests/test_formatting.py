@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from glassformer.formatting import show, table, wrapped
+from glassformer.common.formatting import show, table, wrapped
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

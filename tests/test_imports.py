@@ -1,8 +1,9 @@
 """Imports between layers have one direction, and `import glassformer` does not load torch."""
 
 import ast
+import os
 import pydoc
-import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,44 +15,26 @@ import pytest
 
 import glassformer
 from faults.children import done, forget
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 
 ROOT = Path(glassformer.__file__).parent
 
-LAYERS = [  # from the bottom up; a package imports its own layer's members only where they are named together
-    {"errors", "formatting", "notebook"},
-    {"files", "config"},
-    {"figures"},
-    {"seeds", "chat_messages"},
-    {"tokenization"},
-    {"kernels"},
-    {"nn"},
-    {"recipes", "data", "models"},
-    {"store", "devices", "fitting"},
-    {"inference"},
-    {"objectives"},
+FLOORS = [  # from the bottom up: a room imports from lower floors only
+    {"common", "nn"},
+    {"config", "tokenization"},
+    {"data", "models"},
+    {"objectives", "inference", "store", "apps.course"},
     {"evaluation"},
-    {"reporting"},
     {"tasks"},
-    {"inspection"},
-    {"distributed"},
-    {"cost"},
-    {"training"},
-    {"loading"},
-    {"inspector"},
-    {"one_or_list"},
-    {"model"},
-    {"terminal"},
-    {"api"},
-    {"serving"},
-    {"doctor"},
-    {"plot"},
-    {"interop"},
-    {"course"},
-    {"cli"},
-    {"__main__"},
+    {"cost", "inspection"},
+    {"training", "model"},
+    {"loading", "plot"},
+    {"api", "apps.inspector"},
+    {"apps.interop", "apps.serving", "apps.doctor"},
+    {"apps.cli"},
 ]
-STRANGERS = [{"data", "models"}, {"files", "config"}, {"inspector", "course"}]
+"""The rooms: folders of the core, the files beside them, and the programs in `apps/`."""
+NO_ROOMS = ("__main__", "apps")
 
 
 def modules() -> dict[str, Path]:
@@ -96,24 +79,55 @@ def inner(path: Path) -> Iterator[tuple[str, int]]:
             yield dotted, line
 
 
-def layer(module: str) -> int:
-    (place,) = [i for i, names in enumerate(LAYERS) if module.split(".")[0] in names]
+def room(module: str) -> str:
+    """Return the room of a module: its first name, or the first two of a program in `apps/`."""
+    return ".".join(module.split(".")[: 2 if module.startswith("apps.") else 1])
+
+
+def floor(module: str) -> int:
+    [place] = [i for i, rooms in enumerate(FLOORS) if room(module) in rooms]
     return place
 
 
-NAMED = [name for name in MODULES if name]  # all except the package's __init__
+NAMED = [name for name in MODULES if name and name not in NO_ROOMS]
 
 
-def test_imports_go_to_lower_layers_only(subtests: pytest.Subtests) -> None:
+def test_imports_go_to_lower_floors_only(subtests: pytest.Subtests) -> None:
+    """So the core imports no program of `apps/`, and no room imports one of its own floor."""
     for name in NAMED:
         with subtests.test(name):
-            top = name.split(".")[0]
             for imported, line in inner(MODULES[name]):
-                other = imported.split(".")[0]
-                if other == top:
-                    continue
-                assert layer(imported) <= layer(name), f"{name}:{line} imports {imported}, which is above it"
-                assert {top, other} not in STRANGERS, f"{name}:{line} imports {imported}: they do not import each other"
+                if room(imported) != room(name):
+                    assert floor(imported) < floor(name), f"{name}:{line} imports {imported}, which is not below it"
+                assert name.startswith("apps.") or not imported.startswith("apps"), f"{name}:{line} needs a program"
+
+
+def test_a_run_and_its_use_need_no_program(tmp_path: Path) -> None:
+    """Train, load and use a model in a copy of the package without `apps/`."""
+    shutil.copytree(ROOT, tmp_path / "glassformer", ignore=shutil.ignore_patterns("apps", "__pycache__"))
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n" * 200)
+    program = (
+        "import importlib, pkgutil, glassformer\n"
+        "assert not importlib.util.find_spec('glassformer.apps')\n"
+        "names = [found.name for found in pkgutil.walk_packages(glassformer.__path__, 'glassformer.')]\n"
+        "[importlib.import_module(name) for name in names if not name.endswith(('__main__', '.plot'))]\n"
+        f"small = dict(out={str(tmp_path / 'run')!r}, max_steps=2, eval_every=2, vocab_size=270, device='cpu')\n"
+        f"run = glassformer.train({str(text)!r}, **small)\n"
+        "model = glassformer.load(run.folder, device='cpu')\n"
+        "assert model.generate('the', max_new_tokens=3) and model.evaluate() and model.trace('the cat')\n"
+        "try: model.inspect('the')\n"
+        "except glassformer.UserError as error: print(error)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        timeout=300,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0 and "the inspector" in ran.stdout, ran.stderr
 
 
 def test_imports_have_no_cycle() -> None:
@@ -125,19 +139,19 @@ def test_imports_have_no_cycle() -> None:
     assert done == set(NAMED), f"in a cycle: {sorted(set(NAMED) - done)}"
 
 
-@pytest.mark.parametrize(("folder", "allowed"), [("nn", {"nn", "kernels"}), ("kernels", {"kernels"})])
-def test_neural_layers_need_torch_only(folder: str, allowed: set[str]) -> None:
+@pytest.mark.parametrize("folder", ["nn", "nn.kernels"])
+def test_neural_layers_need_torch_only(folder: str) -> None:
     standard = sys.stdlib_module_names
     for name in NAMED:
-        if name.split(".")[0] == folder:
+        if f"{name}.".startswith(f"{folder}."):
             others = {imported.split(".")[0] for imported, _ in imports(MODULES[name])} - standard
             assert others <= {"torch", "glassformer"}, f"{name} imports {others}"
-            assert {m.split(".")[0] for m, _ in inner(MODULES[name])} <= allowed
+            assert all(f"{m}.".startswith(f"{folder}.") for m, _ in inner(MODULES[name])), name
 
 
 def test_the_lowest_layer_needs_the_standard_library_only(subtests: pytest.Subtests) -> None:
     for bottom in NAMED:
-        if bottom.split(".")[0] in ("errors", "formatting", "files", "config"):
+        if bottom.startswith(("common.errors", "common.formatting", "common.files", "config.")):
             with subtests.test(bottom):
                 others = {imported.split(".")[0] for imported, _ in imports(MODULES[bottom])} - sys.stdlib_module_names
                 assert others <= {"glassformer"}
@@ -146,7 +160,7 @@ def test_the_lowest_layer_needs_the_standard_library_only(subtests: pytest.Subte
 def test_only_interop_imports_transformers() -> None:
     for name in NAMED:
         found = {imported.split(".")[0] for imported, _ in imports(MODULES[name])}
-        assert "transformers" not in found or name.split(".")[0] == "interop", name
+        assert "transformers" not in found or room(name) == "apps.interop", name
 
 
 def test_only_distributed_imports_the_processes_of_torch() -> None:
@@ -155,7 +169,7 @@ def test_only_distributed_imports_the_processes_of_torch() -> None:
         of_processes = [
             imported for imported in found if imported.startswith(("torch.distributed", "torch.nn.parallel"))
         ]
-        assert not of_processes or name.split(".")[0] == "distributed", f"{name} imports {of_processes}"
+        assert not of_processes or name.startswith("training.distributed"), f"{name} imports {of_processes}"
 
 
 def loaded_by(program: str) -> set[str]:
@@ -177,7 +191,7 @@ def test_loading_a_model_loads_no_optimizer_and_no_processes(trained: Outcome) -
     def work() -> None:
         forget("glassformer")
         import_module("glassformer.api").load(str(trained.folder), device="cpu")
-        parts = {name for name in sys.modules if name.startswith(("glassformer.training.", "glassformer.distributed"))}
+        parts = {name for name in sys.modules if name.startswith("glassformer.training.")}
         assert not [name for name in parts if "optimizers" in name or "step" in name or "distributed" in name]
 
     assert done(work) == 0
@@ -203,13 +217,3 @@ def test_dir_and_help_show_the_public_names() -> None:
     shown = pydoc.plain(pydoc.render_doc(glassformer))
     missing = [name for name in glassformer.__all__ if name not in shown]
     assert not missing
-
-
-def test_the_architecture_document_shows_this_order_and_every_folder() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text("utf-8")
-    [shown] = re.findall(r"^```\n(cli → .*?)```", page, re.MULTILINE | re.DOTALL)
-    existing = {name.split(".")[0] for name in NAMED} - {"__main__"}
-    layers = [layer & existing for layer in reversed(LAYERS) if layer & existing]
-    assert [set(re.findall(r"\w+", group)) for group in shown.split("→")] == layers
-    rows = "\n".join(re.findall(r"^\| `.*", page, re.MULTILINE))
-    assert existing <= {re.split(r"[/.]", name)[0] for name in re.findall(r"`([\w/]+(?:\.py|/))`", rows)}

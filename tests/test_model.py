@@ -14,9 +14,10 @@ import torch
 
 import glassformer
 import late
-from glassformer import api, doctor, plot
+from glassformer import api, plot
+from glassformer.apps import doctor
+from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
-from glassformer.errors import UserError
 from glassformer.inference.fill import Filling
 from glassformer.inference.score import Score
 from glassformer.model import Model
@@ -314,7 +315,7 @@ def test_the_doctor_takes_a_folder_a_model_and_modules(
         seen.append((network, replace(interface, fresh=None)))
         return doctor.Report((doctor.Result("causality", True, "", ""), doctor.Result("visibility", False, "", "")))
 
-    monkeypatch.setattr("glassformer.doctor.glassformer_models.check", check)
+    monkeypatch.setattr("glassformer.apps.doctor.glassformer_models.check", check)
     for given in (model.network, model, model.folder, str(model.folder)):
         report = doctor.check_model(given)
         network, interface = seen[-1]
@@ -336,7 +337,7 @@ def test_a_loaded_model_is_exported_with_the_weights_in_memory(
         (folder / "config.json").write_text('{"architectures": ["Written"]}')
         return ["written"]
 
-    monkeypatch.setattr("glassformer.interop.export.write_checked", write)
+    monkeypatch.setattr("glassformer.apps.interop.export.write_checked", write)
     with torch.no_grad():
         other = replace(model, network=_scaled(model))
     for given, name in ((str(model.folder), "folder"), (model, "model"), (other, "other")):

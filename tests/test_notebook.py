@@ -8,7 +8,7 @@ import torch
 
 import glassformer
 import late
-from glassformer import notebook
+from glassformer.common import notebook
 from glassformer.config.run import MaskedConfig
 from glassformer.evaluation.labels import classification_report
 from glassformer.inspection.ablation import Part
@@ -17,7 +17,7 @@ from glassformer.inspection.effects import Effects, effects
 from glassformer.inspection.lens import NAMES, lens_cells, lens_labels
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import Restored, patch_residual, patching_of
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import text_run_of
 
 pd = late.module("pandas")

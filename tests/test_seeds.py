@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.seeds import Stream, rng, seed_of
+from glassformer.common.seeds import Stream, rng, seed_of
 
 NUMPY = [Stream.WINDOWS, Stream.EPOCHS, Stream.COLLATE, Stream.BUDGET, Stream.SAMPLES, Stream.EVALUATION]
 TORCH = [Stream.DROPOUT, Stream.WEIGHTS]

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 
 import glassformer
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.main import VERBS
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
@@ -39,7 +39,7 @@ kernelspec: {display_name: Python 3, language: python, name: python3}
 # Computed
 
 ```{code-cell}
-from glassformer import course
+from glassformer.apps import course
 
 course.Note("| check | meaning |\\n|---|---|\\n| `learns` | the loss falls |")
 ```

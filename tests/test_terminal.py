@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from glassformer.evaluation.loss import LossReport
-from glassformer.reporting import Evaluation, Silent
-from glassformer.terminal import TerminalReporter, reporter_or_default
+from glassformer.tasks.reporting import Evaluation, Silent
+from glassformer.training.terminal import TerminalReporter, reporter_or_default
 
 TRAIN = LossReport(2.0, 7.389, 1.5, 100)
 VALID = LossReport(2.5, 12.18, 1.9, 50)
@@ -87,7 +87,7 @@ def test_a_notebook_has_one_output_whose_bar_is_replaced(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr("glassformer.terminal.Cell.drawn", -1.0)
+    monkeypatch.setattr("glassformer.training.terminal.Cell.drawn", -1.0)
     with reporter_or_default(None) as shown:
         shown.facts({"run": "<b>"})
         assert isinstance(shown, TerminalReporter) and shown.cell is not None
@@ -142,7 +142,7 @@ def test_a_log_file_has_few_steps_and_the_last_one() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Replace the clock of the display by one that only the test moves."""
     now = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr("glassformer.terminal.time", SimpleNamespace(perf_counter=lambda: now.seconds))
+    monkeypatch.setattr("glassformer.training.terminal.time", SimpleNamespace(perf_counter=lambda: now.seconds))
     return now
 
 
@@ -206,7 +206,7 @@ def test_json_of_train_has_five_keys(glassformer_json: dict[str, object]) -> Non
 
 @pytest.fixture
 def glassformer_json(capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    from glassformer.cli.main import run
+    from glassformer.apps.cli.main import run
 
     out = tmp_path_factory.mktemp("json") / "run"
     assert run(["train", "copy-task", "--train.max-steps", "1", "--quiet", "--json", "--out", str(out)]) == 0

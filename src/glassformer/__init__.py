@@ -15,19 +15,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer import doctor, inspection, models, nn, plot, recipes
+    from glassformer import inspection, models, nn, plot
     from glassformer.api import compare, ensemble, load, merge, plan, resume, train
-    from glassformer.config import presets
+    from glassformer.apps import doctor
+    from glassformer.apps.inspector.server import inspect
+    from glassformer.apps.interop.export import export
+    from glassformer.apps.interop.importing import import_model
+    from glassformer.apps.serving.run import serve
+    from glassformer.common.errors import UserError
+    from glassformer.config import presets, recipes
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
-    from glassformer.errors import UserError
     from glassformer.inference.drafters import DraftCounts
-    from glassformer.inspector.server import inspect
-    from glassformer.interop.export import export
-    from glassformer.interop.importing import import_model
     from glassformer.model import Model
     from glassformer.models.build import build_model
-    from glassformer.serving.run import serve
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.training.any_module import train_module
     from glassformer.training.metrics_log import follow
@@ -42,32 +43,32 @@ _HOMES = {
     "Stack": "glassformer.config.transformer",
     "Tokenizer": "glassformer.tokenization.tokenizer",
     "TransformerConfig": "glassformer.config.transformer",
-    "UserError": "glassformer.errors",
+    "UserError": "glassformer.common.errors",
     "build_model": "glassformer.models.build",
     "compare": "glassformer.api",
     "ensemble": "glassformer.api",
-    "export": "glassformer.interop.export",
+    "export": "glassformer.apps.interop.export",
     "follow": "glassformer.training.metrics_log",
-    "import_model": "glassformer.interop.importing",
-    "inspect": "glassformer.inspector.server",
+    "import_model": "glassformer.apps.interop.importing",
+    "inspect": "glassformer.apps.inspector.server",
     "load": "glassformer.api",
     "load_checkpoint": "glassformer.training.module_checkpoint",
     "merge": "glassformer.api",
     "plan": "glassformer.api",
     "resume": "glassformer.api",
-    "serve": "glassformer.serving.run",
+    "serve": "glassformer.apps.serving.run",
     "save_checkpoint": "glassformer.training.module_checkpoint",
     "train": "glassformer.api",
     "train_module": "glassformer.training.any_module",
 }
 _MODULES = {
-    "doctor": "glassformer.doctor",
+    "doctor": "glassformer.apps.doctor",
     "inspection": "glassformer.inspection",
     "models": "glassformer.models",
     "nn": "glassformer.nn",
     "plot": "glassformer.plot",
     "presets": "glassformer.config.presets",
-    "recipes": "glassformer.recipes",
+    "recipes": "glassformer.config.recipes",
 }
 
 __all__ = [
@@ -126,7 +127,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
         return import_module(_MODULES[name])
-    from glassformer.errors import nearest_name, no_attribute
+    from glassformer.common.errors import nearest_name, no_attribute
 
     near = _OTHER_NAMES.get(name) or nearest_name(name, __all__, cutoff=0.75)
     raise no_attribute("module 'glassformer'", name, near)

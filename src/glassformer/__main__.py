@@ -1,6 +1,6 @@
 """`python -m glassformer` is the `glassformer` command."""
 
-from glassformer.cli.main import main
+from glassformer.apps.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -11,19 +11,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer import files, recipes
+from glassformer.common import files
+from glassformer.common.errors import Log, UserError, nearest_name, no_attribute, once, require_type, suggestion, warn
+from glassformer.config import recipes
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import LabelData, MaskedConfig, Run
 from glassformer.config.train import require_changeable
 from glassformer.cost.hardware import MFU, find_gpu, require_mfu
+from glassformer.data import own_data
 from glassformer.data.addresses import is_pattern
 from glassformer.data.hub import PREFIX
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.errors import Log, UserError, nearest_name, no_attribute, once, require_type, suggestion, warn
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.evaluation.metrics import METRICS
-from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store.model_directory import RUN, read_run
+from glassformer.tasks.reporting import LaunchReporter, Outcome, Silent
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Plan
@@ -113,7 +115,7 @@ def train(
     out: str | Path | None = None,
     reporter: LaunchReporter | None = None,
     *,
-    kind: recipes.Kind | None = None,
+    kind: own_data.Kind | None = None,
     init: str | Path | None = None,
     teacher: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -155,7 +157,7 @@ def train(
     elif run is None or isinstance(run, (str, os.PathLike)):
         chosen, notes = run_of(*(() if run is None else (run,)), kind=kind, changes=models | given)
     else:
-        chosen, records, evidence = recipes.run_in_memory(run, kind, given)
+        chosen, records, evidence = own_data.run_in_memory(run, kind, given)
         chosen, notes = for_start(chosen, models | given)
     if models or given:
         chosen = recipes.with_changes(chosen, {**models, **(changes or {})}, **settings)
@@ -165,10 +167,10 @@ def train(
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
     with with_records(chosen, records, folder) as complete:
         check_new_run(complete, folder)  # imports no torch
-        recipes.note(evidence and f"{evidence}; they are written to {folder / RECORDS}")
-        recipes.note(notes)
-        from glassformer.terminal import reporter_or_default
+        own_data.note(evidence and f"{evidence}; they are written to {folder / RECORDS}")
+        own_data.note(notes)
         from glassformer.training.run import train_run
+        from glassformer.training.terminal import reporter_or_default
 
         with reporter_or_default(reporter) as shown:
             return Trained(**vars(train_run(complete, folder, shown)))
@@ -190,8 +192,8 @@ def resume(
 
     path = files.as_path(folder, "folder")
     check_stored_run(path)
-    from glassformer.terminal import reporter_or_default
     from glassformer.training.run import resume_run
+    from glassformer.training.terminal import reporter_or_default
 
     with reporter_or_default(reporter) as shown:
         return Trained(**vars(resume_run(path, shown, changed)))

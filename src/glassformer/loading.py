@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glassformer import files
-from glassformer.errors import UserError, require_type, warn
+from glassformer.common import files
+from glassformer.common.errors import UserError, require_type, warn
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tasks.requirements import no_ensemble
@@ -28,7 +28,7 @@ def load_model(
     path = checkpoint.find(files.as_path(folder, "folder"), step)
     import torch
 
-    from glassformer.devices import choose_device, emulation_note
+    from glassformer.models.devices import choose_device, emulation_note
     from glassformer.models.transforms import convert, fuse, weights_dtype
     from glassformer.tasks.trained_model import TrainedModel
 

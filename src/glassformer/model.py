@@ -6,18 +6,15 @@ Its task (`tasks/`) makes the object that does the work of a method (`inference/
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from glassformer import files, notebook
-from glassformer.chat_messages import Message
-from glassformer.config.run import GENERATION_BATCH, GenerationConfig
-from glassformer.data.in_memory import Given, place_of
-from glassformer.data.pairs import Pair
-from glassformer.devices import choose_device, emulation_note
-from glassformer.errors import (
+from glassformer.common import files, notebook
+from glassformer.common.chat_messages import Message
+from glassformer.common.errors import (
     Log,
     Progress,
     UserError,
@@ -29,18 +26,16 @@ from glassformer.errors import (
     require_type,
     warn,
 )
+from glassformer.config.run import GENERATION_BATCH, GenerationConfig
+from glassformer.data.in_memory import Given, place_of
+from glassformer.data.pairs import Pair
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.chat import Chat, fitting
 from glassformer.inference.drafters import DraftCounts, Drafter
 from glassformer.inference.embed import Vectors
 from glassformer.inference.fill import Filling
-from glassformer.inference.rows import Settings, check_prompts
-from glassformer.inference.score import Score
-from glassformer.inference.text import EncodedPrompt
-from glassformer.inference.translator import Translation
-from glassformer.inference.writer import beam_settings, with_settings
-from glassformer.one_or_list import (
+from glassformer.inference.one_or_list import (
     PROMPT,
     conversations_of,
     is_prompt,
@@ -51,6 +46,12 @@ from glassformer.one_or_list import (
     require_text,
     texts_of,
 )
+from glassformer.inference.rows import Settings, check_prompts
+from glassformer.inference.score import Score
+from glassformer.inference.text import EncodedPrompt
+from glassformer.inference.translator import Translation
+from glassformer.inference.writer import beam_settings, with_settings
+from glassformer.models.devices import choose_device, emulation_note
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt, wrong_verb
@@ -721,7 +722,7 @@ class Model(TrainedModel):
     def inspect(self, text: str | None = None, **settings: Any) -> None:
         """Open a page in the browser that shows the inner values of this model; see `glassformer.inspect`."""
         with needs("the inspector", "serve"):
-            from glassformer.inspector import server
+            server = import_module(f"{__package__}.apps.inspector.server")  # by name: the core imports no program
         server.inspect(self, text, **settings)
 
     @property

@@ -10,12 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from glassformer import files
-from glassformer.config.run import Run
-from glassformer.errors import UserError, require_type
-from glassformer.evaluation.compare import ComparedModel
-from glassformer.evaluation.metrics import METRICS, axis
-from glassformer.figures import (
+from glassformer.common import files
+from glassformer.common.errors import UserError, require_type
+from glassformer.common.figures import (
     COLOURS,
     GREY,
     labels_apart,
@@ -25,8 +22,11 @@ from glassformer.figures import (
     quiet_axes,
     title,
 )
-from glassformer.figures import save_figure as save
-from glassformer.formatting import count
+from glassformer.common.figures import save_figure as save
+from glassformer.common.formatting import count
+from glassformer.config.run import Run
+from glassformer.evaluation.compare import ComparedModel
+from glassformer.evaluation.metrics import METRICS, axis
 from glassformer.inspection import attention_maps, plots, value_plots
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import capture, encoded

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmark_files import load
-from glassformer.cli.main import run
-from glassformer.kernels import processor
+from glassformer.apps.cli.main import run
+from glassformer.nn.kernels import processor
 
 GPT = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
 PAIR = {"n_layers": 1, "n_heads": 2, "d_model": 16, "d_ff": 32, "vocab_size": 50}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmark_files import load
-from glassformer.kernels import processor
+from glassformer.nn.kernels import processor
 
 
 @pytest.mark.parametrize("bfloat16", [(), ("avx512_bf16",)])

@@ -32,7 +32,7 @@ def candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "        return 0.5\n"
         "    return Task(call, amount=2, measures=True)\n"
         "def seconds_in_block():\n"
-        "    kept = lambda: float('glassformer.devices' in sys.modules)\n"
+        "    kept = lambda: float('glassformer.models.devices' in sys.modules)\n"
         "    return Task(kept, measures=True)\n"
         "def dies():\n"
         "    os._exit(3)\n"

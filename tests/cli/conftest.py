@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.cli.main import run
+from glassformer.apps.cli.main import run
 from glassformer.tokenization.tokenizer import Tokenizer
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import write_text
 
 from .conftest import Glassformer, Result

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
-from glassformer.cli.main import run
-from glassformer.reporting import Outcome
+from glassformer.apps.cli.main import run
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import publish
+from glassformer.tasks.reporting import Outcome
 from runs import tiny_run, write_text
 
 

@@ -44,16 +44,16 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from glassformer.cli.arguments import Group, Signature, all_flags
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.arguments import Group, Signature, all_flags
+from glassformer.apps.cli.main import VERBS
+from glassformer.apps.inspector.listener import listen
+from glassformer.common.errors import UserError
 from glassformer.config.schema import Entry, parse_flag
-from glassformer.errors import UserError
-from glassformer.inspector.listener import listen
 from runs import write_conversations, write_pairs, write_tags
 
 from .conftest import Glassformer, Result
 
-pytestmark = pytest.mark.filterwarnings("default::glassformer.errors.Note")
+pytestmark = pytest.mark.filterwarnings("default::glassformer.common.errors.Note")
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCUMENTS = [
@@ -645,11 +645,11 @@ def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.fixture
 def servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let servers listen on a free port and end before they wait for requests; `train --inspect` only trains."""
-    for module in ("glassformer.inspector.server", "glassformer.serving.run"):
+    for module in ("glassformer.apps.inspector.server", "glassformer.apps.serving.run"):
         monkeypatch.setattr(f"{module}.listen", lambda host, port: listen(host, 0))
     monkeypatch.setattr("uvicorn.Server.run", lambda *given: None)
     monkeypatch.setattr("webbrowser.open", lambda *given: True)
-    monkeypatch.setattr("glassformer.cli.train.page_beside", lambda folder: nullcontext())
+    monkeypatch.setattr("glassformer.apps.cli.train.page_beside", lambda folder: nullcontext())
 
 
 def problems(path: Path, shell: Shell, world: World) -> list[str]:
@@ -692,7 +692,7 @@ def test_every_command_runs_and_prints_what_the_document_shows(
 
 def examples(verb: str) -> Iterator[str]:
     """Yield the examples of a verb."""
-    function = import_module(f"glassformer.cli.{verb}").main
+    function = import_module(f"glassformer.apps.cli.{verb}").main
     inner = function.verbs.items() if isinstance(function, Group) else [("", function)]
     for name, one in inner:
         yield from Signature.of(one, f"{verb} {name}".strip()).examples

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from configs import CONFIGS, RECURRENT
-from glassformer.cli.arguments import Group
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.arguments import Group
+from glassformer.apps.cli.main import VERBS
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
     ClassificationConfig,
@@ -22,8 +22,8 @@ from glassformer.config.run import (
     PairData,
     Seq2SeqConfig,
 )
-from glassformer.reporting import Outcome
 from glassformer.store.lock import locked
+from glassformer.tasks.reporting import Outcome
 from interop.checkpoints import model_directory
 
 PROGRAM = """
@@ -40,7 +40,7 @@ class Refused:
 
 
 sys.meta_path.insert(0, Refused())
-from glassformer.cli.main import run
+from glassformer.apps.cli.main import run
 
 results = []
 for line in sys.stdin.read().splitlines():
@@ -499,6 +499,6 @@ def test_a_mistake_is_named_before_torch_is_imported(
 
 def test_the_table_has_every_verb() -> None:
     for verb in VERBS:
-        main = import_module(f"glassformer.cli.{verb}").main
+        main = import_module(f"glassformer.apps.cli.{verb}").main
         for name in [f"{verb} {inner}" for inner in main.verbs] if isinstance(main, Group) else [verb]:
             assert any(f"{line} ".startswith(f"{name} ") for line in LINES), name

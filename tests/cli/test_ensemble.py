@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from runs import label_run, pair_run
 
 from .conftest import Glassformer

@@ -6,9 +6,9 @@ from importlib import import_module
 
 import pytest
 
-from glassformer.cli.arguments import Group, Signature, all_flags, with_flags
-from glassformer.cli.help import FIRST_KEYS, N_FIRST
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.arguments import Group, Signature, all_flags, with_flags
+from glassformer.apps.cli.help import FIRST_KEYS, N_FIRST
+from glassformer.apps.cli.main import VERBS
 from glassformer.config.run import Run
 from glassformer.config.train import CHANGEABLE
 from glassformer.cost.hardware import GPUS
@@ -41,7 +41,7 @@ def test_every_verb_has_help(glassformer: Glassformer) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_explains_every_option_once_in_80_columns(glassformer: Glassformer, verb: str) -> None:
-    main = import_module(f"glassformer.cli.{verb}").main
+    main = import_module(f"glassformer.apps.cli.{verb}").main
     names = [[verb], *([verb, inner] for inner in main.verbs)] if isinstance(main, Group) else [[verb]]
     for name in names:
         shown = glassformer(*name, "--help")
@@ -62,7 +62,7 @@ def test_help_explains_every_option_once_in_80_columns(glassformer: Glassformer,
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_examples_of_a_verb_can_be_parsed(verb: str) -> None:
-    main = import_module(f"glassformer.cli.{verb}").main
+    main = import_module(f"glassformer.apps.cli.{verb}").main
     for inner, function in main.verbs.items() if isinstance(main, Group) else [("", main)]:
         name = f"{verb} {inner}".strip()
         signature = Signature.of(function, name)
@@ -82,7 +82,7 @@ def test_a_verb_that_takes_keys_lists_each_once(glassformer: Glassformer, verb: 
     assert shown == glassformer("help", verb, "all").out
     most_used = listed(blocks(shown)["Most used options:"])
     assert most_used == listed(blocks(glassformer(verb, "--help").out)["Most used options:"])
-    own = {option.name for option in Signature.of(import_module(f"glassformer.cli.{verb}").main, verb).options}
+    own = {option.name for option in Signature.of(import_module(f"glassformer.apps.cli.{verb}").main, verb).options}
     first = [key for key in FIRST_KEYS if short(key) in most_used and short(key) not in own]
     keys = first + [name.replace("-", "_") for name in listed(shown) if "." in name]
     assert len(keys) == len(set(keys)) and set(keys) == {entry.key for entry in all_flags()}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from glassformer.cli.arguments import Group, Signature
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.arguments import Group, Signature
+from glassformer.apps.cli.main import VERBS
+from glassformer.common.errors import UserError
 from glassformer.config.other_names import NO_KEY, OPTIONS, OUTPUT, PLACES, SAME, WRITES_NOTHING
-from glassformer.errors import UserError
 
 from .conftest import Glassformer
 
@@ -22,7 +22,7 @@ def functions() -> dict[str, Callable[..., Any]]:
     """Return the function of every verb."""
     found: dict[str, Callable[..., Any]] = {}
     for verb in VERBS:
-        main = import_module(f"glassformer.cli.{verb}").main
+        main = import_module(f"glassformer.apps.cli.{verb}").main
         if isinstance(main, Group):
             found |= {f"{verb} {name}": function for name, function in main.verbs.items()}
         else:

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 
 PROGRAM = """
 import json, sys
-from glassformer.cli.main import VERBS, run
+from glassformer.apps.cli.main import VERBS, run
 for words in [*json.loads(sys.argv[1]), *([verb, "--help"] for verb in VERBS)]:
     code = run(words)
     assert code in (0, 2), f"{words} ended with {code}"

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from cli.conftest import Glassformer
-from glassformer.inspector import server
-from glassformer.inspector.inspector import Inspector
-from glassformer.reporting import Outcome
+from glassformer.apps.inspector import server
+from glassformer.apps.inspector.inspector import Inspector
+from glassformer.tasks.reporting import Outcome
 from runs import write_text
 
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from glassformer import api
-from glassformer.cli.arguments import Group, Signature
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.arguments import Group, Signature
+from glassformer.apps.cli.main import VERBS
 from preference_runs import policy_run, preference_run, trained_start
 from runs import TINY, Tiny, write_conversations, write_labels, write_pairs, write_text
 
@@ -167,7 +167,7 @@ def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer,
 
 def test_every_verb_with_json_has_a_section_and_a_case() -> None:
     verbs = {"checkpoint list": "checkpoint"} | {verb: "data" for verb in CASES if verb.startswith("data ")}
-    mains = {verb: import_module(f"glassformer.cli.{verb}").main for verb in VERBS}
+    mains = {verb: import_module(f"glassformer.apps.cli.{verb}").main for verb in VERBS}
     functions = {verb: main.functions if isinstance(main, Group) else [main] for verb, main in mains.items()}
     with_json = {
         verb

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from glassformer import api, merge
+from glassformer.common.errors import UserError
 from glassformer.config.run import LoraConfig
-from glassformer.errors import UserError
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import Tiny, label_run, pair_run
 from tolerances import NETWORK, near
 

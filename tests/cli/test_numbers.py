@@ -2,10 +2,10 @@
 
 import pytest
 
-from glassformer.cli.arguments import Option, all_flags
+from glassformer.apps.cli.arguments import Option, all_flags
+from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.config.schema import MAX_INT, apply_flags, from_dict, parse_toml
-from glassformer.errors import UserError
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.cli.inputs_outputs import require_output
+from glassformer.apps.cli.inputs_outputs import require_output
+from glassformer.common.errors import UserError
+from glassformer.common.files import require_apart, require_new_folder
 from glassformer.config.run import PairData, Run
-from glassformer.errors import UserError
-from glassformer.files import require_apart, require_new_folder
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from glassformer.training.run_folder import require_apart as require_apart_of_run
 from runs import write_text
 

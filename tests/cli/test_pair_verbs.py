@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
-from glassformer.errors import UserError
-from glassformer.reporting import Outcome
+from glassformer.common.errors import UserError
+from glassformer.tasks.reporting import Outcome
 from runs import PAIR_MODEL, Tiny, metrics, pair_run, write_pairs
 from tolerances import near
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import recipes
+from glassformer.config import recipes
 from glassformer.config.presets import PRESETS
-from glassformer.reporting import Outcome
+from glassformer.data import own_data
+from glassformer.tasks.reporting import Outcome
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
@@ -77,7 +78,7 @@ def test_plan_of_a_text_is_the_plan_of_the_run_that_train_starts(glassformer: Gl
     text.parent.mkdir()
     text.write_text("Some words of a book.\n" * 1000)
     for place in (text, text.parent):
-        run, _ = recipes.run_of(place)
+        run, _ = own_data.run_of(place)
         plan = json.loads(glassformer("plan", place, "--train.max-steps", 7, "--json").out)
         assert plan["name"] == run.name == place.stem
         assert plan["n_tokens"] == 7 * run.train.batch_size * run.model.max_len

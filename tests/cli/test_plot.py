@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.api import train
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import pair_run
 
 from .conftest import Glassformer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer import api
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from runs import Tiny, tiny_run, write_text
 from tolerances import within
 

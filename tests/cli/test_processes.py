@@ -13,11 +13,11 @@ import pytest
 
 from faults.children import fork, wait
 from glassformer import api
-from glassformer.cli.main import main
+from glassformer.apps.cli.main import main
 from glassformer.config.schema import to_dict, to_toml
-from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
 from glassformer.tasks import language_modeling
+from glassformer.tasks.reporting import Outcome
 from held import holding
 from runs import MODEL, remains, tiny_run, write_text
 
@@ -107,7 +107,7 @@ def test_a_mistake_is_one_sentence_of_the_process(environment: dict[str, str]) -
 
 ENDS = """
 import atexit, gc, sys
-from glassformer.cli.main import main
+from glassformer.apps.cli.main import main
 objects = [[] for _ in range(50_000)]
 atexit.register(lambda: print(len(gc.get_objects()) < 10_000))
 main(sys.argv[1:])

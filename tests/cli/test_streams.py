@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from faults.children import done
-from glassformer.cli.main import ClosedOutput, main, run
-from glassformer.reporting import Outcome
+from glassformer.apps.cli.main import ClosedOutput, main, run
+from glassformer.tasks.reporting import Outcome
 
 CLOSED = "glassformer: cannot write standard output: it is closed"
 

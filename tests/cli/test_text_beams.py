@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.errors import UserError
 from glassformer.inference.beam import length_penalty
 from glassformer.inference.writer import beam_settings
 from glassformer.model import Model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from tolerances import NETWORK, near
 
 from .conftest import Glassformer

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData
 from glassformer.data.labels import LabelCorpus
-from glassformer.errors import UserError
 from glassformer.evaluation.labels import best_threshold
 from glassformer.inference.classify import Threshold
 from glassformer.model import Model

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import api, recipes
-from glassformer.cli import main
+from glassformer import api
+from glassformer.apps.cli import main
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.config.presets import PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import FlagText
-from glassformer.errors import UserError
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import made_up_text, write_documents, write_text
 
 from .conftest import Glassformer
@@ -131,7 +132,7 @@ def test_short_names_mean_the_same_in_the_shell_and_in_python(
         ran.append(run)
         sys.exit()
 
-    monkeypatch.setattr("glassformer.cli.train.check_new_run", check)
+    monkeypatch.setattr("glassformer.apps.cli.train.check_new_run", check)
     try:
         wanted = recipes.with_changes(recipes.load(recipe), {name: FlagText(value)}, "the command line")
     except UserError as error:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.models.build import build_model
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
 from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from tolerances import about
 

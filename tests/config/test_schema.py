@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import CONFIGS
-from glassformer import recipes
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.config.extensions import members
 from glassformer.config.presets import PRESETS
 from glassformer.config.recurrent import RecurrentConfig
@@ -29,7 +30,6 @@ from glassformer.config.schema import (
 )
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule, TrainConfig
 from glassformer.config.transformer import LinearScaling, RotaryPositions, Stack, TransformerConfig
-from glassformer.errors import UserError
 
 
 def read(text: str) -> Run:

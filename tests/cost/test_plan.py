@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from configs import CONFIGS, RECURRENT
+from glassformer.common.errors import UserError
 from glassformer.config.presets import preset
 from glassformer.config.run import LoraConfig, MaskedConfig, PairData, Run, TokenizerConfig
 from glassformer.config.train import AdamWConfig, MuonConfig, TrainConfig
@@ -16,7 +17,6 @@ from glassformer.cost.hardware import GIB, GPUS, find_gpu, require_mfu
 from glassformer.cost.memory import sharded, training_memory
 from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import least_seconds, plan_run
-from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from tolerances import about
 

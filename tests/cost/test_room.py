@@ -7,7 +7,8 @@ from typing import Any, Literal
 import pytest
 
 from configs import CONFIGS, RECURRENT
-from glassformer import recipes
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.config.run import ExampleRows, LoraConfig, PairData, Run, TextData
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import Stack, TransformerConfig
@@ -21,9 +22,8 @@ from glassformer.cost.room import (
     way_that_fits,
 )
 from glassformer.data.corpus import Corpus
-from glassformer.errors import UserError
-from glassformer.fitting import Fit
-from glassformer.reporting import Silent
+from glassformer.models.fitting import Fit
+from glassformer.tasks.reporting import Silent
 from glassformer.training.run import train_run
 from runs import tiny_run, write_text
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import late
-from glassformer.course.workshop.checking import judged
-from glassformer.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop.checking import judged
+from glassformer.apps.course.workshop.registry import every_exercise
 
 jupytext = late.optional("jupytext")
 

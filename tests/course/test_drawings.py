@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from glassformer.course import drawing
-from glassformer.course.drawings import names
-from glassformer.course.workshop.solutions.ch01_tokens import learn_merges
-from glassformer.course.workshop.solutions.ch07_transformer import beam_search, greedy
-from glassformer.course.workshop.solutions.ch10_denoising import infill, span_corruption
-from glassformer.course.workshop.solutions.ch14_answers import answer_labels
-from glassformer.errors import UserError
+from glassformer.apps.course import drawing
+from glassformer.apps.course.drawings import names
+from glassformer.apps.course.workshop.solutions.ch01_tokens import learn_merges
+from glassformer.apps.course.workshop.solutions.ch07_transformer import beam_search, greedy
+from glassformer.apps.course.workshop.solutions.ch10_denoising import infill, span_corruption
+from glassformer.apps.course.workshop.solutions.ch14_answers import answer_labels
+from glassformer.common.errors import UserError
 from tolerances import within
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.cli.main import run
+from glassformer.apps.cli.main import run
+from glassformer.apps.course.workshop import lineages, solutions
+from glassformer.apps.course.workshop.assembling import assemble
+from glassformer.apps.course.workshop.folder import check, start
+from glassformer.apps.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, padded_rows
+from glassformer.apps.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop.solutions import LINEAGES, names, require_checked, solution_path
+from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, MaskedConfig
-from glassformer.course.workshop import lineages, solutions
-from glassformer.course.workshop.assembling import assemble
-from glassformer.course.workshop.folder import check, start
-from glassformer.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, padded_rows
-from glassformer.course.workshop.registry import every_exercise
-from glassformer.course.workshop.solutions import LINEAGES, names, require_checked, solution_path
-from glassformer.errors import UserError
 from runs import made_up_text, pair_run, text_run_of, tiny_run, write_text
 from test_extend import printed
 from tolerances import NETWORK, assert_close

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from glassformer.course import steps, widget
-from glassformer.course.widgets import names
-from glassformer.errors import UserError
-from glassformer.figures import new_figure
+from glassformer.apps.course import steps, widget
+from glassformer.apps.course.widgets import names
+from glassformer.common.errors import UserError
+from glassformer.common.figures import new_figure
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext

@@ -18,19 +18,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer import course
+from glassformer.apps import course
+from glassformer.apps.course.workshop import checking, exercises
+from glassformer.apps.course.workshop.checking import judged
+from glassformer.apps.course.workshop.comparing import difference, different, result_of
+from glassformer.apps.course.workshop.exercise import Exercise, Mistake, stubs
+from glassformer.apps.course.workshop.folder import PROGRESS, check, start
+from glassformer.apps.course.workshop.registry import every_exercise, exercise_of
+from glassformer.apps.course.workshop.solutions import ch05_attention, names
+from glassformer.apps.course.workshop.solutions.ch07_transformer import NextLogP
+from glassformer.apps.course.workshop.tables import mistakes_in
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.course.workshop import checking, exercises
-from glassformer.course.workshop.checking import judged
-from glassformer.course.workshop.comparing import difference, different, result_of
-from glassformer.course.workshop.exercise import Exercise, Mistake, stubs
-from glassformer.course.workshop.folder import PROGRESS, check, start
-from glassformer.course.workshop.registry import every_exercise, exercise_of
-from glassformer.course.workshop.solutions import ch05_attention, names
-from glassformer.course.workshop.solutions.ch07_transformer import NextLogP
-from glassformer.course.workshop.tables import mistakes_in
-from glassformer.errors import UserError
 from glassformer.inference import sampling
 from glassformer.inference.beam import Search
 from glassformer.inference.beam_reference import beam_search_reference
@@ -158,7 +158,7 @@ def headings(text: str) -> set[str]:
 def test_every_function_of_a_solution_is_an_exercise() -> None:
     assert names() == {exercise.name: exercise.file for exercise in EXERCISES.values()}
     for file in {exercise.file for exercise in EXERCISES.values()}:
-        module = importlib.import_module(f"glassformer.course.workshop.solutions.{file}")
+        module = importlib.import_module(f"glassformer.apps.course.workshop.solutions.{file}")
         own = [name for name, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
         assert own == [exercise.name for exercise in EXERCISES.values() if exercise.file == file]
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import glassformer
+from glassformer.common.errors import Note, UserError
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data import addresses
 from glassformer.data.addresses import SOURCES, Source, absolute, local_path
 from glassformer.data.corpus import Corpus
 from glassformer.data.first_look import look_at
+from glassformer.data.own_data import run_for
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import Record, Request
 from glassformer.data.texts import read_documents
-from glassformer.errors import Note, UserError
-from glassformer.recipes.own_data import run_for
 from runs import made_up_text, write_labels, write_pairs
 
 SMALL: dict[str, Any] = {"max_steps": 2, "eval_every": 2, "precision": "fp32", "device": "cpu", "d_model": 16}

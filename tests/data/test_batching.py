@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.common.errors import UserError
 from glassformer.data.batching import (
     Batch,
     Epochs,
@@ -21,7 +22,6 @@ from glassformer.data.batching import (
     pad,
 )
 from glassformer.data.tokens import TokenFile
-from glassformer.errors import UserError
 from glassformer.tokenization import padding
 
 Documents = Callable[..., TokenFile]

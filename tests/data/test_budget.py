@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.data.batching import TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.tokens import PairFile, TokenFile
-from glassformer.errors import UserError
 
 
 def stream(lengths: np.ndarray) -> TokenFile:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.data import builtin
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import find_sources, read_documents
-from glassformer.errors import UserError
 from tolerances import about
 
 

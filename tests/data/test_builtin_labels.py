@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.data import builtin_labels
 from glassformer.data.builtin import PARTS, rows
 from glassformer.data.builtin_labels import MASK, PACKAGES, masked, part_of, tokens
 from glassformer.data.records import Kind
-from glassformer.errors import UserError
 
 
 def test_docstrings_have_balanced_classes() -> None:

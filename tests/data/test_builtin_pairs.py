@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.data.builtin import rows
 from glassformer.data.builtin_pairs import number_words, part_of
-from glassformer.errors import UserError
 
 
 def value(words: str) -> int:

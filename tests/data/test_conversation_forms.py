@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from chat_templates import CALL, TEMPLATES
-from glassformer.chat_messages import WEIGHTS, require_messages, text_of
+from glassformer.common.chat_messages import WEIGHTS, require_messages, text_of
+from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData
 from glassformer.data.conversation_report import conversation_report
 from glassformer.data.conversation_rows import ConversationRows
 from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.recognition import recognise, recognise_rows
-from glassformer.errors import UserError
 from glassformer.tokenization.conversations import ConversationEncoder, ToolCallsNotReadError, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 

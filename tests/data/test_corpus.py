@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import TextData
 from glassformer.data.corpus import Corpus, held_out_documents
-from glassformer.errors import UserError
 
 Write = Callable[[str, str | bytes], Path]
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data import tables
 from glassformer.data.first_look import require_readable
@@ -19,7 +20,6 @@ from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise
 from glassformer.data.text_files import text_lines
 from glassformer.data.texts import read_documents
-from glassformer.errors import UserError
 
 Rows = Sequence[tuple[str, str]]
 NAMES = ("source", "target")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import glassformer
 import late
+from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.first_look import require_readable
@@ -22,7 +23,6 @@ from glassformer.data.labels import LabelCorpus, Labelled
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise_rows
 from glassformer.data.texts import read_documents
-from glassformer.errors import UserError
 
 pandas = late.module("pandas")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.tokens import BpeDropout
-from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData
 from glassformer.data.labels import (
     LabelCorpus,
@@ -19,7 +20,6 @@ from glassformer.data.labels import (
     require_known,
     split_labelled,
 )
-from glassformer.errors import UserError
 
 Write = Callable[[str, str | bytes], Path]
 HEADER = "text\tlabel\n"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import PairData, TextData
 from glassformer.data.addresses import expanded, joined, reads
 from glassformer.data.corpus import Corpus
+from glassformer.data.own_data import run_for
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.report import report
 from glassformer.data.texts import Counts, find_sources, read_documents, read_pieces
-from glassformer.errors import UserError
-from glassformer.recipes.own_data import run_for
 
 Write = Callable[[str, str | bytes], Path]
 WORDS = ["schöne", "Grüße", "für", "Straße", "über", "Käse", "and", "the", "note", "Bücher"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import PairData
 from glassformer.data.pairs import Pair, PairCorpus, pair_report
-from glassformer.errors import UserError
 
 PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]
 

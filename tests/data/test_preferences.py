@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import PreferenceData
 from glassformer.data.first_look import look_at
 from glassformer.data.in_memory import place_of
 from glassformer.data.preference_rows import PreferenceRows
 from glassformer.data.preferences import Preference, PreferenceCorpus
-from glassformer.errors import UserError
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.conversations import ConversationCorpus
 from glassformer.data.labels import LabelCorpus, Labelled
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import aligned, outputs_of, recognise
 from glassformer.data.texts import read_documents
-from glassformer.errors import UserError
 
 Rows = Sequence[tuple[str, str]]
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.common.errors import Interrupted
 from glassformer.config.run import ExampleRows, PackedRows, Run
 from glassformer.data import tokens
 from glassformer.data.batching import Example, ReencodedEachEpoch
-from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
-from glassformer.reporting import Silent
 from glassformer.tasks.batches import TrainingData
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.reporting import Silent
 from glassformer.tokenization import processes
 from glassformer.tokenization.tokenizer import Tokenizers
 from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text

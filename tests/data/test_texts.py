@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import TextData
 from glassformer.data.addresses import is_pattern, reads
 from glassformer.data.texts import Counts, cut, find_sources, joined, read_pieces
-from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import SCHEMES, pipeline
 
 Write = Callable[[str, str | bytes], Path]

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.data import tokens
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, encode_text, prepare
-from glassformer.errors import UserError
 from glassformer.tokenization import processes
 from glassformer.tokenization.pretokenize import SCHEMES
 from glassformer.tokenization.tokenizer import Tokenizer

@@ -13,26 +13,27 @@ import torch
 from torch import distributed as dist
 
 from faults.children import done, ranks_done, wait_until
-from glassformer import api, files
+from glassformer import api
+from glassformer.common import files
+from glassformer.common.errors import UserError, warn
 from glassformer.config.run import LabelData, MaskedConfig, PairData, Run
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.data.corpus import Corpus
 from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.tokens import TokenCache, TokenSplits, prepare
-from glassformer.devices import evaluation_mode
-from glassformer.distributed import process_group
-from glassformer.distributed import processes as joining
-from glassformer.distributed.processes import processes, watchdog_note
-from glassformer.errors import UserError, warn
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference import beam, classify
+from glassformer.models.devices import evaluation_mode
 from glassformer.tasks.batches import Places
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.distributed import process_group
+from glassformer.training.distributed import processes as joining
+from glassformer.training.distributed.processes import processes, watchdog_note
 from runs import label_run, pair_run, text_run_of, tiny_run, write_text
 
 CPU = torch.device("cpu")

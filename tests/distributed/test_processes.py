@@ -19,17 +19,15 @@ from faults.children import done, ranks_done, start_ranks, wait, wait_until
 from faults.tally import record
 from faults.test_numbers import BAD, spoiled
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
 from glassformer.config.run import ExampleRows, LoraConfig, MaskedConfig, Run
 from glassformer.config.train import AdamConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
 from glassformer.config.transformer import Stack
 from glassformer.data.batching import Batch
-from glassformer.distributed import process_group
-from glassformer.distributed.parts import is_part
-from glassformer.errors import Interrupted, UserError
-from glassformer.fitting import Fit
-from glassformer.kernels import processor
 from glassformer.models.build import build_model
+from glassformer.models.fitting import Fit
+from glassformer.nn.kernels import processor
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.preference import PreferenceObjective
@@ -37,6 +35,8 @@ from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of
 from glassformer.training import checkpointer, init_from
+from glassformer.training.distributed import process_group
+from glassformer.training.distributed.parts import is_part
 from glassformer.training.trainer_state import read_progress
 from preference_runs import policy_run, preference_run, trained_start
 from runs import (

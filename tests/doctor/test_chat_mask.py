@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer import api, doctor
-from glassformer.doctor.chat_mask import (
+from glassformer import api
+from glassformer.apps import doctor
+from glassformer.apps.doctor.chat_mask import (
     ANSWERS,
     TURNS,
     border_problems,

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from configs import RECURRENT
 from doctor.others import GPT, LEN, LSTM, CachedGPT, D, V
+from glassformer.apps.doctor import CHECKS, Report, Result, check, check_model, runner
+from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
-from glassformer.doctor import CHECKS, Report, Result, check, check_model, runner
-from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.models.stacks import Encoder
 from glassformer.nn.experts import Router
@@ -224,7 +224,7 @@ def test_a_lower_rate_is_tried_after_a_training_that_fails(
         rates.append(rate)
         return target + (len(rates) <= n_failures)
 
-    monkeypatch.setattr("glassformer.doctor.learning._train", lowest_loss)
+    monkeypatch.setattr("glassformer.apps.doctor.learning._train", lowest_loss)
     assert check(LSTM(), vocab_size=V, checks=["learns"]).ok is ok
     assert len(rates) == n_trainings and rates == sorted(set(rates), reverse=True)
 

@@ -48,7 +48,7 @@ from doctor.others import (
     WrongPolarity,
     gpt_with,
 )
-from glassformer.doctor import Loss, check
+from glassformer.apps.doctor import Loss, check
 
 SEQ2SEQ: dict[str, Any] = {
     "kind": "encoder-decoder",

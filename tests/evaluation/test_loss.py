@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import random_model
+from glassformer.common.seeds import Stream, rng
 from glassformer.data.batching import Batch, Example, evaluation_windows
 from glassformer.data.tokens import TokenFile
-from glassformer.devices import evaluation_mode
 from glassformer.evaluation import loss as evaluation
 from glassformer.evaluation.loss import EvaluationSums, evaluate_loss, evaluation_rows
 from glassformer.evaluation.text import longest_overlap
+from glassformer.models.devices import evaluation_mode
 from glassformer.objectives.causal import CausalObjective
-from glassformer.seeds import Stream, rng
 from tolerances import near
 
 CPU = torch.device("cpu")

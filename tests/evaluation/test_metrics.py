@@ -11,12 +11,12 @@ import pytest
 
 import late
 from glassformer import api, plot
-from glassformer.cli import evaluate
-from glassformer.cli.inputs_outputs import Loading, Measured
-from glassformer.cli.progress import Shown
+from glassformer.apps.cli import evaluate
+from glassformer.apps.cli.inputs_outputs import Loading, Measured
+from glassformer.apps.cli.progress import Shown
+from glassformer.common.errors import UserError
 from glassformer.config.run import PairData, Run
 from glassformer.config.train import EarlyStopping
-from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, Comparison
 from glassformer.evaluation.metrics import MAX_DECIMALS, METRICS, Metric, axis, decimals, measure, names, shown
 from glassformer.evaluation.text import bleu

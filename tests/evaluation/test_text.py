@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.evaluation import text
 from glassformer.evaluation.text import (
     bleu,

@@ -36,7 +36,7 @@ IMPORTED = (
     "sacrebleu",
     "torch._dynamo",
     "torch.distributed.checkpoint.hf_storage",
-    "glassformer.terminal",
+    "glassformer.training.terminal",
     "glassformer.training.optimizers.adam",
     "glassformer.training.optimizers.muon",
     "glassformer.training.run",

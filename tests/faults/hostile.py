@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer

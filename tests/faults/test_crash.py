@@ -17,14 +17,14 @@ import pytest
 from faults.children import DIED, DIED_DELETING, at_touch, die, done, fork, killed, wait, wait_until
 from faults.tally import count, injected
 from glassformer import api
-from glassformer.cli import checkpoint as checkpoints
+from glassformer.apps.cli import checkpoint as checkpoints
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping
-from glassformer.errors import Interrupted, UserError
-from glassformer.reporting import Silent
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.reporting import Silent
 from held import holding
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
 

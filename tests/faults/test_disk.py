@@ -16,8 +16,8 @@ import pytest
 from faults.children import at_touch, done
 from faults.tally import count, injected
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import Run
-from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME, Manifest
 from glassformer.store.model_directory import read_model

@@ -16,12 +16,13 @@ import torch
 
 from faults.hostile import edit_json, plant, read_spoiled, refused, sign
 from faults.tally import record
-from glassformer import api, recipes
+from glassformer import api
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.config.run import LabelData, PairData
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.texts import read_documents
-from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE
 from glassformer.store.model_directory import read_model

@@ -23,10 +23,10 @@ from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import MAX_INT, apply_flags, parse_toml, to_dict
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE
 from glassformer.store.tensors import DTYPES
+from glassformer.tasks.reporting import Outcome
 from runs import tiny_run, write_text
 
 # 24: absurd sizes and ambiguous text

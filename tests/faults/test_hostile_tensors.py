@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from faults.hostile import edit_json, entry, plant, read_spoiled, refused, safetensors, sign
 from faults.tally import record
-from glassformer import files
+from glassformer.common import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.train import AdamWConfig
 from glassformer.models.build import Network

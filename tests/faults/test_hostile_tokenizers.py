@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from faults.hostile import TEXT, TOKENIZER, WITHIN_S, refused
 from faults.tally import count, record
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import KNOWN_EXPRESSIONS, TRUST
 from tokenization import families

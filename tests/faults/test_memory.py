@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from faults.children import done
-from glassformer import api, files
+from glassformer import api
+from glassformer.common import files
+from glassformer.common.errors import Note, UserError, enough_memory
 from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenCache, content_hash, open_streams, prepare
-from glassformer.errors import Note, UserError, enough_memory
-from glassformer.fitting import InParts
+from glassformer.models.fitting import InParts
 from glassformer.store import checkpoint
 from glassformer.store.tensors import read_tensors, save_tensors
 from glassformer.tokenization.tokenizer import Tokenizer

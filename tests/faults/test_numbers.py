@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from configs import CONFIGS, random_model
 from faults.tally import record
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.data.batching import Batch, Example
-from glassformer.errors import Interrupted, UserError
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.store import checkpoint, tensors

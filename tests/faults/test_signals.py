@@ -15,10 +15,10 @@ import torch
 
 from faults.children import SECONDS, done, fork, wait, wait_until
 from glassformer import api
+from glassformer.common.errors import Interrupted
 from glassformer.config.run import Run
-from glassformer.errors import Interrupted
-from glassformer.reporting import Silent
 from glassformer.store import checkpoint, tensors
+from glassformer.tasks.reporting import Silent
 from runs import remains, tiny_run, write_text
 
 LONG = 4 * SECONDS

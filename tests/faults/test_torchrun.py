@@ -16,7 +16,7 @@ from distributed.test_processes import require_equal
 from faults.children import done, fork, ranks_done, wait, wait_until
 from faults.tally import count, record
 from glassformer import api
-from glassformer.cli.main import run as run_command
+from glassformer.apps.cli.main import run as run_command
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from held import holding

@@ -14,9 +14,9 @@ from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.kernels import cross_entropy, grouped
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.experts import Experts, Router
+from glassformer.nn.kernels import cross_entropy, grouped
 from glassformer.nn.masks import Mask
 from glassformer.objectives import loss
 from tolerances import NETWORK, assert_close

@@ -25,14 +25,14 @@ from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.memory import training_memory
 from glassformer.data.batching import Batch, Example
-from glassformer.distributed.process_group import Replicated, Sharded
-from glassformer.distributed.ranks import Ranks
-from glassformer.kernels import flex_attention
 from glassformer.models.build import build_model, undrawn_model
+from glassformer.nn.kernels import flex_attention
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.distillation import Distillation
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import weights_of
+from glassformer.training.distributed.process_group import Replicated, Sharded
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import read_lines
 from glassformer.training.optimizers.build import build_optimizer
@@ -134,7 +134,7 @@ DETERMINISTIC = """
 import sys
 from pathlib import Path
 from glassformer import api
-from glassformer.errors import Interrupted
+from glassformer.common.errors import Interrupted
 from runs import remains, step_of, tiny_run, write_text
 
 folder, device = Path(sys.argv[1]), sys.argv[2]

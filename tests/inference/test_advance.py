@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from configs import CONFIGS, CROSS, GENERATORS, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inference import contexts
 from glassformer.inference.advance import verified
 from glassformer.inference.constraints import Past

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from configs import SEQ2SEQ, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.errors import UserError
 from glassformer.inference.beam import Hypothesis, Search, SentenceSearch, beam_search, length_penalty
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.generation import Generation

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.config.train import AdamWConfig
-from glassformer.errors import UserError
 from glassformer.inference.chat import fitting
 from glassformer.inference.drafters import DraftCounts
 from glassformer.model import Model

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from configs import BERT, GPT, randomise
+from glassformer.common.errors import UserError
 from glassformer.config.run import (
     BeamConfig,
     CausalConfig,
@@ -33,7 +34,6 @@ from glassformer.config.transformer import (
     VectorHead,
 )
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
 from glassformer.inference.embed import described, embed
 from glassformer.model import Model
 from glassformer.models.build import build_model

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from configs import CROSS, GENERATORS, RECURRENT, random_model
+from glassformer.common.seeds import Stream, rng
 from glassformer.config.run import GenerationConfig
 from glassformer.inference import engine as engine_module
 from glassformer.inference import prefixes
@@ -18,7 +19,6 @@ from glassformer.inference.engine import Engine, Likely, Penalties, Request, Sam
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import Sampler, choose
-from glassformer.seeds import Stream, rng
 from tolerances import near
 
 V, MAX_LEN = 19, 24

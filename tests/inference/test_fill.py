@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer

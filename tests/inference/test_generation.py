@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from configs import CONFIGS, CROSS, GENERATORS, RECURRENT, SEQ2SEQ, random_ids, random_inputs, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import (
     AlibiPositions,
@@ -21,7 +22,6 @@ from glassformer.config.transformer import (
     Stack,
     TransformerConfig,
 )
-from glassformer.errors import UserError
 from glassformer.inference import contexts
 from glassformer.inference.constraints import Past
 from glassformer.inference.decodable import read_at

@@ -10,6 +10,7 @@ from tokenizers.processors import TemplateProcessing
 
 import glassformer
 from configs import CONFIGS
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
     BeamConfig,
@@ -25,7 +26,6 @@ from glassformer.config.run import (
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.data.label_rows import encode_texts
-from glassformer.errors import UserError
 from glassformer.inference.fill import masked_ids
 from glassformer.model import Model
 from glassformer.models.build import build_model

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import late
+from glassformer.common.errors import UserError
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
-from glassformer.errors import UserError
 from glassformer.inference.constraints import Constraints, Past, repeating_ids
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import (

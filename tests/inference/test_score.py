@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from configs import CONFIGS, GENERATORS, SEQ2SEQ, random_ids, random_model
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inference.score import (
     Score,
     continuation_scores,

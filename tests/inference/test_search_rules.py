@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from configs import CONFIGS, CROSS, GENERATORS, RECURRENT, SEQ2SEQ, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import NoAttention
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.data.batching import padded
-from glassformer.errors import UserError
 from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts, coverage_penalties
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.constraints import Constraints, Past

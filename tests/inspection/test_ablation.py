@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 import glassformer
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig
-from glassformer.errors import UserError
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inspection.ablation import Part, ablate, ablation_hooks, all_parts
 from glassformer.inspection.capture import capture, capture_tensors, model_hooks
 from glassformer.models.build import build_model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from tolerances import F64, assert_close, is_close, near
 
 

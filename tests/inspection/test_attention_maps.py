@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from configs import CONFIGS, CROSS, PAPER
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
 from glassformer.config.run import BeamConfig, CausalConfig, MaskedConfig, Run, Seq2SeqConfig
-from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import Trace, capture, capture_tensors
 from glassformer.models.build import build_model

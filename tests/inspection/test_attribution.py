@@ -8,13 +8,13 @@ import torch
 
 import glassformer
 from configs import CONFIGS, random_inputs, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import TokenHead
-from glassformer.errors import UserError
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attribution import Attribution, Term, attribute
 from glassformer.inspection.capture import capture_tensors
 from glassformer.models.transforms import convert
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from interop.checkpoints import imported
 from tolerances import NETWORK, near, within
 

@@ -10,8 +10,8 @@ import torch
 
 from configs import SEQ2SEQ, random_ids, random_model
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig
-from glassformer.errors import UserError
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inspection.beam_tree import BeamTree, beam_tree, search_tree

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 import glassformer
 from configs import CONFIGS
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
-from glassformer.errors import UserError
 from glassformer.inspection.capture import STANDARD, capture, capture_tensors, model_hooks
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn import attention
 from glassformer.nn.attention_functions import attention_reference
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from interop.checkpoints import imported, randomise
 from tolerances import NETWORK, assert_close, is_close
 

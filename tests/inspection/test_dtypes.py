@@ -18,16 +18,16 @@ from torch import Tensor
 import glassformer
 from configs import CONFIGS, GPT, RECURRENT, Recorder, random_inputs, random_model
 from glassformer import inspection
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inspection.head_scores import network_scores
 from glassformer.inspection.lens import lens_labels
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.strongest import Units, activities
 from glassformer.models.transforms import convert
 from glassformer.nn.attention import MultiHeadAttention
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 
 POSITIONS = ("gpt", "no_positions", "sinusoidal_halves", "llama", "alibi", "relative")
 CHANGES: dict[str, dict[str, Any]] = {

@@ -13,16 +13,16 @@ from torch.nn import functional as F
 import glassformer
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import MaskedConfig
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part, ablate, all_parts
 from glassformer.inspection.capture import capture, capture_tensors
 from glassformer.inspection.effects import effects, effects_of_texts, mean_effects
 from glassformer.inspection.measures import Measure, kl_divergence, loss_of, measure_of
 from glassformer.inspection.texts import line_of, validation_texts
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from glassformer.tokenization.special_tokens_template import Frame
 from runs import pair_run, text_run_of
 from tolerances import F64, assert_close, near

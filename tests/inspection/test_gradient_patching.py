@@ -9,7 +9,7 @@ from torch import Tensor
 
 import glassformer
 from configs import random_inputs, random_model
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inspection.capture import model_hooks
 from glassformer.inspection.gradient_patching import estimate, patch_pairs, rank_correlation
 from glassformer.inspection.patching import (
@@ -22,7 +22,7 @@ from glassformer.inspection.patching import (
     patching_of,
     residual_places,
 )
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from tolerances import NETWORK, assert_close, near
 
 NAMES = ["gpt", "llama", "t5", "bert"]

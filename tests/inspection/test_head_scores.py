@@ -9,7 +9,7 @@ from torch import Tensor
 
 import glassformer
 from configs import CONFIGS, random_inputs, random_model
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inspection.capture import Trace, capture, capture_tensors
 from glassformer.inspection.head_scores import (
     MARGIN,
@@ -35,7 +35,7 @@ from glassformer.inspection.head_scores import (
     uniform_attention,
 )
 from glassformer.models.build import build_model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from tolerances import assert_close, near
 
 IDS = [3, 4, 3, 3, 5, 4, 3, 5]

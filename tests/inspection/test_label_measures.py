@@ -9,8 +9,8 @@ import pytest
 
 import glassformer
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData, Run
-from glassformer.errors import UserError
 from glassformer.inspection.ablation import Part
 from glassformer.inspection.capture import capture, encoded
 from glassformer.inspection.effects import effects

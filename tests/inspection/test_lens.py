@@ -7,11 +7,11 @@ import torch
 
 import glassformer
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import TokenHead
-from glassformer.errors import UserError
 from glassformer.inspection.capture import capture, capture_tensors
 from glassformer.inspection.lens import NAMES, lens, lens_cells, lens_labels, lens_logits
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from tolerances import NETWORK, assert_close
 
 WITH_TOKENS = [name for name, config in CONFIGS.items() if isinstance(config.head, TokenHead)]

@@ -10,11 +10,11 @@ from torch import Tensor
 
 import glassformer
 from glassformer import inspection, plot
-from glassformer.errors import UserError
-from glassformer.inspector import server
-from glassformer.inspector.inspector import Inspector
+from glassformer.apps.inspector import server
+from glassformer.apps.inspector.inspector import Inspector
+from glassformer.common.errors import UserError
 from glassformer.model import Model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import Tiny
 from tolerances import assert_close
 

@@ -12,16 +12,16 @@ from torch import Tensor
 import glassformer
 from configs import CONFIGS, RECURRENT, random_inputs, random_model, randomise
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.config.transformer import TokenHead
-from glassformer.errors import UserError
 from glassformer.inference.fill import WritingFiller
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import model_hooks
 from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
 from glassformer.model import Model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import label_run, pair_run, text_run_of
 from tolerances import NETWORK, assert_close, largest, near
 

@@ -14,13 +14,14 @@ import torch
 
 import late
 from configs import CONFIGS, LLAMA
-from glassformer import plot, recipes
+from glassformer import plot
+from glassformer.common.errors import UserError
+from glassformer.common.figures import label, plain
+from glassformer.config import recipes
 from glassformer.config.run import Run
 from glassformer.config.train import PlateauSchedule, TrainConfig
 from glassformer.config.transformer import RotaryPositions, Stack
-from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel
-from glassformer.figures import label, plain
 from glassformer.inspection.plots import (
     heat_map,
     heat_maps,

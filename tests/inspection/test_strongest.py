@@ -13,11 +13,11 @@ from torch import Tensor
 import glassformer
 from configs import RECURRENT, random_model, randomise
 from glassformer import api
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inspection.capture import capture
 from glassformer.inspection.strongest import Strongest, Units, activities, strongest
 from glassformer.model import Model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from runs import made_up_text, pair_run
 from tolerances import NETWORK, assert_close, near
 

@@ -9,12 +9,12 @@ import pytest
 import uvicorn
 
 import glassformer
-from glassformer.inspector.app import application
-from glassformer.inspector.inspector import FOLDER, Inspector
-from glassformer.inspector.panels import calls
-from glassformer.inspector.worker import Worker
+from glassformer.apps.inspector.app import application
+from glassformer.apps.inspector.inspector import FOLDER, Inspector
+from glassformer.apps.inspector.panels import calls
+from glassformer.apps.inspector.worker import Worker
 from glassformer.model import Model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 from inspector.browsing import Open, Visit, given_to, hash_of, visits
 from runs import LINEAGES, Tiny
 from server_thread import ServerThread

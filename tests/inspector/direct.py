@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from glassformer.inspector import inspector
-from glassformer.inspector.app import accepted, arguments
-from glassformer.inspector.panels import calls
+from glassformer.apps.inspector import inspector
+from glassformer.apps.inspector.app import accepted, arguments
+from glassformer.apps.inspector.panels import calls
 
 
 class Inspector(inspector.Inspector):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.errors import UnknownText, UserError, count_unknown
-from glassformer.inspector.app import MAX_BODY, Call, Packed, application, arguments
-from glassformer.inspector.worker import Busy, Worker
+from glassformer.apps.inspector.app import MAX_BODY, Call, Packed, application, arguments
+from glassformer.apps.inspector.worker import Busy, Worker
+from glassformer.common.errors import UnknownText, UserError, count_unknown
 
 
 def double(number: int, word: str = "", flag: bool = False, ids: list[int] | None = None) -> dict[str, Any]:

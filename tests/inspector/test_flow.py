@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
+from glassformer.apps.inspector.app import Packed
+from glassformer.apps.inspector.shown import Shown
+from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.config.schema import to_dict
-from glassformer.errors import UserError
 from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
-from glassformer.inspector.app import Packed
-from glassformer.inspector.shown import Shown
 from glassformer.model import Model
 from inspector.browsing import given_to
 from inspector.direct import Inspector

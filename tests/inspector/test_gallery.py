@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.apps.inspector.gallery import RECIPES, Gallery
+from glassformer.common.errors import UserError
 from glassformer.config.schema import to_dict, to_toml
-from glassformer.errors import UserError
-from glassformer.inspector.gallery import RECIPES, Gallery
 from inspector.direct import Inspector
 from runs import tiny_run, write_text
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.inspector.app import Call, accepted, application
-from glassformer.inspector.inspector import FOLDER, Inspector
-from glassformer.inspector.panels import calls
-from glassformer.inspector.worker import Worker
+from glassformer.apps.inspector.app import Call, accepted, application
+from glassformer.apps.inspector.inspector import FOLDER, Inspector
+from glassformer.apps.inspector.panels import calls
+from glassformer.apps.inspector.worker import Worker
 from glassformer.model import Model
 from inspector.browsing import given_to
 from inspector.conftest import FAMILIES

@@ -13,10 +13,14 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.apps.inspector import inspector as inspector_module
+from glassformer.apps.inspector import page_data
+from glassformer.apps.inspector.app import Packed
+from glassformer.apps.inspector.panels import card
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
 from glassformer.config.run import InfillingConfig, SpansConfig
 from glassformer.config.transformer import RelativePositions, Stack, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
@@ -24,13 +28,9 @@ from glassformer.inspection.head_scores import best_heads, network_scores, rando
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
-from glassformer.inspector import inspector as inspector_module
-from glassformer.inspector import page_data
-from glassformer.inspector.app import Packed
-from glassformer.inspector.panels import card
 from glassformer.model import Model
-from glassformer.reporting import Silent
 from glassformer.store.lock import is_locked, locked
+from glassformer.tasks.reporting import Silent
 from glassformer.tokenization.tokenizer import Tokenizer
 from inspector.conftest import FAMILIES
 from inspector.direct import Inspector

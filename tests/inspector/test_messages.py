@@ -8,8 +8,8 @@ from urllib.parse import unquote
 import pytest
 
 import glassformer
-from glassformer.errors import UserError
-from glassformer.inspector import server
+from glassformer.apps.inspector import server
+from glassformer.common.errors import UserError
 from glassformer.model import Model
 from inspector.browsing import Open, hash_of
 from inspector.conftest import Serve

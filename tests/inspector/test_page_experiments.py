@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.apps.inspector import page_data
 from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import length_penalty
 from glassformer.inspection.ablation import ablate
@@ -14,7 +15,6 @@ from glassformer.inspection.capture import capture, capture_tensors
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
-from glassformer.inspector import page_data
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
 from inspector.conftest import OpenModel, Serve

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.apps.inspector.gallery import RECIPES, Gallery
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
-from glassformer.inspector.gallery import RECIPES, Gallery
 from glassformer.model import Model
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.apps.inspector import inspector as inspector_module
+from glassformer.apps.inspector.worker import Worker
+from glassformer.common.errors import UserError
 from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.effects import effects_of_texts
 from glassformer.inspection.gradient_patching import patch_pairs, rank_correlation
 from glassformer.inspection.patching import patching_of
 from glassformer.inspection.strongest import strongest
-from glassformer.inspector import inspector as inspector_module
-from glassformer.inspector.worker import Worker
 from glassformer.model import Model
 from inspector.browsing import TEXT, Visit, given_to, number
 from inspector.conftest import OpenModel
@@ -114,7 +114,8 @@ def test_strongest_texts_equal_the_function_and_are_searched_once(
     inspector, expected = Inspector(model), strongest(model, GIVEN, "decoder.1.neuron")
     searches: list[str] = []
     monkeypatch.setattr(
-        "glassformer.inspector.panels.texts.strongest", lambda *given, **named: searches.append(given[2]) or expected
+        "glassformer.apps.inspector.panels.texts.strongest",
+        lambda *given, **named: searches.append(given[2]) or expected,
     )
     for unit in (0, 3):
         found = inspector.strongest(LINES, "decoder.1.neuron", unit)

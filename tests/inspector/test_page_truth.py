@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import glassformer
+from glassformer.apps.inspector import page_data
+from glassformer.apps.inspector.gallery import Gallery
+from glassformer.apps.inspector.inspector import Inspector
 from glassformer.config.run import GenerationConfig
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.capture import capture
-from glassformer.inspector import page_data
-from glassformer.inspector.gallery import Gallery
-from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TARGET, TEXT, Open, Visit, hash_of, percents
 from inspector.conftest import OpenModel, Serve

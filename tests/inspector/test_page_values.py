@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from configs import random_model
+from glassformer.apps.inspector import page_data
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import Experts
 from glassformer.inference.sampling import keep_top_k, shape_logits
@@ -15,7 +16,6 @@ from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.inspection.head_scores import best_heads, induction_ids_of, network_scores, random_scores, random_trace
 from glassformer.inspection.lens import lens_cells, lens_labels
-from glassformer.inspector import page_data
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
 from inspector.conftest import OpenModel, Serve

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from glassformer.inspector import app
-from glassformer.inspector.app import application, route
-from glassformer.inspector.inspector import FOLDER, Inspector
-from glassformer.inspector.panels import calls
-from glassformer.inspector.panels.tokens import Input, run
-from glassformer.inspector.worker import Worker
+from glassformer.apps.inspector import app
+from glassformer.apps.inspector.app import application, route
+from glassformer.apps.inspector.inspector import FOLDER, Inspector
+from glassformer.apps.inspector.panels import calls
+from glassformer.apps.inspector.panels.tokens import Input, run
+from glassformer.apps.inspector.worker import Worker
 from glassformer.model import Model
 from inspector.browsing import given_to
 
@@ -26,7 +26,7 @@ def longest(inspector: Inspector, run: str) -> dict[str, Any]:
 
 def test_a_panel_is_registered_in_one_place(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "ROUTES", registered := [*app.ROUTES])
-    monkeypatch.setattr("glassformer.inspector.panels.ROUTES", registered)
+    monkeypatch.setattr("glassformer.apps.inspector.panels.ROUTES", registered)
     route("GET", PATH)(longest)
     model = models["decoder"]
     inspector, given = Inspector(model), given_to(model)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
-from glassformer import files
+from glassformer.apps.interop.directory import HFFolder
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.common import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
-from glassformer.interop.directory import HFFolder
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer

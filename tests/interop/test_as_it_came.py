@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import late
-from glassformer.interop.export import export
-from glassformer.interop.families import FAMILIES
-from glassformer.interop.hf import choose_family
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families import FAMILIES
+from glassformer.apps.interop.hf import choose_family
 from interop.checkpoints import VOCAB, Both, config_of, imported
 from interop.decoding import drawn_prompts, ours_greedy, theirs_written
 from interop.family_configs import FAMILY_CONFIGS

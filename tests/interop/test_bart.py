@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 
 import late
 from glassformer import api
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families.bart import BART
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import InitConfig, TokenizerConfig
 from glassformer.config.transformer import TokenHead
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.families.bart import BART
-from glassformer.interop.importing import import_model
 from interop.checkpoints import VOCAB, config_of, imported, randomise, save, tensors
 from interop.decoding import assert_same_beams, assert_same_greedy
 from interop.seq2seq import DENOISER

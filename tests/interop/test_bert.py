@@ -8,6 +8,9 @@ import pytest
 
 import late
 from configs import CONFIGS
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.hf import choose_family
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import (
     LearnedPositions,
     PositionHead,
@@ -16,9 +19,6 @@ from glassformer.config.transformer import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.hf import choose_family
 from interop.checkpoints import VOCAB, imported, model_directory, one_bias
 
 transformers = late.optional("transformers")

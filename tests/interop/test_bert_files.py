@@ -12,10 +12,10 @@ from torch import Tensor
 
 import late
 from glassformer import load
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import VectorHead
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
 from interop.checkpoints import Both, randomise, save, tensors
 from interop.test_bert import ROBERTA, UNTIED, theirs
 

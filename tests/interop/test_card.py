@@ -9,8 +9,8 @@ import pytest
 
 import late
 from configs import CONFIGS, GPT
+from glassformer.apps.interop.export import Target, export
 from glassformer.config.run import TextData, TokenizerConfig
-from glassformer.interop.export import Target, export
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training import metrics_log

@@ -11,14 +11,14 @@ import torch
 
 import glassformer
 import late
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.apps.interop.runtimes import ct2
+from glassformer.apps.interop.tokenizer_files import row_names
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, PairData, Seq2SeqConfig
 from glassformer.config.transformer import Llama3Scaling, RotaryPositions, Stack, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inference.beam import Search, beam_search
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
-from glassformer.interop.runtimes import ct2
-from glassformer.interop.tokenizer_files import row_names
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, read_model
 from interop.checkpoints import VOCAB, model_directory, randomise, tiny_tokenizer

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import BERT, GPT, LLAMA, PAPER, random_inputs, random_model
-from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.interop.equivalent import (
+from glassformer.apps.interop.equivalent import (
     SCALES_AND_BIASES,
     Recast,
     with_gates_of_one,
@@ -22,8 +21,9 @@ from glassformer.interop.equivalent import (
     with_scales_and_biases,
     with_zero_biases,
 )
-from glassformer.interop.export import export
-from glassformer.interop.hf import choose_family
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.hf import choose_family
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 from interop.checkpoints import model_directory

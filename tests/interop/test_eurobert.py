@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 import glassformer
 import late
 from configs import LLAMA, random_inputs, random_model
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families.eurobert import with_gelu_pooler
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import MaskedConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inference.fill import masked_ids
-from glassformer.interop.export import export
-from glassformer.interop.families.eurobert import with_gelu_pooler
-from glassformer.interop.importing import import_model
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 from interop.checkpoints import VOCAB, imported, model_directory, save

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import late
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families import FAMILIES
 from glassformer.config.transformer import TokenHead
-from glassformer.interop.export import export
-from glassformer.interop.families import FAMILIES
 from interop.checkpoints import VOCAB, imported, prepared
 
 transformers = late.optional("transformers")

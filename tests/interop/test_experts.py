@@ -10,13 +10,13 @@ import torch
 
 import late
 from configs import CONFIGS, LLAMA
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families.experts import MIXTRAL
+from glassformer.apps.interop.hf import choose_family
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import BalanceBias, BalanceLoss, Experts, RotaryPositions
-from glassformer.errors import UserError
 from glassformer.inspection.capture import capture_tensors
-from glassformer.interop.export import export
-from glassformer.interop.families.experts import MIXTRAL
-from glassformer.interop.hf import choose_family
-from glassformer.interop.hf_config import HFConfig
 from glassformer.nn.experts import balance_loss
 from glassformer.training.checks import check_new_run
 from interop.checkpoints import VOCAB, imported, model_directory

@@ -11,16 +11,16 @@ import torch
 import late
 from configs import CONFIGS, GPT, LLAMA, RECURRENT
 from glassformer import api
-from glassformer.cli.main import run
+from glassformer.apps.cli.main import run
+from glassformer.apps.interop import hf
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families import FAMILIES
+from glassformer.apps.interop.hf import choose_family
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.presets import PRESETS
 from glassformer.config.run import GenerationConfig, LoraConfig
 from glassformer.config.transformer import TransformerConfig
-from glassformer.errors import UserError
-from glassformer.interop import hf
-from glassformer.interop.export import export
-from glassformer.interop.families import FAMILIES
-from glassformer.interop.hf import choose_family
-from glassformer.interop.importing import import_model
 from interop.checkpoints import model_directory, tensors
 from interop.family_configs import FAMILY_CONFIGS
 from runs import conversation_run
@@ -158,7 +158,7 @@ def test_a_recurrent_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_adapted_model_must_be_merged_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassformer.interop import export as module
+    from glassformer.apps.interop import export as module
     from glassformer.store.model_directory import read_model
 
     stored = read_model(model_directory(GPT2, tmp_path / "ours"))
@@ -205,7 +205,7 @@ def test_an_unequal_export_is_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     """The check against transformers finds a wrong table and removes the folder."""
     wrong = replace(GPT2_FAMILY, table=swapped)
     monkeypatch.setattr(hf, "FAMILIES", (wrong,))
-    monkeypatch.setattr("glassformer.interop.importing.FAMILIES", (wrong,))
+    monkeypatch.setattr("glassformer.apps.interop.importing.FAMILIES", (wrong,))
     folder = model_directory(GPT2, tmp_path / "ours")
     with pytest.raises(UserError, match="the logits of transformers differ by"):
         export(folder, tmp_path / "hf")

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import GPT, LLAMA, random_inputs, random_model
+from glassformer.apps.interop.families import FAMILIES
+from glassformer.apps.interop.families.gpt2 import GPT2
+from glassformer.apps.interop.family import Family, Key, Rule, keys, matches, rule
+from glassformer.apps.interop.hf import filled as network_with
+from glassformer.apps.interop.hf import their_config, to_theirs
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.apps.interop.layout import Layout
+from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
-from glassformer.errors import UserError
-from glassformer.interop.families import FAMILIES
-from glassformer.interop.families.gpt2 import GPT2
-from glassformer.interop.family import Family, Key, Rule, keys, matches, rule
-from glassformer.interop.hf import filled as network_with
-from glassformer.interop.hf import their_config, to_theirs
-from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.layout import Layout
 from glassformer.store.model_directory import weights_of
 from interop.family_configs import FAMILY_CONFIGS
 from tolerances import assert_close

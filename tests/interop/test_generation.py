@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from configs import GPT, PAPER
+from glassformer.apps.interop.generation import read_generation, write_generation
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.errors import UserError
-from glassformer.interop.generation import read_generation, write_generation
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.train(["to be"], vocab_size=0, scheme="char")

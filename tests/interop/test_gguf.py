@@ -12,6 +12,10 @@ from torch import Tensor
 
 import glassformer
 import late
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.apps.interop.runtimes.gguf import FILE, require_same_ids, tokenizer_numbers, write_gguf
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import (
     LearnedPositions,
     LinearScaling,
@@ -21,10 +25,6 @@ from glassformer.config.transformer import (
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
-from glassformer.interop.runtimes.gguf import FILE, require_same_ids, tokenizer_numbers, write_gguf
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
@@ -284,7 +284,7 @@ def test_damage_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_wrong_conversion_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tensors of the file, converted back, must compute the model."""
-    from glassformer.interop.runtimes import gguf as module
+    from glassformer.apps.interop.runtimes import gguf as module
 
     folder = model_directory(ROTARY, tmp_path / "ours")
     monkeypatch.setattr(module, "neighbours", lambda x, n_heads: x)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import glassformer
 import late
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.gguf_tokenizer import SPLITS
+from glassformer.apps.interop.importing import import_model
+from glassformer.apps.interop.runtimes.gguf import FILE
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.gguf_tokenizer import SPLITS
-from glassformer.interop.importing import import_model
-from glassformer.interop.runtimes.gguf import FILE
 from glassformer.model import Model
 from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer
 from interop.gguf_files import rewritten

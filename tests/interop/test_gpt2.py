@@ -8,7 +8,7 @@ import pytest
 
 import late
 from glassformer import load
-from glassformer.interop.importing import import_model
+from glassformer.apps.interop.importing import import_model
 from interop.checkpoints import VOCAB, imported
 from interop.decoding import assert_same_greedy
 

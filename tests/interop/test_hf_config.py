@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from glassformer.apps.interop.equivalent import shapes_of
+from glassformer.apps.interop.families import FAMILIES
+from glassformer.apps.interop.family import Family
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.common.errors import UserError
 from glassformer.config.presets import preset
 from glassformer.config.transformer import Llama3Scaling, PositionHead, RotaryPositions, SequenceHead, TransformerConfig
-from glassformer.errors import UserError
-from glassformer.interop.equivalent import shapes_of
-from glassformer.interop.families import FAMILIES
-from glassformer.interop.family import Family
-from glassformer.interop.hf_config import HFConfig
 
 COMMON = {"torch_dtype": "bfloat16", "transformers_version": "4.43.0", "use_cache": True, "initializer_range": 0.02}
 COMMON |= {"bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.0, "hidden_act": "silu"}

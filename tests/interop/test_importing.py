@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from glassformer.apps.interop.directory import HFFolder
+from glassformer.apps.interop.families import FAMILIES
+from glassformer.apps.interop.hf import their_config, to_theirs, write_weights
+from glassformer.apps.interop.importing import find_family, import_model, read_config
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import (
     Head,
     PositionHead,
@@ -16,11 +21,6 @@ from glassformer.config.transformer import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.errors import UserError
-from glassformer.interop.directory import HFFolder
-from glassformer.interop.families import FAMILIES
-from glassformer.interop.hf import their_config, to_theirs, write_weights
-from glassformer.interop.importing import find_family, import_model, read_config
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 from interop.checkpoints import VOCAB, tiny_tokenizer

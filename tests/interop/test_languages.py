@@ -9,10 +9,10 @@ import torch
 
 import glassformer
 import late
-from glassformer.cli.main import run
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
+from glassformer.apps.cli.main import run
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.model import Model
 from interop.checkpoints import randomise
 

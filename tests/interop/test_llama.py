@@ -12,19 +12,19 @@ from safetensors.torch import save_file
 import glassformer
 import late
 from configs import LLAMA
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families.llama_relatives import PHI3
+from glassformer.apps.interop.hf import choose_family
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import (
     LinearScaling,
     RotaryPositions,
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.errors import UserError
 from glassformer.inference.text import never_written
-from glassformer.interop.export import export
-from glassformer.interop.families.llama_relatives import PHI3
-from glassformer.interop.hf import choose_family
-from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.importing import import_model
 from interop.checkpoints import (
     VOCAB,
     Both,

@@ -12,6 +12,9 @@ import torch
 
 import glassformer
 import late
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.apps.interop.runtimes.gguf import FILE
 from glassformer.config.transformer import (
     LinearScaling,
     Llama3Scaling,
@@ -19,9 +22,6 @@ from glassformer.config.transformer import (
     TransformerConfig,
     YarnScaling,
 )
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
-from glassformer.interop.runtimes.gguf import FILE
 from interop.checkpoints import VOCAB, model_directory
 from interop.gguf_files import rewritten
 from interop.test_gguf import GPT, ROTARY, turning

@@ -10,12 +10,12 @@ import pytest
 
 import late
 from configs import CONFIGS, LLAMA
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families import llama, llama_relatives
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import LongRopeScaling, RotaryPositions
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.families import llama, llama_relatives
-from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.importing import import_model
 from interop.checkpoints import VOCAB, Both, imported, save
 from interop.decoding import assert_same_greedy
 

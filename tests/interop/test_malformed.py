@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 import late
-from glassformer.cli.main import run
-from glassformer.errors import UserError
-from glassformer.interop.importing import import_model
+from glassformer.apps.cli.main import run
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from interop.checkpoints import VOCAB, randomise, save
 
 transformers = late.optional("transformers")

@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 import glassformer
 import late
 from glassformer import api
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families.marian import MARIAN
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.families.marian import MARIAN
-from glassformer.interop.importing import import_model
 from glassformer.nn.positions import sinusoid
 from interop.checkpoints import VOCAB, imported, save, tensors
 from interop.decoding import assert_same_beams, assert_same_greedy

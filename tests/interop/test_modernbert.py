@@ -8,16 +8,16 @@ import pytest
 
 import late
 from configs import CONFIGS
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families.modernbert import MODERNBERT
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import (
     PositionHead,
     SequenceHead,
     TransformerConfig,
     VectorHead,
 )
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.families.modernbert import MODERNBERT
-from glassformer.interop.hf_config import HFConfig
 from interop.checkpoints import VOCAB, Both, imported, model_directory, prepared
 
 transformers = late.optional("transformers")

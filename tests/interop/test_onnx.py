@@ -16,13 +16,13 @@ from torch import Tensor
 import glassformer
 import late
 from configs import BERT, CONFIGS, GPT, LLAMA, ONE_WAY, PAPER, RECURRENT, TINY, random_inputs, random_model
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.runtimes import onnx, recurrent_scan
+from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig
 from glassformer.config.run import GenerationConfig, Run
 from glassformer.config.schema import to_dict
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.runtimes import onnx, recurrent_scan
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel, read_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

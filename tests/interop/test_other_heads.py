@@ -9,10 +9,10 @@ import torch
 
 import glassformer
 import late
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import VectorHead
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
 from glassformer.model import Model
 from interop.checkpoints import imported, save
 from interop.test_every_class import drawn

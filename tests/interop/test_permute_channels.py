@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from configs import random_ids, randomise
+from glassformer.apps.interop.equivalent import halves_order, permute_residual, with_halves
 from glassformer.config.transformer import (
     LearnedPositions,
     PositionHead,
@@ -17,7 +18,6 @@ from glassformer.config.transformer import (
     TokenHead,
     TransformerConfig,
 )
-from glassformer.interop.equivalent import halves_order, permute_residual, with_halves
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import weights_of

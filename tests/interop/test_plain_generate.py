@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import late
+from glassformer.apps.interop.export import export
 from glassformer.config.run import BeamConfig
-from glassformer.interop.export import export
 from interop.checkpoints import config_of, model_directory, tiny_tokenizer
 from interop.family_configs import FAMILY_CONFIGS
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from glassformer.apps.interop.directory import HFFolder
+from glassformer.apps.interop.equivalent import shapes_of
+from glassformer.apps.interop.importing import find_family, read_config
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.parameters import parameter_counts
-from glassformer.errors import UserError
-from glassformer.interop.directory import HFFolder
-from glassformer.interop.equivalent import shapes_of
-from glassformer.interop.importing import find_family, read_config
 
 Table = dict[str, Any]
 

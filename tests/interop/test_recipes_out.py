@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import late
-from glassformer import files, recipes
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.families import FAMILIES
+from glassformer.apps.interop.hf import example_inputs
+from glassformer.apps.interop.importing import import_model
+from glassformer.common import files
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.families import FAMILIES
-from glassformer.interop.hf import example_inputs
-from glassformer.interop.importing import import_model
 from glassformer.models.build import build_model
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model, weights_of, write_model_files

@@ -9,10 +9,10 @@ import torch
 
 import late
 from configs import LLAMA
+from glassformer.apps.interop.families.rotary import read_rotary, write_rotary
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import RotaryPositions, TransformerConfig
-from glassformer.errors import UserError
-from glassformer.interop.families.rotary import read_rotary, write_rotary
-from glassformer.interop.hf_config import HFConfig
 from glassformer.models.build import build_model
 from tolerances import F64, assert_close, near
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import late
+from glassformer.apps.interop.generation import STOPPING
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Search, beam_search
 from glassformer.inference.drafters import Drafter, PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.interop.generation import STOPPING
 from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, drawn_prompts, padded
 from tolerances import assert_close

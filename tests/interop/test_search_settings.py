@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import late
+from glassformer.apps.interop.generation import STOPPING
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts
 from glassformer.inference.drafters import PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.interop.generation import STOPPING
 from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, padded
 from tolerances import within

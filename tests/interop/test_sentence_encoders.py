@@ -14,12 +14,12 @@ import glassformer
 import late
 from configs import CONFIGS
 from glassformer import api
-from glassformer.cli.main import run as command
+from glassformer.apps.cli.main import run as command
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import NoObjective
 from glassformer.config.transformer import SequenceHead
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
 from glassformer.model import Model
 from interop.checkpoints import model_directory, tensors
 from runs import Recording, label_run

@@ -14,12 +14,12 @@ import torch
 import glassformer
 import late
 from configs import CONFIGS
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import MaskedConfig, NoObjective, Run
 from glassformer.config.schema import from_dict
 from glassformer.config.transformer import VectorHead
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
 from glassformer.tokenization.tokenizer import Tokenizer
 from interop.checkpoints import model_directory, randomise, save, tensors
 from interop.family_configs import FAMILY_CONFIGS

@@ -14,11 +14,11 @@ import torch
 import glassformer
 import late
 from glassformer import api
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.apps.interop.sentencepiece_files import read_pair
+from glassformer.common.errors import UserError
 from glassformer.config.run import InitConfig, TokenizerConfig
-from glassformer.errors import UserError
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
-from glassformer.interop.sentencepiece_files import read_pair
 from interop.checkpoints import randomise
 from interop.test_marian import marian
 from runs import pair_run

@@ -12,13 +12,13 @@ from torch import nn
 
 import glassformer
 import late
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.hf import choose_family
+from glassformer.apps.interop.importing import import_model
+from glassformer.common.errors import UserError
 from glassformer.config.run import SpansConfig
 from glassformer.config.transformer import RelativePositions, RotaryPositions, Stack, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inference.fill import restore_spans
-from glassformer.interop.export import export
-from glassformer.interop.hf import choose_family
-from glassformer.interop.importing import import_model
 from interop.checkpoints import (
     VOCAB,
     Both,

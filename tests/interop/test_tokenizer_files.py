@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import late
+from glassformer.apps.interop.directory import HFFolder
+from glassformer.apps.interop.tokenizer_files import read_tokenizers, write_tokenizers
+from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
-from glassformer.errors import UserError
-from glassformer.interop.directory import HFFolder
-from glassformer.interop.tokenizer_files import read_tokenizers, write_tokenizers
 from glassformer.store.model_directory import StoredModel, read_model
 from glassformer.tokenization.pretokenize import SCHEMES, Scheme
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, Tokenizers

@@ -9,11 +9,11 @@ import pytest
 
 import late
 from glassformer import api
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
+from glassformer.apps.interop.tokenizer_files import trained_start, write_tokenizer
 from glassformer.config.run import ClassificationConfig
 from glassformer.config.transformer import SequenceHead
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
-from glassformer.interop.tokenizer_files import trained_start, write_tokenizer
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
 from interop.checkpoints import config_of, model_directory, tiny_tokenizer

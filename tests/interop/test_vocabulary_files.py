@@ -9,9 +9,9 @@ import pytest
 
 import late
 from glassformer import load
-from glassformer.cli.main import run
-from glassformer.interop.export import export
-from glassformer.interop.importing import import_model
+from glassformer.apps.cli.main import run
+from glassformer.apps.interop.export import export
+from glassformer.apps.interop.importing import import_model
 from glassformer.tokenization.tokenizer import Tokenizer
 from interop.checkpoints import TEXT, randomise
 

@@ -12,11 +12,11 @@ import pytest
 import safetensors.torch
 
 from configs import CONFIGS, GPT, LLAMA
+from glassformer.apps.inspector import web_file
+from glassformer.apps.interop.export import export
+from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig
 from glassformer.config.transformer import SequenceHead, Stack
-from glassformer.errors import UserError
-from glassformer.inspector import web_file
-from glassformer.interop.export import export
 from glassformer.loading import load_model
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from glassformer.data.batching import NOT_SCORED
-from glassformer.kernels import cross_entropy
-from glassformer.kernels.cross_entropy import cross_entropy_by_rows, divergence_by_rows
+from glassformer.nn.kernels import cross_entropy
+from glassformer.nn.kernels.cross_entropy import cross_entropy_by_rows, divergence_by_rows
 from glassformer.objectives import loss
 from glassformer.objectives.loss import token_cross_entropy
 from tolerances import assert_close

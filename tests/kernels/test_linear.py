@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.kernels import linear as products
-from glassformer.kernels import packed as packed_weights
-from glassformer.kernels import processor
-from glassformer.kernels.packed import PackedWeights
-from glassformer.kernels.processor import Processor
+from glassformer.nn.kernels import linear as products
+from glassformer.nn.kernels import packed as packed_weights
+from glassformer.nn.kernels import processor
+from glassformer.nn.kernels.packed import PackedWeights
+from glassformer.nn.kernels.processor import Processor
 from glassformer.nn.linear_layers import Linear
 from tolerances import assert_close, is_close
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.cli.main import run
-from glassformer.kernels import processor
+from glassformer.apps.cli.main import run
+from glassformer.nn.kernels import processor
 
 INFO = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel name\t: Some  CPU @ 2.00GHz\nflags\t: fpu\n"
 

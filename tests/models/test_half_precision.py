@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from configs import CONFIGS, GENERATORS, RECURRENT, random_inputs, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import TransformerConfig
-from glassformer.errors import UserError
 from glassformer.models.transforms import convert, weights_dtype
 from glassformer.nn.positions import Rotary
 

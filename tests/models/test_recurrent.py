@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from configs import RECURRENT, Recorder, bytes_of, random_ids, random_inputs, random_model
 from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig, Score
-from glassformer.kernels import processor
 from glassformer.models.build import build_model
 from glassformer.nn import recurrence
+from glassformer.nn.kernels import processor
 from tolerances import assert_close, is_close, sampled, within
 
 EVERY = pytest.mark.parametrize("name", RECURRENT)

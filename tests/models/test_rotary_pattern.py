@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from configs import LLAMA, Recorder, random_ids, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import LinearScaling, RotaryPositions
-from glassformer.errors import UserError
 from glassformer.nn.positions import Rotary, apply_rotary, rotary_frequencies
 from tolerances import assert_close
 

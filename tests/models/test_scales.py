@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configs import GPT, Recorder, random_ids, random_model
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.nn.masks import Mask
 from tolerances import assert_close
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, RECURRENT, random_inputs, random_model, randomise
+from glassformer.common.errors import UserError
 from glassformer.config.transformer import PositionHead, TokenHead
-from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.models.transforms import (
     LoraLinear,

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs import Recorder, randomise
-from glassformer.kernels import attention as kernels
 from glassformer.nn.attention import HeadSizes, MultiHeadAttention, Projections
 from glassformer.nn.attention_functions import (
     additive_scores,
@@ -26,6 +25,7 @@ from glassformer.nn.attention_functions import (
     repeat_kv,
     scaled_dot_product_scores,
 )
+from glassformer.nn.kernels import attention as kernels
 from glassformer.nn.kv_cache import CacheStep, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import RMSNorm

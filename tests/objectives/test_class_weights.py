@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from configs import random_model
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import ClassificationConfig, LabelData, TaggingConfig
 from glassformer.config.train import UNBALANCED, EarlyStopping, PlateauSchedule
 from glassformer.config.transformer import BalanceLoss, Experts, SequenceHead
 from glassformer.data.batching import Batch, Example
 from glassformer.data.labels import LabelCorpus
-from glassformer.errors import UserError
 from glassformer.objectives.classification import ClassificationObjective, TaggingObjective, balanced_weights
 from glassformer.objectives.loss import TokenObjective
 from glassformer.tasks.classification import TASK as CLASSIFICATION

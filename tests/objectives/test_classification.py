@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
 from glassformer.objectives.classification import MultiLabelObjective
 from runs import label_set_run
 from tolerances import assert_close

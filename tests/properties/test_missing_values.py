@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import late
+from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.corpus import Corpus
 from glassformer.data.first_look import CORPORA, look_at
 from glassformer.data.in_memory import address_of, place_of, rows_of
 from glassformer.data.recognition import recognise, recognise_rows
-from glassformer.errors import UserError
 
 pandas = late.module("pandas")
 

@@ -23,10 +23,10 @@ from configs import (
     random_inputs,
     random_model,
 )
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import NoAttention
 from glassformer.config.run import BeamConfig
 from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.inference.beam import Search, beam_search, length_penalty
 from glassformer.inference.score import forced_scores
 from glassformer.models import init

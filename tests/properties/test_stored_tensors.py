@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from glassformer import UserError, train_module
+from glassformer.common.errors import Interrupted
 from glassformer.config.train import AdamWConfig, ConstantSchedule, TrainConfig
-from glassformer.errors import Interrupted
-from glassformer.reporting import Silent
 from glassformer.store.tensors import DTYPES, fill, save_tensors
+from glassformer.tasks.reporting import Silent
 from tolerances import assert_close
 
 FORMATS: dict[str, Callable[[Tensor], Tensor]] = {

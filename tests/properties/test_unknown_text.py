@@ -14,9 +14,9 @@ import pytest
 import glassformer
 from cli.conftest import glassformer as command  # noqa: F401, a fixture
 from glassformer import api
-from glassformer.cli.main import VERBS
+from glassformer.apps.cli.main import VERBS
+from glassformer.common.errors import Note, UserError
 from glassformer.config.run import MaskedConfig, Run, TokenizerConfig
-from glassformer.errors import Note, UserError
 from glassformer.model import Model
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import conversation_run, label_run, pair_run, text_run_of, tiny_run, write_text

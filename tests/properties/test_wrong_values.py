@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer import doctor, plot, presets, recipes
-from glassformer.cli.arguments import Group
-from glassformer.cli.main import VERBS, _verb, run
-from glassformer.errors import UserError
+from glassformer import plot, presets
+from glassformer.apps import doctor
+from glassformer.apps.cli.arguments import Group
+from glassformer.apps.cli.main import VERBS, _verb, run
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.model import Model
-from glassformer.reporting import Outcome
+from glassformer.tasks.reporting import Outcome
 
 LONGEST = 400
 WORDS = "It was the best of times, it was the worst of times, "
@@ -45,7 +47,9 @@ TENSORS = ("nn", "models", "inspection")
 """Modules of layers and of functions of tensors, which raise what Python raises."""
 NOT_CALLED = {
     "glassformer.follow": "waits for a file",
-    **dict.fromkeys(("glassformer.recipes.run_of", "glassformer.recipes.parse"), "called by train and load"),
+    **dict.fromkeys(
+        ("glassformer.config.own_data.run_of", "glassformer.config.recipes.parse"), "called by train and load"
+    ),
     "model.inspect": "shows any text on a page until Ctrl-C",
     "glassformer.UserError": "an exception of any text",
     "glassformer.train_module": "its first arguments are a module, a function and any data",

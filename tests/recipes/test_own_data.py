@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import recipes
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.config.run import LabelData, PairData, Run, TextData
-from glassformer.errors import UserError
+from glassformer.data import own_data
+from glassformer.data.own_data import label_run, pair_run, suited, text_run
 from glassformer.models.build import build_model
-from glassformer.recipes import own_data
-from glassformer.recipes.own_data import label_run, pair_run, suited, text_run
 from glassformer.tasks.registry import trainable_task
 
 TABLES = {
@@ -65,7 +65,7 @@ def test_words_are_read_by_character_and_sentences_are_not(
 ) -> None:
     path = tmp_path / "p.tsv"
     path.write_text("source\ttarget\n" + f"{source}\t{target}\n" * 20)
-    run, evidence = recipes.run_of(path)
+    run, evidence = own_data.run_of(path)
     recognised, _, said = evidence.partition(", which are short and are read by character")
     assert recognised == f"{path}: pairs, by the columns source and target" and bool(said) == of_characters
     assert (run.tokenizer.scheme == "char") == of_characters
@@ -79,9 +79,9 @@ def test_sizes_count_only_files_that_are_read(tmp_path: Path) -> None:
     for other in ("film.mp4", "a.py", ".b.txt", ".git/c.txt"):
         with open(folder / other, "wb") as file:
             file.truncate(80_000_000)
-    of_folder, of_file = recipes.run_of(folder)[0], recipes.run_of(alone)[0]
+    of_folder, of_file = own_data.run_of(folder)[0], own_data.run_of(alone)[0]
     assert replace(of_folder, name="", data=TextData()) == replace(of_file, name="", data=TextData())
-    assert recipes.run_of(f"{folder}/*")[0].train.max_steps > of_file.train.max_steps
+    assert own_data.run_of(f"{folder}/*")[0].train.max_steps > of_file.train.max_steps
 
 
 SPELLINGS: dict[str, Callable[[Path], str | Path]] = {
@@ -110,7 +110,7 @@ def test_every_spelling_of_a_path_gives_the_same_run(
     if name == "docs.d":
         path.mkdir()
     (path / "a.txt" if path.is_dir() else path).write_text("one two three " * 50)
-    run, _ = recipes.run_of(SPELLINGS[spelling](path))
+    run, _ = own_data.run_of(SPELLINGS[spelling](path))
     assert isinstance(run.data, TextData) and run.data.path is not None
     assert Path(run.data.path).samefile(path) and run.train.max_steps == own_data.TEXT[0].steps
     assert run.name == {"my book.txt": "my book"}.get(name, name)
@@ -120,17 +120,17 @@ def test_the_name_of_a_run_is_that_of_its_folder(tmp_path: Path, monkeypatch: py
     (tmp_path / "books" / "sub").mkdir(parents=True)
     (tmp_path / "books" / "a.txt").write_text("one two three")
     monkeypatch.chdir(tmp_path / "books" / "sub")
-    assert {recipes.run_of(place)[0].name for place in ("..", "../", "../../books/", "../*.txt", "../**/*.txt")} == {
+    assert {own_data.run_of(place)[0].name for place in ("..", "../", "../../books/", "../*.txt", "../**/*.txt")} == {
         "books"
     }
     monkeypatch.chdir(tmp_path / "books")
-    assert {recipes.run_of(place)[0].name for place in (".", "*.txt", "./")} == {"books"}
+    assert {own_data.run_of(place)[0].name for place in (".", "*.txt", "./")} == {"books"}
 
 
 def test_a_bare_name_is_a_recipe_although_a_file_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("python-docs").write_text("one two three")
-    assert recipes.run_of("python-docs") == (recipes.load("python-docs"), "")
+    assert own_data.run_of("python-docs") == (recipes.load("python-docs"), "")
     with pytest.raises(UserError, match=r"no recipe or file is called './python-docs'"):
         recipes.load("./python-docs")
 
@@ -140,9 +140,9 @@ def test_two_files_are_pairs_by_place_and_by_name(tmp_path: Path) -> None:
     source.write_text("a dog runs fast\n" * 5)
     target.write_text("ein Hund rennt schnell\n" * 5)
     runs = [
-        recipes.run_of(source, target),
-        recipes.run_of(changes={"source": source, "target": target}),
-        recipes.run_of(changes={"data.source": str(source), "data.target": str(target)}),
+        own_data.run_of(source, target),
+        own_data.run_of(changes={"source": source, "target": target}),
+        own_data.run_of(changes={"data.source": str(source), "data.target": str(target)}),
     ]
     run, evidence = runs[0]
     assert runs[0] == runs[1] == runs[2] and run.name == "t"
@@ -163,17 +163,17 @@ def test_two_files_are_pairs_by_place_and_by_name(tmp_path: Path) -> None:
 )
 def test_other_texts_are_refused_in_one_short_sentence(source: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        recipes.run_of(source)
+        own_data.run_of(source)
     assert len(str(error.value)) < 250
 
 
 def test_a_recipe_has_a_kind_of_data() -> None:
     with pytest.raises(UserError, match="leave out kind"):
-        recipes.run_of("python-docs", kind="pairs")
+        own_data.run_of("python-docs", kind="pairs")
     with pytest.raises(UserError, match="2 sources are texts, not labels: put the rows in one file"):
-        recipes.run_of("a", "b", kind="labels")
+        own_data.run_of("a", "b", kind="labels")
     with pytest.raises(UserError, match="nothing to train on"):
-        recipes.run_of()
+        own_data.run_of()
 
 
 def test_a_run_is_chosen_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:

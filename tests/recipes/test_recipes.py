@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from glassformer import recipes
-from glassformer.cli.main import parse
-from glassformer.cli.train import run_for
+from glassformer.apps.cli.main import parse
+from glassformer.apps.cli.train import run_for
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
 from glassformer.config.presets import PRESETS
+from glassformer.config.recipes.reference import reference
 from glassformer.config.run import LabelData, PairData, Run
 from glassformer.config.train import AdamWConfig, CosineSchedule, MuonConfig
-from glassformer.errors import UserError
+from glassformer.data import own_data
 from glassformer.models.build import build_model
-from glassformer.recipes.reference import reference
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.requirements import context_of
 
@@ -76,7 +77,9 @@ def test_the_modern_recipe_costs_no_more_than_the_old_one() -> None:
 
 def test_the_reference_explains_every_key_and_equals_the_default_run() -> None:
     text = recipes.text("REFERENCE")
-    assert text == reference(), "run: python -m glassformer.recipes.reference > src/glassformer/recipes/REFERENCE.toml"
+    assert text == reference(), (
+        "run: python -m glassformer.config.recipes.reference > src/glassformer/config/recipes/REFERENCE.toml"
+    )
     assert recipes.parse(text, "REFERENCE") == Run()
 
 
@@ -112,7 +115,7 @@ def test_a_text_alone_gives_a_run_for_its_size(tmp_path: Path, n_bytes: int) -> 
     path = tmp_path / 'my "text".txt'
     with open(path, "wb") as file:
         file.truncate(n_bytes)
-    run, _ = recipes.run_of(path)
+    run, _ = own_data.run_of(path)
     assert (run.name, run.data.path) == ('my "text"', str(path))
     assert isinstance(run.train.optimizer, MuonConfig)
     assert context_of(run) <= run.model.max_len
@@ -123,11 +126,11 @@ def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
     for n_bytes in (1 << 10, 1 << 18, 1 << 24, 1 << 27):
         with open(tmp_path / "t.txt", "wb") as file:
             file.truncate(n_bytes)
-        run, _ = recipes.run_of(tmp_path / "t.txt")
+        run, _ = own_data.run_of(tmp_path / "t.txt")
         sizes.append((run.tokenizer.vocab_size, context_of(run), run.train.max_steps))
     assert sizes == sorted(sizes)
     with pytest.raises(UserError, match="no such file"):
-        recipes.run_of(tmp_path / "none.txt")
+        own_data.run_of(tmp_path / "none.txt")
 
 
 def test_a_preset_is_a_flag_of_a_recipe() -> None:
@@ -145,7 +148,7 @@ def test_paths_of_recipes_may_be_texts_or_paths(tmp_path: Path) -> None:
     text, toml = tmp_path / "text.txt", tmp_path / "mine.toml"
     text.write_text("abc")
     toml.write_text("[train]\nmax_steps = 3\n")
-    assert recipes.run_of(str(text)) == recipes.run_of(text)
-    assert recipes.load(str(toml)) == recipes.load(toml) == recipes.run_of(toml)[0]
+    assert own_data.run_of(str(text)) == own_data.run_of(text)
+    assert recipes.load(str(toml)) == recipes.load(toml) == own_data.run_of(toml)[0]
     with pytest.raises(UserError, match=r"source must be a path .a str or a Path., not NoneType"):
-        recipes.run_of(None)  # type: ignore[arg-type]
+        own_data.run_of(None)  # type: ignore[arg-type]

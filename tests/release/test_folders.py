@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import glassformer
-from glassformer import files
+from glassformer.common import files
 from glassformer.store import checkpoint
 from glassformer.store.manifest import FORMAT_VERSION
 from glassformer.training.trainer_state import read_progress

@@ -29,7 +29,7 @@ SMALLER = {"demo": FEW_STEPS, "train": FEW_STEPS, "generate": ("--max-new-tokens
 
 RUN_COMMANDS = """
 import sys
-from glassformer.cli.main import run
+from glassformer.apps.cli.main import run
 for command in {commands!r}:
     code = run(command)
     if code:
@@ -103,8 +103,8 @@ def test_the_wheel_has_all_files_of_the_package_and_nothing_else(distributions: 
     assert {name for name in names if not name.startswith(info)} == ours
     assert {
         "glassformer/py.typed",
-        "glassformer/recipes/python-docs.toml",
-        "glassformer/inspector/page/main.js",
+        "glassformer/config/recipes/python-docs.toml",
+        "glassformer/apps/inspector/page/main.js",
     } <= names
     with tarfile.open(sdist) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import glassformer
+from glassformer.apps.serving.access import Access
+from glassformer.apps.serving.application import application
+from glassformer.apps.serving.limits import Limits
 from glassformer.model import Model
-from glassformer.reporting import Outcome
-from glassformer.serving.access import Access
-from glassformer.serving.application import application
-from glassformer.serving.limits import Limits
+from glassformer.tasks.reporting import Outcome
 from runs import LINEAGES, Tiny
 from serving.served import RunningServer, ServerProcesses
 

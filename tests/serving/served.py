@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
+from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.models import Models
+from glassformer.apps.serving.run import uvicorn_server
 from glassformer.model import Model
-from glassformer.serving.limits import Limits
-from glassformer.serving.models import Models
-from glassformer.serving.run import uvicorn_server
 from server_thread import ServerThread
 
 WAIT_S = 300

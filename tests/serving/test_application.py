@@ -5,8 +5,8 @@ import urllib.request
 
 import pytest
 
-from glassformer.serving import engine_thread
-from glassformer.serving.metrics import Metrics
+from glassformer.apps.serving import engine_thread
+from glassformer.apps.serving.metrics import Metrics
 from serving.conftest import Run, Serve
 from serving.served import ask, send, until
 from serving.test_safety import blocked

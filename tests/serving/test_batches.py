@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from glassformer.inspector.worker import Worker
-from glassformer.serving.batches import Answered, Batches
-from glassformer.serving.limits import Limits
+from glassformer.apps.inspector.worker import Worker
+from glassformer.apps.serving.batches import Answered, Batches
+from glassformer.apps.serving.limits import Limits
 
 LIMITS = Limits(max_rows=3, batch_tokens=10)
 asked: list[list[str]] = []

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.models import PREPARING
 from glassformer.model import Model
-from glassformer.serving.limits import Limits
-from glassformer.serving.models import PREPARING
 from glassformer.tokenization.conversations import ConversationEncoder
 from glassformer.tokenization.tokenizer import Tokenizer
 from serving.conftest import Run
@@ -167,8 +167,8 @@ def test_large_requests_get_a_sentence_while_another_client_is_answered(running:
 SCRIPT = """
 import sys, time
 from glassformer.inference.engine import Engine
-from glassformer.serving.limits import Limits
-from glassformer.serving.run import serve
+from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.run import serve
 from glassformer.tokenization.conversations import ConversationEncoder
 
 def runs(*_):

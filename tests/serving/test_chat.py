@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from glassformer.apps.serving.limits import Limits
 from glassformer.inference.chat import fitted
 from glassformer.model import Model
-from glassformer.serving.limits import Limits
 from serving.conftest import Run, Serve
 from serving.served import ask
 from serving.test_completions import parts, refusal

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from glassformer.apps.serving.limits import Limits
 from glassformer.model import Model
-from glassformer.serving.limits import Limits
 from serving.conftest import Serve
 from serving.served import ask
 from tolerances import NETWORK, near

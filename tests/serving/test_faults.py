@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from faults.tally import count, injected
+from glassformer.apps.serving.limits import Limits
 from glassformer.inference.engine import Engine
-from glassformer.serving.limits import Limits
 from inspector.test_hostile_requests import FLOATS, INTS, LISTS, TEXTS
 from serving.conftest import Run
 from serving.served import WAIT_S, RunningServer, ServerProcesses, ask, send, until

@@ -11,11 +11,11 @@ import torch
 
 import glassformer
 import late
+from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.lineage_schemas import Searching
 from glassformer.config.run import BeamConfig
 from glassformer.inspection.attention_maps import alignment
 from glassformer.model import Model
-from glassformer.serving.limits import Limits
-from glassformer.serving.lineage_schemas import Searching
 from runs import ENCODER, WORDS, Tiny, label_run
 from serving.conftest import Serve
 from serving.served import ask

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 import late
+from glassformer.apps.serving.application import application
+from glassformer.apps.serving.limits import Limits
 from glassformer.model import Model
-from glassformer.serving.application import application
-from glassformer.serving.limits import Limits
 from serving.served import WAIT_S, RunningServer, ServerProcess, ServerProcesses, ask, until
 from tolerances import near
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import glassformer
+from glassformer.apps.serving import lineage_schemas
+from glassformer.apps.serving.application import application
+from glassformer.apps.serving.limits import Limits
 from glassformer.model import Model
-from glassformer.serving import lineage_schemas
-from glassformer.serving.application import application
-from glassformer.serving.limits import Limits
 from runs import label_run
 from serving.conftest import Serve
 from serving.served import ask

@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 import pytest
 from uvicorn.server import ServerState
 
-from glassformer.errors import UserError
+from glassformer.apps.serving.access import Access, read_key
+from glassformer.apps.serving.engine_thread import EngineThread
+from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.operations import Classify
+from glassformer.apps.serving.run import uvicorn_server
+from glassformer.common.errors import UserError
 from glassformer.inference.engine import Engine, Step
 from glassformer.inference.text import RowText
-from glassformer.serving.access import Access, read_key
-from glassformer.serving.engine_thread import EngineThread
-from glassformer.serving.limits import Limits
-from glassformer.serving.operations import Classify
-from glassformer.serving.run import uvicorn_server
 from serving.conftest import Run, Serve
 from serving.served import WAIT_S, RunningServer, ask, send, until
 
@@ -479,7 +479,7 @@ def test_requests_that_outlast_the_grace_get_an_error_object(running: Run, monke
 def test_the_log_has_no_texts_unless_asked_and_no_lines_of_clients(
     running: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "glassformer.serving")
+    caplog.set_level(logging.INFO, "glassformer.apps.serving")
     server = running("chat", access=Access(key=KEY))
     path = f"{server.address}/v1/chat/completions"
     for body in (CHAT, CHAT | {"stream": True}, CHAT | {"unknown": TEXT}, CHAT | {"stop": 5 * [TEXT], "n": 99}):
@@ -492,7 +492,7 @@ def test_the_log_has_no_texts_unless_asked_and_no_lines_of_clients(
 
 
 def test_with_log_texts_requests_and_answers_are_logged(running: Run, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "glassformer.serving")
+    caplog.set_level(logging.INFO, "glassformer.apps.serving")
     server = running("chat", log_texts=True)
     _, _, answer = send(f"{server.address}/v1/chat/completions", json.dumps(CHAT).encode())
     until(lambda: len(caplog.records) == 3)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from glassformer.serving.schemas import StreamOptions
-from glassformer.serving.texts import events
+from glassformer.apps.serving.schemas import StreamOptions
+from glassformer.apps.serving.texts import events
 
 
 @pytest.mark.parametrize("n_sent", [0, 1])

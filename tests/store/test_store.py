@@ -16,10 +16,10 @@ from torch import nn
 
 import glassformer
 from configs import CONFIGS, random_ids, random_inputs, random_model
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.config.run import GenerationConfig, LoraConfig, Run
 from glassformer.config.schema import to_dict, to_toml
-from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.models.transforms import add_lora

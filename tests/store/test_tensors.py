@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer import files
-from glassformer.errors import UserError
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.store.tensors import read_shapes, save_tensors
 
 

@@ -14,6 +14,7 @@ import torch
 
 from configs import GPT
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import (
     GenerationConfig,
     GroupPolicyConfig,
@@ -23,7 +24,6 @@ from glassformer.config.run import (
 )
 from glassformer.config.train import EarlyStopping
 from glassformer.data.prompts import Prompt
-from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout
 from glassformer.tasks.group_policy import Policy

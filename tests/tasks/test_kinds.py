@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from glassformer import api, plot
+from glassformer.apps.doctor.glassformer_models import check_model
+from glassformer.common.errors import Interrupted
 from glassformer.config.run import InfillingConfig, MaskedConfig, Run, SpansConfig
-from glassformer.doctor.glassformer_models import check_model
-from glassformer.errors import Interrupted
 from glassformer.store import checkpoint
 from runs import MODEL, conversation_run, label_run, pair_run, remains, signal_at, text_run_of, tiny_run, write_text
 

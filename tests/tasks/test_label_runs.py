@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData
 from glassformer.config.train import EarlyStopping
-from glassformer.errors import UserError
-from glassformer.reporting import Silent
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.reporting import Silent
 from runs import label_run, write_tags
 from tolerances import about, within
 

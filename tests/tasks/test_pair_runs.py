@@ -10,11 +10,11 @@ import pytest
 from safetensors.torch import load_file
 
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
 from glassformer.config.run import BeamConfig, CausalConfig, GenerationConfig, Seq2SeqConfig, TextData
 from glassformer.config.train import EarlyStopping, TrainConfig
 from glassformer.config.transformer import NoPositions, TransformerConfig
-from glassformer.errors import Interrupted, UserError
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import SOURCE_TOKENIZER
 from runs import MODEL, PAIR_MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text

@@ -14,6 +14,7 @@ import torch
 
 from configs import GPT
 from glassformer import api, plot
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import (
     ConversationConfig,
     ConversationData,
@@ -22,7 +23,6 @@ from glassformer.config.run import (
 )
 from glassformer.config.train import ParallelConfig
 from glassformer.data.batching import Example
-from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.preference import PreferenceObjective

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import api
-from glassformer.chat_messages import ASSISTANT
+from glassformer.common.chat_messages import ASSISTANT
 from glassformer.config.recurrent import RecurrentConfig
 from runs import conversation_run, pair_run
 

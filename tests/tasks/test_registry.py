@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.extensions import own_members
 from glassformer.config.run import ObjectiveConfig, Run, TextData
-from glassformer.errors import UserError
 from glassformer.tasks import registry
 from glassformer.tasks.registry import task_of, task_of_kind, trainable_task
 from glassformer.tasks.requirements import BUILT_IN, LABELLED
@@ -147,7 +147,7 @@ assert homes & set(sys.modules) == {{"glassformer.tasks.language_modeling"}}
 
 sys.path.insert(0, {str(package)!r})
 from glassformer import api
-from glassformer.cli.main import run
+from glassformer.apps.cli.main import run
 assert "every-other" in kinds()
 run(["train", "--help", "all"])
 out = {str(tmp_path / "run")!r}

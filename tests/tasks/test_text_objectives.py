@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective
 from glassformer.tasks.registry import trainable_task

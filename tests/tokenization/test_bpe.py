@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from glassformer.tokenization.bpe import LearnedBPE, learn_bpe, learn_bpe_by_rescanning
 from glassformer.tokenization.chunks import count_chunks

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 
 from chat_templates import CALL, ROLES, SPECIAL, TEMPLATES, conversation
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import chat_template
 from glassformer.tokenization.chat_template import CHATML, Asked, ChatTemplate
 from glassformer.tokenization.tokenizer import Tokenizer

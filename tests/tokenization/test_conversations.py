@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tokenizers
 
-from glassformer.chat_messages import require_messages
-from glassformer.errors import UserError
+from glassformer.common.chat_messages import require_messages
+from glassformer.common.errors import UserError
 from glassformer.tokenization.chat_template import CHATML, ChatTemplate
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.template_worker import MAX_CHARACTERS

@@ -9,7 +9,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from glassformer.tokenization.decoding import readable
 

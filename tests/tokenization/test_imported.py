@@ -14,8 +14,8 @@ from tokenizers import AddedToken, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
 from faults.tally import count
+from glassformer.common.errors import UserError
 from glassformer.data.label_rows import encode_tagged
-from glassformer.errors import UserError
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.word_boundaries import word_boundaries

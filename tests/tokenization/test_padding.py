@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import Tokenizer, pad, truncate
 
 

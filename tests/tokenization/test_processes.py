@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import chunks, processes
 from glassformer.tokenization.chunks import count_chunks
 from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.tokenizer import Tokenizer
 
-USER_ERROR = "(_ for _ in ()).throw(__import__('glassformer.errors').errors.UserError('no such thing'))"
+USER_ERROR = "(_ for _ in ()).throw(__import__('glassformer.common.errors').errors.UserError('no such thing'))"
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Frame, Scheme, Tokenizer
 
 TEMPLATES = {

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.special_tokens_template import Frames
 
 VOCAB = {"[CLS]": 0, "[SEP]": 1, "</s>": 2, "a": 3, "b": 4, "1": 5}

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from tokenizers import models
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Scheme, Tokenizer
 from glassformer.tokenization.chunks import count_chunks
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chat_templates import ROLES, SPECIAL, TEMPLATES, conversation
-from glassformer.chat_messages import require_messages
-from glassformer.errors import UserError
+from glassformer.common.chat_messages import require_messages
+from glassformer.common.errors import UserError
 from glassformer.tokenization.chat_template import CHATML
 from glassformer.tokenization.conversations import ConversationEncoder
 from glassformer.tokenization.tokenizer import Tokenizer

@@ -20,6 +20,7 @@ from configs import random_model
 from faults.children import ranks_done
 from faults.test_numbers import BAD, batch, spoiled
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import Run
 from glassformer.config.train import (
     AdamConfig,
@@ -32,7 +33,6 @@ from glassformer.config.train import (
 )
 from glassformer.config.transformer import BalanceBias, Experts
 from glassformer.data.batching import Example, ReencodedEachEpoch
-from glassformer.errors import Interrupted, UserError
 from glassformer.store import checkpoint
 from glassformer.training import host
 from glassformer.training.ahead import Ahead

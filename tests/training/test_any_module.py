@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from glassformer import UserError, train_module
+from glassformer.common.errors import Interrupted
 from glassformer.config.train import AdamWConfig, CosineSchedule, EarlyStopping, PlateauSchedule, TrainConfig
-from glassformer.errors import Interrupted
-from glassformer.reporting import Silent
+from glassformer.tasks.reporting import Silent
 from glassformer.training import any_module
 from tolerances import assert_close
 

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load, save, save_file
 from torch import Tensor, nn
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.store.model_directory import weights_of
 from glassformer.training.averaging import ExponentialAverage, mean_of_files
 from tolerances import NETWORK, assert_close, near

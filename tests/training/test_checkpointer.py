@@ -10,15 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from glassformer import api, files
+from glassformer import api
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.config.train import PlateauSchedule
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import WEIGHTS, read_model, weights_of
 from glassformer.training import checkpointer
 from glassformer.training.checkpointer import Checkpointer, Snapshot, publish_step
+from glassformer.training.distributed.ranks import Ranks
 from runs import TIMES, Recording, remains, tiny_run, write_text
 
 

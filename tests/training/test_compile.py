@@ -16,6 +16,7 @@ from torch import Tensor
 from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, random_model
 from faults.children import done
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import PackedRows, SpansConfig
 from glassformer.config.train import ParallelConfig
@@ -31,9 +32,6 @@ from glassformer.config.transformer import (
 )
 from glassformer.cost.plan import least_seconds
 from glassformer.data.batching import Batch, Example
-from glassformer.distributed.process_group import Replicated
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import Interrupted, UserError
 from glassformer.models.transforms import add_lora
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective, TaggingObjective
@@ -42,6 +40,8 @@ from glassformer.objectives.loss import LossSums, Objective, token_cross_entropy
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.store.model_directory import read_run
 from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.training.distributed.process_group import Replicated
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.step import TrainStep
 from runs import Recording, metrics, pair_run, signal_at, step_of, text_run_of, tiny_run, write_text

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from glassformer import api
+from glassformer.common.errors import UserError
 from glassformer.config.run import CausalConfig
 from glassformer.config.train import (
     AdamWConfig,
@@ -21,7 +22,6 @@ from glassformer.config.train import (
     TrainConfig,
 )
 from glassformer.data.batching import Batch, Example
-from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint

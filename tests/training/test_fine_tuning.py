@@ -8,8 +8,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from configs import CONFIGS, GPT, RECURRENT, random_inputs, random_model
+from glassformer.common.errors import UserError
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
-from glassformer.errors import UserError
 from glassformer.models.transforms import add_lora
 from glassformer.training.init_from import freeze, layer_scales
 from glassformer.training.optimizers.build import build_optimizer, set_learning_rates

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from glassformer import api, train_module
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.train import (
     AdamWConfig,
     ConstantSchedule,
@@ -22,7 +23,6 @@ from glassformer.config.train import (
     TrainConfig,
     WarmupStableDecaySchedule,
 )
-from glassformer.errors import Interrupted, UserError
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_run
 from runs import Recording, remains, signal_at, tiny_run, write_text

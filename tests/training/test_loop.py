@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import MaskedConfig
 from glassformer.config.train import AdamWConfig, EarlyStopping
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Batch, Example, Windows
-from glassformer.errors import Interrupted, UserError
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.errors import Interrupted, UserError
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.store.lock import locked
 from glassformer.training import metrics_log
 from glassformer.training.metrics_log import MetricsLog, follow, read_lines

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
+from glassformer.common.errors import UserError
 from glassformer.config.train import AdamWConfig, MuonConfig
-from glassformer.errors import UserError
 from glassformer.training.module_checkpoint import OPTIONS, TENSORS
 from glassformer.training.optimizers.build import build_optimizer
 

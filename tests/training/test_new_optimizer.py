@@ -12,6 +12,7 @@ from torch import nn
 
 from configs import random_model
 from glassformer import api, plot
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config import extensions
 from glassformer.config.extensions import OPTIMIZERS, own_members, register_settings
 from glassformer.config.run import Run
@@ -21,10 +22,9 @@ from glassformer.cost.activations import Activations
 from glassformer.cost.hardware import find_gpu
 from glassformer.cost.memory import training_memory
 from glassformer.cost.plan import plan_run
-from glassformer.distributed.process_group import Sharded
-from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.store import checkpoint
+from glassformer.training.distributed.process_group import Sharded
 from glassformer.training.optimizers.build import build_optimizer, new_group, trained_parameters
 from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 from runs import MODEL, Recording, remains, signal_at, tiny_run, write_text

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from glassformer.common.errors import UserError
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
-from glassformer.errors import UserError
-from glassformer.kernels import processor
+from glassformer.nn.kernels import processor
 from glassformer.training.optimizers import muon as muon_module
 from glassformer.training.optimizers.build import build_optimizer, parameter_groups, set_learning_rates
 from glassformer.training.optimizers.muon import Muon, hidden_matrices, newton_schulz_reference, orthogonalize

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
-from glassformer.cli.train import run_for
+from glassformer.apps.cli.train import run_for
+from glassformer.common.errors import Note, UserError
 from glassformer.config.transformer import Stack
-from glassformer.errors import Note, UserError
 from runs import MODEL, conversation_run, tiny_run, write_conversations, write_text
 
 WIDE = replace(MODEL, decoder=Stack(1, 2, d_ff=32), d_model=200, max_len=64, ff_dropout=0.25, residual_dropout=0.0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from glassformer import api
-from glassformer.errors import Interrupted, UserError
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.training import loop
 from glassformer.training.metrics_log import read_lines
 from runs import Recording, remains, signal_at, tiny_run, write_text

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from glassformer import __version__, api
-from glassformer.errors import UserError
-from glassformer.kernels import processor
+from glassformer.common.errors import UserError
+from glassformer.nn.kernels import processor
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training import host

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from configs import GPT, random_model
 from glassformer.config.transformer import Balance, BalanceBias, BalanceLoss, Experts, NoBalance
 from glassformer.data.batching import Batch, Example
-from glassformer.distributed.ranks import Ranks
 from glassformer.nn.experts import Router, balance_loss
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.routing import Routing
 from runs import step_of
 from tolerances import assert_close, near

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import CausalConfig, ExampleRows, PackedRows, Run, TokenizerConfig, WindowRows
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
 from glassformer.data.corpus import Corpus
-from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
-from glassformer.reporting import Silent
 from glassformer.store import checkpoint, model_directory
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.reporting import Silent
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import checkpointer
 from runs import MODEL, Recording, Tiny, remains, signal_at, tiny_run, write_documents, write_text

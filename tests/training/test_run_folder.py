@@ -9,7 +9,7 @@ import pytest
 
 import glassformer
 from glassformer import api
-from glassformer.errors import Interrupted, Note, UserError
+from glassformer.common.errors import Interrupted, Note, UserError
 from glassformer.training.run_folder import RECORDS
 from runs import WORDS, made_up_text, remains, signal_at, write_pairs
 

@@ -13,7 +13,7 @@ from glassformer.config.train import TrainConfig
 from glassformer.cost.flops import Shape, training_flops
 from glassformer.cost.hardware import GPUS, find_gpu
 from glassformer.cost.plan import plan_run
-from glassformer.distributed.ranks import Ranks
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.speed import Speed, peak_flops, seconds_at_peak

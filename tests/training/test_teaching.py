@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from configs import RECURRENT
 from faults.children import ranks_done
 from glassformer import api
+from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import InitConfig, MaskedConfig, Run, SpansConfig, TeacherConfig, TokenizerConfig
 from glassformer.config.train import AdamWConfig
 from glassformer.cost.flops import Shape, forward_flops
 from glassformer.cost.hardware import find_gpu
 from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import plan_run
-from glassformer.errors import Interrupted, UserError
-from glassformer.fitting import Fit
+from glassformer.models.fitting import Fit
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_run
 from runs import (
@@ -227,7 +227,8 @@ def test_another_tokenizer_is_refused_before_torch_is_imported(
     other = teachers("classes")[1] / "tokenizer.json"
     words = ["train", run.data.path, "--teacher", teacher, "--model.max-len", 32, "--out", tmp_path / "run"]
     program = (
-        "import sys; sys.modules['torch'] = None; from glassformer.cli.main import run; sys.exit(run(sys.argv[1:]))"
+        "import sys; sys.modules['torch'] = None\n"
+        "from glassformer.apps.cli.main import run; sys.exit(run(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, *map(str, words), "--tokenizer.path", str(other)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Union
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 TASKS = "glassformer.tasks"
 """Entry-point group of tasks: objects whose `settings` is the dataclass of their objective."""

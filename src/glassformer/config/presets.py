@@ -8,6 +8,7 @@ Sizes are those of the papers and of the published checkpoints. Two rows of GPT-
 from dataclasses import replace
 from typing import Any
 
+from glassformer.common.errors import UserError, did_you_mean
 from glassformer.config.transformer import (
     FanInInit,
     LearnedPositions,
@@ -21,7 +22,6 @@ from glassformer.config.transformer import (
     TransformerConfig,
     XavierInit,
 )
-from glassformer.errors import UserError, did_you_mean
 
 _NO_BIASES: dict[str, Any] = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 

@@ -6,9 +6,9 @@ Three settings of one model: no attention (Sutskever 2014), additive attention b
 
 from typing import ClassVar, Literal
 
+from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
 from glassformer.config.schema import at_most, between, checked, setting
-from glassformer.errors import UserError
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
 """Score of decoder state h and source state s: vᵀtanh(W₁h + W₂s); hᵀs; hᵀWs; (W₁h)ᵀ(W₂s) / √d_attention, values W₃s."""

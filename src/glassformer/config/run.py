@@ -3,12 +3,12 @@
 import codecs
 from typing import Annotated, ClassVar, Literal
 
+from glassformer.common.errors import UserError
 from glassformer.config.extensions import TASKS, Extensible
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import Range, at_most, between, checked, setting
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
-from glassformer.errors import UserError
 
 MAX_BEAM = 10_000  # about 1000 × the widest useful beam
 MAX_PROMPTS = 1 << 16  # far above useful numbers

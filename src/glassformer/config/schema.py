@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
+from glassformer.common.errors import UserError, nearest_name, shown, suggestion
 from glassformer.config.extensions import members, own_members
 from glassformer.config.other_names import NO_KEY, SAME
-from glassformer.errors import UserError, nearest_name, shown, suggestion
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has a few thousand
 MAX_DOTS = 1000  # parsing time is quadratic in the parts of a dotted key
@@ -90,7 +90,7 @@ def checked(cls: type[T]) -> type[T]:
     >>> from glassformer.config.transformer import Stack
     >>> Stack(n_layers="2")
     Traceback (most recent call last):
-    glassformer.errors.UserError: Stack.n_layers must be integer, not '2'
+    glassformer.common.errors.UserError: Stack.n_layers must be integer, not '2'
     """
     if "__dataclass_fields__" not in vars(cls):
         cls = dataclass(frozen=True)(cls)
@@ -194,7 +194,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     4
     >>> from_dict(Stack, {"n_layer": 2})
     Traceback (most recent call last):
-    glassformer.errors.UserError: unknown key n_layer: did you mean n_layers?
+    glassformer.common.errors.UserError: unknown key n_layer: did you mean n_layers?
     """
     built: T = _Reader(where, (cls,)).dataclass(cls, table, "")
     return built

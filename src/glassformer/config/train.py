@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from glassformer.common.errors import UserError
 from glassformer.config.extensions import OPTIMIZERS, Extensible
 from glassformer.config.schema import Range, at_most, checked, setting
-from glassformer.errors import UserError
 
 MAX_ROWS = 1 << 24  # per micro-batch: the loss of more rows would take tens of GiB
 MAX_ACCUMULATION = 1 << 20  # all micro-batches of a step are in memory together

@@ -7,8 +7,8 @@ separate classes. `docs/glossary.md` explains symbols and terms.
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from glassformer.common.errors import UserError
 from glassformer.config.schema import at_most, between, checked, setting
-from glassformer.errors import UserError
 
 MAX_LAYERS = 1000  # the deepest Transformer trained so far (Wang 2022)
 MAX_WIDTH = 1 << 20  # about 60 × the widest published model

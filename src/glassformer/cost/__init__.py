@@ -1,1 +1,4 @@
-"""Cost of a configuration before it is built: parameters, FLOPs, bytes, time, and the layout that fits."""
+"""Cost of a configuration before it is built: parameters, FLOPs, bytes and time.
+
+The rooms below are `tasks` and what it imports. Begin with `plan.py`.
+"""

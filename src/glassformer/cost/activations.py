@@ -8,7 +8,7 @@ own bf16 copy. Batches are counted without padding, and therefore without a padd
 
 from dataclasses import dataclass, replace
 
-from glassformer import files
+from glassformer.common import files
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.run import Run, TeacherConfig
@@ -62,7 +62,7 @@ class Activations:
     """All except the loss; for recomputed blocks, their inputs and the block that needs most while it is recomputed."""
     logits: int
     """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
-    matrix of logits in its own precision (`kernels/cross_entropy.py`), and log-probabilities in fp32 of a small one."""
+    matrix of logits in its own precision (`nn/kernels/cross_entropy.py`), and log-probabilities in fp32 of a small one."""
 
     teacher: int = 0
     """The weights and the logits of the teacher, if the run has one."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from glassformer.errors import UserError, did_you_mean
+from glassformer.common.errors import UserError, did_you_mean
 
 GIB = 2**30
 USABLE = 0.9

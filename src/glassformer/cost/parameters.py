@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn.experts import Experts

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import GroupPolicyConfig, Run
 from glassformer.config.train import TrainConfig
@@ -13,7 +14,6 @@ from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import MFU, Gpu, find_gpu
 from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
-from glassformer.errors import UserError
 from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import unknown_loss

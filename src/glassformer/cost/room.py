@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GroupPolicyConfig, Run
 from glassformer.config.transformer import TransformerConfig
@@ -13,8 +14,7 @@ from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import HALF, Memory, sharded, training_memory
 from glassformer.cost.parameters import parameter_counts, with_least_sizes
 from glassformer.cost.plan import full_shape
-from glassformer.errors import UserError
-from glassformer.fitting import WHOLE, Fit, doubled
+from glassformer.models.fitting import WHOLE, Fit, doubled
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import unknown_loss
 

@@ -22,11 +22,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.data import builtin, formats, hub, in_memory
 from glassformer.data.records import Kind, Read, Record, Request
 from glassformer.data.text_files import fault, suffix_of
-from glassformer.errors import UserError
 
 FOLDER_SUFFIXES = ((".txt", ".md", ".jsonl"), (".parquet",))
 """Suffixes of the files that a folder means: the first group of which it has files."""

@@ -23,10 +23,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from glassformer.common.errors import UserError
+from glassformer.common.seeds import Stream, rng, seed_of
 from glassformer.data.texts import too_few_tokens
 from glassformer.data.tokens import PairFile, TokenFile
-from glassformer.errors import UserError
-from glassformer.seeds import Stream, rng, seed_of
 from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError, nearest_name, suggestion
 from glassformer.data import builtin_conversations, builtin_labels, builtin_pairs
 from glassformer.data.builtin_labels import stdlib_files
 from glassformer.data.records import Kind, Record, Request
-from glassformer.errors import UserError, nearest_name, suggestion
 
 PREFIX = "builtin:"
 PARTS = ("train", "valid", "test")

@@ -23,8 +23,8 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from glassformer import files
-from glassformer.errors import UserError
+from glassformer.common import files
+from glassformer.common.errors import UserError
 
 PACKAGES = (
     "asyncio", "email", "http", "importlib", "inspect", "ipaddress", "logging", "mailbox", "multiprocessing", "pydoc",

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Hashable, Iterator
 from typing import TypeVar
 
-from glassformer.errors import needs
+from glassformer.common.errors import needs
 
 T = TypeVar("T", bound=Hashable)
 

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glassformer.chat_messages import ASSISTANT
+from glassformer.common.chat_messages import ASSISTANT
 from glassformer.config.run import ConversationData
 from glassformer.data.conversation_rows import ConversationRows
 from glassformer.data.conversations import ConversationCorpus

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from glassformer.chat_messages import Message
+from glassformer.common.chat_messages import Message
+from glassformer.common.errors import UserError
 from glassformer.data.batching import NOT_SCORED, Example, pack
 from glassformer.data.conversations import Conversation
-from glassformer.errors import UserError
 from glassformer.tokenization.conversations import (
     ConversationEncoder,
     EncodedConversation,

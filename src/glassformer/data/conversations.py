@@ -17,13 +17,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from glassformer.chat_messages import ASSISTANT, is_answer, is_trained, require_messages, texts_in, usual_role
+from glassformer.common.chat_messages import (
+    ASSISTANT,
+    is_answer,
+    is_trained,
+    require_messages,
+    texts_in,
+    usual_role,
+)
+from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
 from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Record, Request, with_fields
 from glassformer.data.split import split_records
-from glassformer.errors import UserError
 
 ALPACA_PROMPT = "instruction"
 """Name of a prompt to which the field `input` of its record belongs."""

@@ -26,11 +26,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.common.errors import UserError
+from glassformer.common.formatting import plural
 from glassformer.config.run import TextData
 from glassformer.data.split import cut_of, held_out, require_fraction, share_news
 from glassformer.data.texts import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces, without_text
-from glassformer.errors import UserError
-from glassformer.formatting import plural
 
 SplitSide = Literal["train", "valid"]
 Hashes = npt.NDArray[np.uint64]

@@ -7,11 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError, first_line, needs
 from glassformer.data import tables
 from glassformer.data.records import Record, Request
 from glassformer.data.text_files import UTF_8, read_text, suffix_of, text_lines
-from glassformer.errors import UserError, first_line, needs
 
 DOCUMENT_START = "-DOCSTART-"
 JSON_LINES, TABLES = (".jsonl", ".ndjson"), (".tsv", ".csv")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from glassformer.common.errors import UserError, first_line, needs
 from glassformer.data.records import Record, Request
-from glassformer.errors import UserError, first_line, needs
 
 PREFIX = "hf:"
 VALIDATION = "validation"

@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError, shown
 from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, PreferenceData, PromptData
 from glassformer.data.records import Record, Request, present
-from glassformer.errors import UserError, shown
 
 PREFIX = "memory:"
 PARTS = ("first", "second")

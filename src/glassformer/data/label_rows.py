@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from glassformer.common.errors import UserError
 from glassformer.data.batching import NOT_SCORED, Example
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
-from glassformer.errors import UserError
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 

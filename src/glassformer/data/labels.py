@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from glassformer.common.errors import UserError, nearest_name
 from glassformer.config.run import LabelData
 from glassformer.config.train import UNBALANCED
 from glassformer.data import addresses, builtin
 from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Dropped, Kind, Record, Request, present, with_fields
 from glassformer.data.split import split_records
-from glassformer.errors import UserError, nearest_name
 
 CLASSES_SHOWN = 40
 MANY = 10

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.config.run import PairData
 from glassformer.data import addresses
 from glassformer.data.formats import lines
@@ -21,7 +22,6 @@ from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Record, Request, with_fields
 from glassformer.data.split import split_records
 from glassformer.data.text_files import UTF_8, read_text
-from glassformer.errors import UserError
 
 
 @dataclass(frozen=True)

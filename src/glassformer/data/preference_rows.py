@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from glassformer.chat_messages import ASSISTANT
+from glassformer.common.chat_messages import ASSISTANT
 from glassformer.data.batching import Example
 from glassformer.data.conversation_rows import encoded_at, example_of, joined, n_scored
 from glassformer.data.preferences import Messages, Preference

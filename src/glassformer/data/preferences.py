@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from glassformer.chat_messages import ASSISTANT
+from glassformer.common.chat_messages import ASSISTANT
+from glassformer.common.errors import UserError
 from glassformer.config.run import PreferenceData
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, messages_of
 from glassformer.data.records import Record, Request, with_fields
-from glassformer.errors import UserError
 
 Messages = tuple[dict[str, Any], ...]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from glassformer.chat_messages import text_of
+from glassformer.common.chat_messages import text_of
 from glassformer.config.run import PromptData
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, messages_of

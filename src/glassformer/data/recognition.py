@@ -17,7 +17,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError, shown
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data import addresses, builtin, records, tables
 from glassformer.data.conversations import ALPACA_PROMPT
@@ -27,7 +28,6 @@ from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import Request, present
 from glassformer.data.tables import dialect_of
 from glassformer.data.text_files import UTF_8, suffix_of
-from glassformer.errors import UserError, shown
 
 Kind = Literal["text", "pairs", "labels", "conversations"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData
 from glassformer.data import builtin, hub
 from glassformer.data.in_memory import name_of
 from glassformer.data.records import Dropped
 from glassformer.data.split import share_news
-from glassformer.errors import UserError
 
 D = TypeVar("D", bound=PairData | LabelData | ConversationData | PreferenceData | PromptData)
 R = TypeVar("R")

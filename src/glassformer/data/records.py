@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, Literal, TypeAlias
 
-from glassformer.errors import UserError, nearest_name, shown, suggestion
+from glassformer.common.errors import UserError, nearest_name, shown, suggestion
 
 Kind = Literal["text", "pairs", "labels", "tags", "conversations"]
 """Kinds of data that records are made into; tags are lists of words with a list of labels."""

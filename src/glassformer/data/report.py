@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer import formatting
+from glassformer.common import formatting
+from glassformer.common.errors import UserError, unknown_sentence
+from glassformer.common.formatting import plural
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import Piece, read_pieces
 from glassformer.data.tokens import Encoding, encode_pieces
-from glassformer.errors import UserError, unknown_sentence
-from glassformer.formatting import plural
 from glassformer.tokenization.tokenizer import Tokenizer
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from glassformer.common.errors import UserError, shown
 from glassformer.data.text_files import UTF_8, suffix_of, text_lines
-from glassformer.errors import UserError, shown
 
 HEAD_CHARACTERS = 1 << 24
 SEPARATORS = {"tab": "\t", "tab_quoted": "\t", "comma": ",", "semicolon": ";"}

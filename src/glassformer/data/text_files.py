@@ -15,8 +15,8 @@ from typing import BinaryIO, cast
 
 import charset_normalizer
 
-from glassformer import files
-from glassformer.errors import UserError
+from glassformer.common import files
+from glassformer.common.errors import UserError
 
 UTF_8 = ("utf-8",)
 BLOCK_BYTES = 1 << 18

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
+from glassformer.common.formatting import plural
 from glassformer.config.run import TextData
 from glassformer.data import addresses, builtin, formats
 from glassformer.data.records import Read, Request, with_fields
 from glassformer.data.text_files import encoding_used, fault, guessed_encoding, n_bytes, suffix_of, text_blocks
-from glassformer.errors import UserError
-from glassformer.formatting import plural
 
 Paths = Sequence[str | Path]
 

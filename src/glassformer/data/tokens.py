@@ -29,11 +29,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer import files
-from glassformer.data.corpus import Corpus, SplitSide
-from glassformer.data.pairs import Pair, PairCorpus
-from glassformer.data.texts import Piece, cut, joined
-from glassformer.errors import (
+from glassformer.common import files
+from glassformer.common.errors import (
     UNKNOWN_SHOWN,
     Progress,
     UnknownText,
@@ -42,7 +39,10 @@ from glassformer.errors import (
     quoted,
     unknown_sentence,
 )
-from glassformer.seeds import Stream, seed_of
+from glassformer.common.seeds import Stream, seed_of
+from glassformer.data.corpus import Corpus, SplitSide
+from glassformer.data.pairs import Pair, PairCorpus
+from glassformer.data.texts import Piece, cut, joined
 from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 

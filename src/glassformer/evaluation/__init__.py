@@ -1,1 +1,4 @@
-"""Evaluation of models: every metric follows one documented protocol."""
+"""Evaluation of models: every metric follows one documented protocol.
+
+The rooms below are `objectives`, `inference` and what these import. Begin with `metrics.py`, the table of metrics.
+"""

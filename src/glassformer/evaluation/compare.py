@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glassformer import notebook
+from glassformer.common import notebook
+from glassformer.common.formatting import count, duration, table
 from glassformer.config.recurrent import ModelConfig, NoAttention
 from glassformer.config.transformer import TransformerConfig
 from glassformer.evaluation.metrics import shown
-from glassformer.formatting import count, duration, table
 
 
 @dataclass(frozen=True)

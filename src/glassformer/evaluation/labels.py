@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer import notebook
+from glassformer.common import notebook
 
 Counts = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]

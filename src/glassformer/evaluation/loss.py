@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from glassformer import notebook
+from glassformer.common import notebook
+from glassformer.common.seeds import Stream, rng
 from glassformer.data.batching import Batch, Example, evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.fitting import InParts
+from glassformer.models.fitting import InParts
 from glassformer.objectives.loss import Forward, Objective
-from glassformer.seeds import Stream, rng
 
 MAX_TOKENS = 16_384
 MAX_LOGITS = 1 << 26

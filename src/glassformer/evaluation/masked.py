@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.common.errors import UserError
+from glassformer.common.seeds import Stream, rng
 from glassformer.data.batching import Batch, Example
-from glassformer.devices import evaluation_mode
-from glassformer.errors import UserError
-from glassformer.fitting import InParts
 from glassformer.models.build import Network
+from glassformer.models.devices import evaluation_mode
+from glassformer.models.fitting import InParts
 from glassformer.objectives.masked import MaskedObjective
-from glassformer.seeds import Stream, rng
 
 ROWS_AT_ONCE = 64
 

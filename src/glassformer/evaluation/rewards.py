@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 Reward = Callable[[str, Mapping[str, Any]], float]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassformer.errors import needs
+from glassformer.common.errors import needs
 
 ENTITIES = re.compile(r"&(?:quot|apos|lt|gt|amp|#124|#91|#93);")
 """Moses escapes of the reserved characters `" ' < > & | [ ]`."""

@@ -51,16 +51,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.common.errors import UserError, require_integer
 from glassformer.config.run import BeamConfig
 from glassformer.data.batching import batches_by_length, pad, padded
-from glassformer.errors import UserError, require_integer
-from glassformer.fitting import InParts
 from glassformer.inference.constraints import Constraints, Past, require_end
 from glassformer.inference.contexts import Context, Ids, SourceBatch, read_contexts
 from glassformer.inference.decodable import Attending, Decodable, branched
 from glassformer.inference.rows import check_prompts
 from glassformer.inference.sampling import all_ends, log_softmax
-from glassformer.kernels.packed import PackedWeights
+from glassformer.models.fitting import InParts
+from glassformer.nn.kernels.packed import PackedWeights
 
 CHUNK = 64
 """Size in tokens of a chunk of the vocabulary; the maximum of each chunk is computed first."""

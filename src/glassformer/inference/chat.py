@@ -5,8 +5,8 @@ from collections.abc import Generator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from glassformer.chat_messages import Message, require_messages
-from glassformer.errors import Log, UserError, warn
+from glassformer.common.chat_messages import Message, require_messages
+from glassformer.common.errors import Log, UserError, warn
 from glassformer.inference.contexts import Reader
 from glassformer.inference.drafters import Drafter
 from glassformer.inference.rows import Settings

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from glassformer.common.errors import Log, UserError, did_you_mean
 from glassformer.config.run import LabelData
 from glassformer.data.batching import Example, evaluation_places, example_rows, pad, padded
 from glassformer.data.label_rows import encode_tagged, encode_texts
-from glassformer.devices import evaluation_mode
-from glassformer.errors import Log, UserError, did_you_mean
-from glassformer.fitting import InParts
 from glassformer.models.build import Network
+from glassformer.models.devices import evaluation_mode
+from glassformer.models.fitting import InParts
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.errors import UserError
 
 
 class Past(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 
 @runtime_checkable

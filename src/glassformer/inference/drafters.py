@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inference.constraints import Past
 from glassformer.inference.contexts import Ids, Reader
 from glassformer.inference.decodable import Decodable

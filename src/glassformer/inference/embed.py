@@ -8,12 +8,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from glassformer.common.errors import Log
 from glassformer.config.transformer import Head, TransformerConfig, VectorHead
 from glassformer.data.batching import Example
-from glassformer.devices import evaluation_mode
-from glassformer.errors import Log
 from glassformer.inference.classify import Inputs, of_rows, text_rows
 from glassformer.models.build import Network
+from glassformer.models.devices import evaluation_mode
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.tokenization.special_tokens_template import Frame

@@ -18,7 +18,7 @@ from glassformer.inference.decodable import Decodable, joined
 from glassformer.inference.prefixes import MIN_SHARED, PrefixCache
 from glassformer.inference.rows import Row, Settings, rows_of
 from glassformer.inference.sampling import Sampler, log_softmax
-from glassformer.kernels.packed import PackedWeights
+from glassformer.nn.kernels.packed import PackedWeights
 
 PART = 256
 """Number of prompt tokens that are read at once; it limits the memory of their hidden states."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
-from glassformer.errors import UserError
 from glassformer.inference.decodable import branched
 from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network

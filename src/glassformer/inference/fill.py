@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from glassformer import notebook
-from glassformer.errors import UserError, quoted, require_integer
+from glassformer.common import notebook
+from glassformer.common.errors import UserError, quoted, require_integer
 from glassformer.inference.text import never_written
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network

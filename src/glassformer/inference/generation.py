@@ -10,7 +10,7 @@ from glassformer.inference.contexts import Ids, Reader
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.drafters import Drafter, PromptLookup
 from glassformer.inference.rows import Row, Settings, check_prompts, rows_of
-from glassformer.kernels.packed import PackedWeights
+from glassformer.nn.kernels.packed import PackedWeights
 
 REFILL = 1 / 4
 """Fraction of a batch that must be free before new rows join it. To read prompts takes as long as one step or longer,

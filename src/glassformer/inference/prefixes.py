@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inference.contexts import n_shared
 from glassformer.inference.decodable import cropped
 

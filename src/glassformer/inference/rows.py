@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from glassformer.common.errors import UserError, require_integer
+from glassformer.common.seeds import Stream, rng
 from glassformer.config.run import GenerationConfig
-from glassformer.errors import UserError, require_integer
 from glassformer.inference.constraints import Past, require_end
 from glassformer.inference.sampling import Sampler, all_ends
-from glassformer.seeds import Stream, rng
 
 
 @dataclass(frozen=True)

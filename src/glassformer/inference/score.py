@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from glassformer import notebook
+from glassformer.common import notebook
+from glassformer.common.errors import Log, UserError
 from glassformer.data.batching import batches_by_length, pad, padded
-from glassformer.errors import Log, UserError
-from glassformer.fitting import InParts
 from glassformer.inference.contexts import Context, Ids, read_contexts
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import log_softmax
 from glassformer.models.build import Network
+from glassformer.models.fitting import InParts
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.errors import UserError
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import all_ends
 from glassformer.tokenization.special_tokens_template import Frame
@@ -53,7 +53,7 @@ def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
 
     >>> check_ids([[0, 1], [2, 9]], 9)
     Traceback (most recent call last):
-    glassformer.errors.UserError: prompt 2 has the id 9, and the vocabulary has 9 tokens, with the ids 0 to 8
+    glassformer.common.errors.UserError: prompt 2 has the id 9, and the vocabulary has 9 tokens, with the ids 0 to 8
     """
     for number, prompt in enumerate(prompts, 1):
         for token in prompt:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from glassformer.common.errors import Log, UserError, quoted, warn
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.errors import Log, UserError, quoted, warn
 from glassformer.inference.beam import Hypothesis, Search, decode_sorted
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.sampling import all_ends

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from glassformer.common.errors import Log, UserError, warn
 from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig
-from glassformer.errors import Log, UserError, warn
 from glassformer.inference.beam import Search, continue_prompts
 from glassformer.inference.contexts import Reader
 from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup, Vocabulary, check_draft

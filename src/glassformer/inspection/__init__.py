@@ -1,6 +1,7 @@
 """Inner values of a model: named tensors, attention, logit lens, ablation, patching, beam trees.
 
 `Model.trace`, `attention`, `logit_lens`, `hooks` and `ablate` call these functions; `glassformer.plot` draws them.
+The rooms below are `tasks` and what it imports. Begin with `capture.py`: a `Trace` holds the named tensors.
 """
 
 from glassformer.inspection.ablation import Part, ablate, all_parts

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import UserError, did_you_mean
+from glassformer.common.errors import UserError, did_you_mean
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, model_hooks, network_of
 from glassformer.tasks.trained_model import TrainedModel

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inspection.head_weights import HeadWeights
 
 Heads = HeadWeights | Tensor

@@ -30,9 +30,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from glassformer import notebook
-from glassformer.devices import evaluation_mode
-from glassformer.errors import UserError
+from glassformer.common import notebook
+from glassformer.common.errors import UserError
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.lens import head_stack, stream_dtype, token_transformer
 from glassformer.inspection.patching import answer_id, answer_position
@@ -45,6 +44,7 @@ from glassformer.inspection.writes import (
     written,
     written_names,
 )
+from glassformer.models.devices import evaluation_mode
 from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 

@@ -38,11 +38,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer import notebook
-from glassformer.devices import evaluation_mode
-from glassformer.errors import UserError, did_you_mean
+from glassformer.common import notebook
+from glassformer.common.errors import UserError, did_you_mean
 from glassformer.inference.fill import MASK, WritingFiller
 from glassformer.inspection.attention_maps import Kind, kind_of
+from glassformer.models.devices import evaluation_mode
 from glassformer.nn.attention import Tap
 from glassformer.tasks.requirements import require_inputs
 from glassformer.tasks.trained_model import TrainedModel

@@ -14,15 +14,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer import notebook
-from glassformer.devices import evaluation_mode
-from glassformer.errors import Progress, UserError
+from glassformer.common import notebook
+from glassformer.common.errors import Progress, UserError
 from glassformer.inspection.ablation import MEANS, Part, ablation_hooks, all_parts
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, capture_tensors, model_hooks
 from glassformer.inspection.measures import Measure, measure_of
 from glassformer.inspection.spread import Beside, beside_others
 from glassformer.inspection.texts import Given, read
+from glassformer.models.devices import evaluation_mode
 from glassformer.tasks.trained_model import TrainedModel
 
 UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change"}

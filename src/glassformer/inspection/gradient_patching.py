@@ -17,8 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from glassformer.devices import evaluation_mode
-from glassformer.errors import Progress
+from glassformer.common.errors import Progress
 from glassformer.evaluation.labels import ranks
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.patching import (
@@ -32,6 +31,7 @@ from glassformer.inspection.patching import (
     residual_places,
     run_with,
 )
+from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 
 Parts = Literal["positions", "heads"]

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inference.text import causal_frame
 from glassformer.inspection.attention_maps import Kind, attention_layers, kind_of
 from glassformer.inspection.capture import Trace, capture_tensors, encoded

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from glassformer import notebook
+from glassformer.common import notebook
+from glassformer.common.errors import UserError
 from glassformer.data.batching import NOT_SCORED
-from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import next_labels, predicts_next_token

@@ -24,12 +24,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import NOT_SCORED
-from glassformer.devices import evaluation_mode
-from glassformer.errors import UserError
 from glassformer.models.build import Network
+from glassformer.models.devices import evaluation_mode
 from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 

@@ -20,9 +20,8 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from glassformer import notebook
-from glassformer.devices import evaluation_mode
-from glassformer.errors import UserError, quoted
+from glassformer.common import notebook
+from glassformer.common.errors import UserError, quoted
 from glassformer.inspection.ablation import all_parts, context_name
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
@@ -30,6 +29,7 @@ from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.lens import head_stack, residual_names, token_transformer
 from glassformer.inspection.measures import predicts_next_token
 from glassformer.inspection.spread import Beside, beside_others
+from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.figures import (
+from glassformer.common.figures import (
     GREY,
     SIGNED_MAP,
     WEIGHTS_MAP,

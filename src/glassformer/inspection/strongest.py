@@ -24,13 +24,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from glassformer.devices import evaluation_mode
-from glassformer.errors import Progress, UserError
+from glassformer.common.errors import Progress, UserError
 from glassformer.inspection.ablation import context_name
 from glassformer.inspection.attention_maps import Kind, checked
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.texts import Given, read
 from glassformer.inspection.writes import head_output, module_name, require_heads, values_bias
+from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 from glassformer.nn.experts import Experts
 from glassformer.tasks.trained_model import TrainedModel

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from glassformer.common.errors import UserError
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
 from glassformer.inspection.capture import Trace, encoded
 from glassformer.tasks.batches import Places
 from glassformer.tasks.task import TrainableTask

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from glassformer.figures import SIGNED_MAP, label, new_figure, plain, title
+from glassformer.common.figures import SIGNED_MAP, label, new_figure, plain, title
 from glassformer.inspection.effects import UNITS, Effects
 from glassformer.inspection.lens import LensCells
 from glassformer.inspection.patching import Restored

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.inspection.ablation import Part, context_name, feed_forward_name
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.lens import dtype_of, head_stack

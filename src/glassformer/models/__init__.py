@@ -1,4 +1,7 @@
-"""Models built from the layers of `nn`: blocks, stacks, heads, networks. `build_model` builds one from a config."""
+"""Models built from the layers of `nn`: blocks, stacks, heads, networks. `build_model` builds one from a config.
+
+The rooms below are `nn`, `config` and `common`. Begin with `blocks.py`, then `stacks.py` and `transformer.py`.
+"""
 
 from glassformer.models.blocks import Block, BlockInputs, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.build import build_model

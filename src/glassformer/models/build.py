@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
 from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.errors import UserError
 from glassformer.models import recurrent_stacks as r
 from glassformer.models.blocks import Block, ParallelBlock, Residual, post_norm, pre_norm
 from glassformer.models.heads import (

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.errors import UserError, first_line
+from glassformer.common.errors import UserError, first_line
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer

@@ -1,5 +1,7 @@
 """Layers, positions, masks and attention functions, as in the papers; they take plain arguments, not configurations.
 
+Nothing else of glassformer is imported here; `kernels/` has the fast paths. Begin with `attention.py`.
+
 >>> import torch
 >>> from glassformer.nn import FeedForward, Mask, MultiHeadAttention
 >>> x = torch.zeros(2, 5, 16)  # (B, T, D)
@@ -10,7 +12,6 @@
 Letters in the docstrings: B batch, T query length, S key length, D d_model, H heads, G key-value heads, K key width.
 """
 
-from glassformer.kernels.attention import repeat_kv
 from glassformer.nn.attention import Attention, AttentionCost, HeadSizes, MultiHeadAttention, Projections, Tap
 from glassformer.nn.attention_functions import (
     additive_scores,
@@ -24,6 +25,7 @@ from glassformer.nn.attention_functions import (
 from glassformer.nn.embeddings import Embeddings, EmbeddingTables
 from glassformer.nn.experts import ExpertLinear, Experts, Router, balance_loss
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
+from glassformer.nn.kernels.attention import repeat_kv
 from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache, Slots
 from glassformer.nn.linear_layers import Linear
 from glassformer.nn.masks import Mask, positions_from_mask

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from glassformer.kernels.attention import scale_or_default
-from glassformer.kernels.flex_attention import prefers_flex
 from glassformer.nn.arguments import function, number
 from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.kernels.attention import scale_or_default
+from glassformer.nn.kernels.flex_attention import prefers_flex
 from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache
 from glassformer.nn.linear_layers import Linear, stacked
 from glassformer.nn.masks import Mask

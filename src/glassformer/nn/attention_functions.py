@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from glassformer.kernels.attention import ScoreRules, attend, repeat_kv, scale_or_default
-from glassformer.kernels.flex_attention import attention_flex
+from glassformer.nn.kernels.attention import ScoreRules, attend, repeat_kv, scale_or_default
+from glassformer.nn.kernels.flex_attention import attention_flex
 from glassformer.nn.masks import Mask
 
 

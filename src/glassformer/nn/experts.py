@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.kernels.grouped import Groups, grouped_linear
 from glassformer.nn.arguments import number
 from glassformer.nn.feedforward import Activation, activation_of
+from glassformer.nn.kernels.grouped import Groups, grouped_linear
 from glassformer.nn.linear_layers import Linear
 
 
@@ -108,7 +108,7 @@ class ExpertLinear(nn.Module):
     """Matrices of the experts, (E·out, in), and their biases, (E·out,): stacked by rows, as in a fused attention.
 
     >>> matrices = ExpertLinear(n_experts=2, n_in=8, n_out=16)
-    >>> from glassformer.kernels.grouped import Groups
+    >>> from glassformer.nn.kernels.grouped import Groups
     >>> groups = Groups(torch.tensor([0, 0, 0, 1, 1]), n_groups=2)  # 3 rows for expert 0, 2 for expert 1
     >>> matrices.of_groups(torch.randn(5, 8), groups).shape
     torch.Size([5, 16])

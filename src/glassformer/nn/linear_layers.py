@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from glassformer.kernels.packed import linear_layer
+from glassformer.nn.kernels.packed import linear_layer
 
 
 class Linear(nn.Linear):

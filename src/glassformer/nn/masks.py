@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from glassformer.kernels.flex_attention import document_blocks
+from glassformer.nn.kernels.flex_attention import document_blocks
 
 
 @dataclass(frozen=True)

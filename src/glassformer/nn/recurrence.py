@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from glassformer.kernels import processor
-from glassformer.kernels.linear import product_dtype
 from glassformer.nn.attention import Tap, scoped, tapped, tapped_as_one
+from glassformer.nn.kernels import processor
+from glassformer.nn.kernels.linear import product_dtype
 
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]

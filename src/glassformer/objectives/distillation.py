@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.data.batching import NOT_SCORED, Batch, Example
-from glassformer.kernels.cross_entropy import divergence_by_rows
-from glassformer.kernels.linear import is_transformed
+from glassformer.nn.kernels.cross_entropy import divergence_by_rows
+from glassformer.nn.kernels.linear import is_transformed
 from glassformer.objectives.loss import MIN_LOGITS, Forward, LossSums, Objective
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.data.batching import NOT_SCORED, Batch, Example
-from glassformer.kernels.cross_entropy import cross_entropy_by_rows
-from glassformer.kernels.linear import is_transformed
+from glassformer.nn.kernels.cross_entropy import cross_entropy_by_rows
+from glassformer.nn.kernels.linear import is_transformed
 
 MIN_LOGITS = 1 << 18
 """Number of logits from which `cross_entropy_by_rows` is faster than `F.cross_entropy`."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
-from glassformer.errors import UserError
 from glassformer.objectives.loss import TokenObjective
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizers

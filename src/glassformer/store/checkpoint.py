@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from glassformer import files
-from glassformer.errors import UserError
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, read_manifest
 

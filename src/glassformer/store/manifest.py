@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from glassformer import files
-from glassformer.errors import UserError, shown
+from glassformer.common import files
+from glassformer.common.errors import UserError, shown
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from glassformer import files
-from glassformer.errors import UserError
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files

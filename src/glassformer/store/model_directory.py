@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, InitConfig, LoraConfig, Run
 from glassformer.config.schema import from_dict, from_union, parse_toml, to_dict, to_toml
-from glassformer.errors import UserError
 from glassformer.store.lock import LOCK, OWNER
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from glassformer import files
-from glassformer.errors import UserError, listed, shown
+from glassformer.common import files
+from glassformer.common.errors import UserError, listed, shown
 
 DTYPES = {
     "F64": torch.float64,

@@ -9,16 +9,16 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import Progress, UserError
+from glassformer.common.seeds import Stream, rng
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
-from glassformer.devices import autocast_dtype, evaluation_mode, freed_memory_kept, numerics
-from glassformer.errors import Progress, UserError
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import LossReport, evaluate_loss
+from glassformer.models.devices import autocast_dtype, evaluation_mode, freed_memory_kept, numerics
 from glassformer.objectives.loss import Objective
-from glassformer.seeds import Stream, rng
 
 Place = str | Path | None
 R = TypeVar("R")

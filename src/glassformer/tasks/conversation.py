@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from glassformer.chat_messages import is_answer, text_of
+from glassformer.common.chat_messages import is_answer, text_of
+from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ConversationConfig, ConversationData, GenerationConfig, Run
 from glassformer.data import builtin
 from glassformer.data.batching import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.conversation_rows import ConversationRows, packed
 from glassformer.data.conversations import AnsweredCorpus, Conversation, ConversationCorpus
-from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure
@@ -23,10 +23,10 @@ from glassformer.inference.chat import fitted
 from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
-from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
 from glassformer.tasks.task import PreparedData, RunData, TrainableTask
 from glassformer.tokenization.conversations import ConversationEncoder, with_template

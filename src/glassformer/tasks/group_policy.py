@@ -8,30 +8,30 @@ from typing import Any
 import numpy as np
 import torch
 
+from glassformer.common.errors import Log, Progress, UserError, warn
+from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.run import GenerationConfig, GroupPolicyConfig, PromptData, Run
 from glassformer.data.batching import NOT_SCORED, EpochOrder, Example
 from glassformer.data.prompts import Prompt, PromptCorpus
-from glassformer.devices import autocast_dtype, evaluation_mode
-from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers
 from glassformer.evaluation.rewards import Reward, total_reward
-from glassformer.fitting import InParts
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.text import EncodedPrompt, RowText
-from glassformer.kernels.packed import forget_packed
 from glassformer.models.build import Network
+from glassformer.models.devices import autocast_dtype, evaluation_mode
+from glassformer.models.fitting import InParts
+from glassformer.nn.kernels.packed import forget_packed
 from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout, advantages
 from glassformer.objectives.loss import scored_log_p
-from glassformer.reporting import LaunchReporter
-from glassformer.seeds import Stream, seed_of
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.conversation import ConversationRunData, ConversationTask
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.preference import reference_of
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
 from glassformer.tasks.task import PreparedData
 from glassformer.tokenization.conversations import ConversationEncoder

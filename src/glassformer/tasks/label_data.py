@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
 from glassformer.config.train import UNBALANCED
@@ -22,7 +23,6 @@ from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, Labelled, class_names, imbalance_of, require_known
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout
-from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import is_bio
@@ -30,10 +30,10 @@ from glassformer.inference.classify import predict
 from glassformer.models.build import Network
 from glassformer.objectives.classification import balanced_weights
 from glassformer.objectives.loss import Objective
-from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import data_of, require_watched, scored_sections
 from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

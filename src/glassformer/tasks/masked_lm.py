@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from glassformer.common.errors import Log, Progress, UserError
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
-from glassformer.errors import Log, Progress, UserError
 from glassformer.evaluation import masked
 from glassformer.inference.fill import MaskFiller
 from glassformer.models.build import Network

@@ -9,26 +9,26 @@ import numpy as np
 import torch
 from torch import nn
 
+from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.run import PreferenceConfig, PreferenceData, Run
 from glassformer.data.batching import Example, TokenBudget, evaluation_batches, evaluation_places, example_rows
 from glassformer.data.preference_rows import PreferenceRows
 from glassformer.data.preferences import PreferenceCorpus
-from glassformer.devices import autocast_dtype, evaluation_mode, numerics
-from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers
-from glassformer.fitting import InParts
 from glassformer.models.build import Network, build_model
+from glassformer.models.devices import autocast_dtype, evaluation_mode, numerics
+from glassformer.models.fitting import InParts
 from glassformer.models.transforms import take_weights
 from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.preference import PreferenceObjective
-from glassformer.reporting import LaunchReporter
 from glassformer.store.model_directory import read_start
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.conversation import OF_TRAIN_EVALUATED, ConversationRunData, ConversationTask
 from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
 from glassformer.tasks.task import PreparedData
 from glassformer.tokenization.conversations import ConversationEncoder

@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import Log, UserError
+from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GroupPolicyConfig, PairData, PromptData, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
 from glassformer.data.record_corpus import D, R, RecordCorpus
 from glassformer.data.records import Dropped
-from glassformer.errors import Log, UserError
-from glassformer.reporting import LaunchReporter
-from glassformer.seeds import Stream, seed_of
 from glassformer.tasks.batches import MicroBatch, Place
 from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 

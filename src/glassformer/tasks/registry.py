@@ -2,9 +2,9 @@
 
 from importlib import import_module
 
+from glassformer.common.errors import UserError
 from glassformer.config.extensions import TASKS, entry_points, register_settings
 from glassformer.config.run import Run
-from glassformer.errors import UserError
 from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tasks.task import Task, TrainableTask
 

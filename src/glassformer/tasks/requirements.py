@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeGuard, TypeVar
 
+from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
     BeamConfig,
@@ -29,7 +30,6 @@ from glassformer.config.transformer import (
     TokenHead,
     TransformerConfig,
 )
-from glassformer.errors import UserError
 from glassformer.evaluation import metrics, rewards
 
 Data = TypeVar("Data", TextData, PairData, LabelData, ConversationData, PreferenceData, PromptData)
@@ -376,7 +376,7 @@ def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()
     >>> from glassformer.config.run import Seq2SeqConfig
     >>> require_data(Run(objective=Seq2SeqConfig()), PairData)
     Traceback (most recent call last):
-    glassformer.errors.UserError: data.kind: expected pairs for objective.kind seq2seq, got text
+    glassformer.common.errors.UserError: data.kind: expected pairs for objective.kind seq2seq, got text
     """
     data, kind = run.data, run.objective.kind
     if isinstance(data, wanted) and (not isinstance(data, LabelData) or data.outputs in outputs):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from glassformer.errors import Log, Progress, UserError
+from glassformer.common.errors import Log, Progress, UserError
 from glassformer.evaluation.division import ALONE, Division
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from glassformer.inference.translator import Translator
     from glassformer.inference.writer import Writer
     from glassformer.models.build import Network
-    from glassformer.reporting import LaunchReporter
     from glassformer.tasks.batches import EvaluationData, Places, TrainingData
     from glassformer.tasks.model_parts import ModelParts
+    from glassformer.tasks.reporting import LaunchReporter
     from glassformer.tasks.requirements import Facts
     from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 

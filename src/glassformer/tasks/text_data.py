@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
+from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, TokenFile, TokenSplits, encode_text, prepare
-from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
-from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import TextRequirements, context_of, data_of
 from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

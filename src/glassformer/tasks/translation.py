@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.transformer import TokenHead
@@ -15,7 +16,6 @@ from glassformer.data import builtin
 from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
-from glassformer.errors import Log, Progress, UserError, warn
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.pairs import PairScores
@@ -24,10 +24,10 @@ from glassformer.inference.fill import WritingFiller
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import objective_of
-from glassformer.reporting import LaunchReporter
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
 from glassformer.tasks.task import RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids

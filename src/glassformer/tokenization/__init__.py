@@ -1,4 +1,7 @@
-"""Conversion of text to ids and back: byte-pair encoding from scratch, and the `Tokenizer` that uses it."""
+"""Conversion of text to ids and back: byte-pair encoding from scratch, and the `Tokenizer` that uses it.
+
+The rooms below are `common` alone. Begin with `reference.py`, the readable algorithm, then `tokenizer.py`.
+"""
 
 from glassformer.tokenization.padding import pad, truncate
 from glassformer.tokenization.pretokenize import SCHEMES, Scheme

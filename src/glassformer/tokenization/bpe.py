@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from glassformer.errors import Progress, UserError
+from glassformer.common.errors import Progress, UserError
 
 Pair = tuple[int, int]
 """The ids of two adjacent symbols."""

@@ -19,8 +19,8 @@ from functools import cached_property
 from threading import Lock, Timer
 from typing import Any, NamedTuple
 
-from glassformer.chat_messages import Message
-from glassformer.errors import UserError, first_line
+from glassformer.common.chat_messages import Message
+from glassformer.common.errors import UserError, first_line
 from glassformer.tokenization import template_worker
 from glassformer.tokenization.template_worker import MEMORY_MIB, OUT_OF_MEMORY, TIME_S
 

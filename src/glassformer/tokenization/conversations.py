@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from glassformer.chat_messages import ASSISTANT, Message, is_trained, text_of, texts_in, with_texts
-from glassformer.errors import UserError, quoted
+from glassformer.common.chat_messages import ASSISTANT, Message, is_trained, text_of, texts_in, with_texts
+from glassformer.common.errors import UserError, quoted
 from glassformer.tokenization.chat_template import CHATML, CHATML_TOKENS, TRAINING_DAY, Asked, ChatTemplate, Rendered
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import ROLES

@@ -4,7 +4,7 @@ import codecs
 import re
 from collections.abc import Iterable, Sequence
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD, Scheme
 
 APART = ("whitespace", "whole_words")

@@ -12,7 +12,7 @@ from typing import Any
 
 import tokenizers
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.decoding import readable, token_bytes
 from glassformer.tokenization.pretokenize import check_text
 from glassformer.tokenization.rust_tokenizer import no_panic, without_forged

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from glassformer.errors import UserError, listed
+from glassformer.common.errors import UserError, listed
 from glassformer.tokenization.special_tokens_template import Frame, template_processing
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 

@@ -6,7 +6,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 PaddingSide = Literal["left", "right"]
 Ids = TypeVar("Ids", list[int], npt.NDArray[np.int64])

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 Scheme = Literal["byte", "char", "word", "whitespace", "whole_words"]
 SCHEMES: tuple[Scheme, ...] = ("byte", "char", "word", "whitespace")

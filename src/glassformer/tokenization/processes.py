@@ -19,7 +19,7 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

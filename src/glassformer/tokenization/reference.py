@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.pretokenize import Scheme, pipeline
 
 

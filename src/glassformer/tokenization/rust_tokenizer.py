@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, models, trainers
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.bpe import NO_TEXT, check_room
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, SCHEMES, Scheme, check_text, pipeline
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 import tokenizers
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.chunks import BORDER, Splitter, cut, in_blocks
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
 from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text, symbols_of

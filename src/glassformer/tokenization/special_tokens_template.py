@@ -6,7 +6,7 @@ from typing import Any
 
 import tokenizers
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 
 
 @dataclass(frozen=True)

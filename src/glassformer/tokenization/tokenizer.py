@@ -35,8 +35,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from glassformer import files
-from glassformer.errors import (
+from glassformer.common import files
+from glassformer.common.errors import (
     UNKNOWN_SHOWN,
     Progress,
     UnknownText,

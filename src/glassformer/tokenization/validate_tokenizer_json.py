@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from glassformer.errors import UserError
+from glassformer.common.errors import UserError
 from glassformer.tokenization.pretokenize import WORD_END
 
 _SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

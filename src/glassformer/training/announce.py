@@ -6,22 +6,22 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from glassformer.common.errors import warn
+from glassformer.common.formatting import size
 from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping, TrainConfig
 from glassformer.cost.plan import full_shape
 from glassformer.cost.room import Room, smallest_part, step_memory
-from glassformer.devices import repeats_bits
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import warn
 from glassformer.evaluation.compare import describe_model
-from glassformer.fitting import WHOLE, Fit
-from glassformer.formatting import size
 from glassformer.models.build import Network
+from glassformer.models.devices import repeats_bits
+from glassformer.models.fitting import WHOLE, Fit
 from glassformer.store import checkpoint
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import unknown_loss
 from glassformer.tokenization.tokenizer import Tokenizers
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.trainer_state import TrainerState
 

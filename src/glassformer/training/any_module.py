@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset, default_collate
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError, enough_memory
+from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.schema import from_dict, to_dict
 from glassformer.config.train import TrainConfig, require_changeable
 from glassformer.data.batching import EpochOrder
-from glassformer.devices import choose_device, emulation_note
-from glassformer.distributed.environment import is_several
-from glassformer.errors import UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
+from glassformer.models.devices import choose_device, emulation_note
 from glassformer.objectives.loss import LossSums
-from glassformer.reporting import LaunchReporter, Silent
-from glassformer.seeds import Stream, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import WEIGHTS, load_weights
 from glassformer.store.tensors import DTYPES, repeated_dims, save_tensors
 from glassformer.tasks.batches import TrainingData
+from glassformer.tasks.reporting import LaunchReporter, Silent
 from glassformer.training.checkpointer import Checkpointer, republish
+from glassformer.training.distributed.environment import is_several
 from glassformer.training.host import Host
 from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from glassformer import files
-from glassformer.distributed.parts import local_part, part_of
-from glassformer.errors import UserError, shown
+from glassformer.common import files
+from glassformer.common.errors import UserError, shown
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
 from glassformer.store.tensors import read_tensors, require_fit, save_tensors
+from glassformer.training.distributed.parts import local_part, part_of
 
 _N_UPDATES = "n_updates"
 _PREFIX = "average/"

@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.config.train import TrainConfig
-from glassformer.distributed.parts import check_parts, join_parts, write_parts
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors, TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import is_published, publish
+from glassformer.training.distributed.parts import check_parts, join_parts, write_parts
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.trainer_state import TrainerState
 

@@ -4,18 +4,18 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError
 from glassformer.config.run import Run, TeacherConfig, TextData, TokenizerConfig, WindowRows
 from glassformer.config.train import UNPROFILED
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.first_look import look_at
-from glassformer.distributed.environment import is_first
-from glassformer.errors import UserError
 from glassformer.store import checkpoint, lock
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, read_config, read_run
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.requirements import BUILT_IN, context_of, require_watched, scored_sections
+from glassformer.training.distributed.environment import is_first
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
 N_BYTES = 256

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
-from glassformer.devices import autocast_dtype, evaluation_mode
 from glassformer.evaluation import metrics
 from glassformer.evaluation.loss import LossReport, evaluate_loss
-from glassformer.kernels.packed import forget_packed
-from glassformer.reporting import Evaluation
+from glassformer.models.devices import autocast_dtype, evaluation_mode
+from glassformer.nn.kernels.packed import forget_packed
 from glassformer.tasks.batches import TrainingData
+from glassformer.tasks.reporting import Evaluation
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import NoLog

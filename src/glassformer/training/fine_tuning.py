@@ -5,10 +5,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer import files, recipes
+from glassformer.common import files
+from glassformer.config import recipes
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.train import AdamWConfig, LinearSchedule
+from glassformer.data import own_data
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_config
 
@@ -22,10 +24,10 @@ WARMUP = 20
 
 
 def run_of(
-    *sources: str | Path, kind: recipes.Kind | None = None, changes: Mapping[str, Any] | None = None
+    *sources: str | Path, kind: own_data.Kind | None = None, changes: Mapping[str, Any] | None = None
 ) -> tuple[Run, str]:
-    """Return the run of sources, with settings for the model that own data starts from, and notes; `recipes.run_of`."""
-    run, evidence = recipes.run_of(*sources, kind=kind, changes=changes)
+    """Return the run of `own_data.run_of`, with settings for the model that own data starts from, and notes."""
+    run, evidence = own_data.run_of(*sources, kind=kind, changes=changes)
     if any(map(recipes.is_written, sources)):
         return run, evidence
     run, note = for_start(run, changes or {})

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from glassformer.common.errors import enough_memory
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
-from glassformer.devices import choose_device, emulation_note, runs_ahead, unused_device_note
-from glassformer.distributed.environment import is_several
-from glassformer.distributed.processes import own_device, processes, watchdog_note
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import enough_memory
-from glassformer.kernels import processor
-from glassformer.reporting import LaunchReporter, Silent
+from glassformer.models.devices import choose_device, emulation_note, runs_ahead, unused_device_note
+from glassformer.nn.kernels import processor
 from glassformer.tasks.preparation import micro_batch
+from glassformer.tasks.reporting import LaunchReporter, Silent
+from glassformer.training.distributed.environment import is_several
+from glassformer.training.distributed.processes import own_device, processes, watchdog_note
+from glassformer.training.distributed.ranks import Ranks
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,20 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from glassformer.common.errors import Log, UserError, warn
+from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import Log, UserError, warn
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, similar, take_weights
-from glassformer.seeds import Stream, seed_of
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel, read_tokenizers
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import RunData
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.run_folder import with_whole_paths
 from glassformer.training.trainer_state import read_progress

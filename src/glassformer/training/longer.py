@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
+from glassformer.common.errors import Log, UserError
 from glassformer.config.train import NEW_RUN, TrainConfig
-from glassformer.errors import Log, UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training.schedules import schedule_factor

@@ -12,14 +12,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import Interrupted, UnknownText, UserError, enough_memory
+from glassformer.common.seeds import Stream, rng, seed_of
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
-from glassformer.devices import freed_memory_kept, numerics
-from glassformer.distributed.parts import local_part, part_of
-from glassformer.errors import Interrupted, UnknownText, UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
-from glassformer.seeds import Stream, rng, seed_of
+from glassformer.models.devices import freed_memory_kept, numerics
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
@@ -27,6 +26,7 @@ from glassformer.tasks.batches import TrainingData, require_losses
 from glassformer.training.ahead import Ahead
 from glassformer.training.averaging import average_directories
 from glassformer.training.checkpointer import Checkpointer, Snapshot, chosen_step
+from glassformer.training.distributed.parts import local_part, part_of
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.host import Host, made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog

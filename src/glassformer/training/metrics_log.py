@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from glassformer import files
-from glassformer.errors import UserError, needs
+from glassformer.common import files
+from glassformer.common.errors import UserError, needs
 from glassformer.store.lock import is_locked
 
 NAME = "metrics.jsonl"

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer import files
+from glassformer.common import files
+from glassformer.common.errors import UserError, require_integer
 from glassformer.config.schema import from_dict
 from glassformer.config.train import TrainConfig
-from glassformer.errors import UserError, require_integer
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, load_weights, read_manifest, weights_of
 from glassformer.store.tensors import read_tensors, save_tensors

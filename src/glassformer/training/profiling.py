@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from glassformer.common.errors import Log
 from glassformer.config.train import UNPROFILED
-from glassformer.errors import Log
 
 NAME = "trace.json"
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from glassformer.devices import repeats_bits
-from glassformer.distributed.environment import is_several
-from glassformer.errors import UserError
-from glassformer.reporting import LaunchReporter
+from glassformer.common.errors import UserError
+from glassformer.models.devices import repeats_bits
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.model_directory import WEIGHTS, read_run
 from glassformer.store.tensors import read_tensors
+from glassformer.tasks.reporting import LaunchReporter
 from glassformer.training.announce import changed_machine
 from glassformer.training.checkpointer import Snapshot
+from glassformer.training.distributed.environment import is_several
 from glassformer.training.host import host_of
 from glassformer.training.run import assemble
 

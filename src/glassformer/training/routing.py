@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from glassformer.distributed.ranks import Ranks
 from glassformer.nn.experts import Router, added_to
 from glassformer.objectives.loss import LossSums
+from glassformer.training.distributed.ranks import Ranks
 
 
 class Routing:

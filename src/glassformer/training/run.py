@@ -9,18 +9,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from glassformer.common.errors import UnknownText, UserError
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.config.train import AUTO
 from glassformer.cost.plan import least_seconds
 from glassformer.cost.room import require_memory, way_that_fits
-from glassformer.devices import choose_compile, choose_precision
-from glassformer.distributed.environment import is_first
-from glassformer.distributed.ranks import Ranks
-from glassformer.errors import UnknownText, UserError
-from glassformer.fitting import Fit
 from glassformer.models.build import undrawn_model
-from glassformer.reporting import LaunchReporter, Outcome, Silent, noted
+from glassformer.models.devices import choose_compile, choose_precision
+from glassformer.models.fitting import Fit
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.manifest import Manifest
@@ -34,9 +31,12 @@ from glassformer.store.model_directory import (
 )
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.reporting import LaunchReporter, Outcome, Silent, noted
 from glassformer.training import announce, init_from
 from glassformer.training.checkpointer import Checkpointer, republish
 from glassformer.training.checks import as_new
+from glassformer.training.distributed.environment import is_first
+from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.longer import checkpoint_for, delete_later
 from glassformer.training.loop import Trainer

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from glassformer.common.errors import UserError
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
-from glassformer.devices import autocast_dtype
-from glassformer.distributed.parts import whole
-from glassformer.errors import UserError
-from glassformer.fitting import Fit, doubled, fitted, split
-from glassformer.kernels.flex_attention import dense_masks
+from glassformer.models.devices import autocast_dtype
+from glassformer.models.fitting import Fit, doubled, fitted, split
+from glassformer.nn.kernels.flex_attention import dense_masks
 from glassformer.objectives.loss import LossSums, Objective
 from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.distributed.parts import whole
 from glassformer.training.host import Host
 from glassformer.training.non_finite import SMALLEST_SCALE, LossScale, NonFinite
 from glassformer.training.routing import Routing

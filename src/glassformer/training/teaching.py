@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from glassformer.common.errors import UserError
 from glassformer.config.run import Run
-from glassformer.errors import UserError
 from glassformer.objectives.distillation import Distillation
 from glassformer.objectives.loss import Objective, TokenObjective
 from glassformer.store.model_directory import WEIGHTS, StoredModel, read_model

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from glassformer.common.errors import UserError
 from glassformer.config.schema import from_dict
-from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
-from glassformer.fitting import Fit
+from glassformer.models.fitting import Fit
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training.non_finite import LossScale

@@ -2,7 +2,7 @@
 // A request that is refused has the answer {error}.
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 
-import { ComputedSource } from "../../../src/glassformer/inspector/network/computed_source.js";
+import { ComputedSource } from "../../../src/glassformer/apps/inspector/network/computed_source.js";
 
 const folder = process.argv[2];
 for (const name of readdirSync(folder).filter((one) => one.endsWith(".json") && !one.endsWith(".out.json"))) {

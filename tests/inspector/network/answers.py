@@ -12,9 +12,9 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from glassformer.errors import UserError
-from glassformer.inspector.app import Packed
-from glassformer.inspector.web_file import stored_weights, web_model
+from glassformer.apps.inspector.app import Packed
+from glassformer.apps.inspector.web_file import stored_weights, web_model
+from glassformer.common.errors import UserError
 from glassformer.model import Model
 from inspector.direct import Inspector
 from tolerances import NETWORK, near

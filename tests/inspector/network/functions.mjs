@@ -1,7 +1,7 @@
 // Compute the functions of FILE.json, [{module, name, arguments}], and write their results to FILE.out.json.
 import { readFileSync, writeFileSync } from "node:fs";
 
-const NETWORK = "../../../src/glassformer/inspector/network";
+const NETWORK = "../../../src/glassformer/apps/inspector/network";
 const file = process.argv[2];
 
 const read = (value) => {

@@ -1,8 +1,8 @@
 // Run the networks of a folder: FOLDER/NAME.json (settings, inputs) and NAME.safetensors → FOLDER/NAME.out.json, named tensors.
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 
-import { buildNetwork } from "../../../src/glassformer/inspector/network/network.js";
-import { Prefix } from "../../../src/glassformer/inspector/network/reading.js";
+import { buildNetwork } from "../../../src/glassformer/apps/inspector/network/network.js";
+import { Prefix } from "../../../src/glassformer/apps/inspector/network/reading.js";
 
 const folder = process.argv[2];
 for (const name of readdirSync(folder).filter((one) => one.endsWith(".json") && !one.endsWith(".out.json"))) {

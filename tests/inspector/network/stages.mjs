@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 
-import { blocksOf, stacksOf, stagesOf } from "../../../src/glassformer/inspector/page/stages.js";
+import { blocksOf, stacksOf, stagesOf } from "../../../src/glassformer/apps/inspector/page/stages.js";
 
 const flows = JSON.parse(readFileSync(process.argv[2], "utf-8"));
 for (const [name, flow] of Object.entries(flows)) {

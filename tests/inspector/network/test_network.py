@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
+from glassformer.apps.inspector.web_file import Dtype, stored_weights, tied_names, unfollowed
 from glassformer.config.schema import to_dict
 from glassformer.inspection.capture import FLOW, capture_tensors
-from glassformer.inspector.web_file import Dtype, stored_weights, tied_names, unfollowed
 from glassformer.models.build import Network
 from inspector.network.node import run_node
 

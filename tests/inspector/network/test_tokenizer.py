@@ -4,8 +4,8 @@ import json
 import random
 from pathlib import Path
 
-from glassformer.inspector import page_data
-from glassformer.inspector.web_file import vocabulary
+from glassformer.apps.inspector import page_data
+from glassformer.apps.inspector.web_file import vocabulary
 from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.tokenizer import Tokenizer
 from inspector.network.node import run_node

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.apps.inspector.web_file import web_file
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inspection.ablation import Part
@@ -17,7 +18,6 @@ from glassformer.inspection.effects import effects, effects_of_texts
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.inspection.strongest import strongest
-from glassformer.inspector.web_file import web_file
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, Visit, close, given_to, hash_of, number, visits
 from inspector.conftest import FAMILIES, OpenModel, PageOf, shown

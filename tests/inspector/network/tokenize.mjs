@@ -1,7 +1,7 @@
 // Encode the texts of FILE.json, {vocabularies, texts}, with each vocabulary; write ids, decoded texts and sentences about unknown parts.
 import { readFileSync, writeFileSync } from "node:fs";
 
-import { Tokenizer } from "../../../src/glassformer/inspector/network/tokenizer.js";
+import { Tokenizer } from "../../../src/glassformer/apps/inspector/network/tokenizer.js";
 
 const file = process.argv[2];
 const { vocabularies, texts } = JSON.parse(readFileSync(file, "utf8"));

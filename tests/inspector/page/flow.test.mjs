@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-const SERVING = "../../../src/glassformer/inspector";
+const SERVING = "../../../src/glassformer/apps/inspector";
 const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
 const { blocksOf, headsOf, keyHead, stacksOf, stagesOf } = await import(`${PAGE}/stages.js`);
 const { SHOWN, columnLayout, laneOf, pooled, rowOf } = await import(`${PAGE}/flow_scene.js`);

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-const PAGE = "../../../src/glassformer/inspector/page";
+const PAGE = "../../../src/glassformer/apps/inspector/page";
 const { labelAfter, labelsOf, lettersOf, partText } = await import(`${PAGE}/letters.js`);
 const { directionOf, directionOfText, runsOf, visualOrder } = await import(`${PAGE}/direction.js`);
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
-const PACKAGE = new URL("../../../src/glassformer/", import.meta.url);
+const PACKAGE = new URL("../../../src/glassformer/apps/", import.meta.url);
 const FOLDERS = ["inspector/page", "inspector/panels", "inspector/network", "serving/page"];
 const names = FOLDERS.flatMap((folder) => readdirSync(new URL(folder, PACKAGE)).filter((name) => name.endsWith(".js")).map((name) => `${folder}/${name}`));
 const modules = new Map(names.map((name) => [name, readFileSync(new URL(name, PACKAGE), "utf8")]));

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
-const SERVING = "../../../src/glassformer/inspector";
+const SERVING = "../../../src/glassformer/apps/inspector";
 const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
 const { colourOf, colourTable, inkOn, luminance, oklch, scalePosition, tokenColour } = await import(`${PAGE}/colours.js`);
 const { floats, fromBase64, inflate, parseShape, weights16 } = await import(`${PAGE}/decode.js`);

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-const PAGE = "../../../src/glassformer/inspector/page";
+const PAGE = "../../../src/glassformer/apps/inspector/page";
 const { PATTERNS, QUESTIONS, clearest, questionsOf, repeated } = await import(`${PAGE}/questions.js`);
 const { beginsOfWords, wordsOf } = await import(`${PAGE}/output_questions.js`);
 const { headColour, layerLines, cellOf, tokenOf, MAX_LINES } = await import(`${PAGE}/layers.js`);

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { choose, descending, entropy, keepTopK, probabilities, shapeLogits, softmax } from "../../../src/glassformer/inspector/page/sampling.js";
+import { choose, descending, entropy, keepTopK, probabilities, shapeLogits, softmax } from "../../../src/glassformer/apps/inspector/page/sampling.js";
 
 const CASES = JSON.parse(readFileSync(new URL("sampling.json", import.meta.url), "utf8"));
 

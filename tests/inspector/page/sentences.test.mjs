@@ -2,13 +2,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-const INSPECTOR = "../../../src/glassformer/inspector";
+const INSPECTOR = "../../../src/glassformer/apps/inspector";
 const { byProbability, changeOf } = await import(`${INSPECTOR}/page/sentences.js`);
 const { QUESTIONS, decision } = await import(`${INSPECTOR}/page/questions.js`);
 const { askLeftOut } = await import(`${INSPECTOR}/page/output_questions.js`);
 const { stateOf } = await import(`${INSPECTOR}/panels/training.js`);
-const { Answer } = await import("../../../src/glassformer/serving/page/answer.js");
-const { factsOf } = await import("../../../src/glassformer/serving/page/written.js");
+const { Answer } = await import("../../../src/glassformer/apps/serving/page/answer.js");
+const { factsOf } = await import("../../../src/glassformer/apps/serving/page/written.js");
 
 /** Return a function that draws numbers from 0 to 1 (mulberry32). */
 function random(seed) {

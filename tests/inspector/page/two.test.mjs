@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-const PAGE = "../../../src/glassformer/inspector/page";
+const PAGE = "../../../src/glassformer/apps/inspector/page";
 const { addressOf, following, viewsOf } = await import(`${PAGE}/two.js`);
 const { decodeHash } = await import(`${PAGE}/state.js`);
 

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-const PAGE = "../../../src/glassformer/serving/page";
+const PAGE = "../../../src/glassformer/apps/serving/page";
 const { Answer, chatPart, isWritable, speed, textPart } = await import(`${PAGE}/answer.js`);
 const { Conversation } = await import(`${PAGE}/branches.js`);
 const { EventReader } = await import(`${PAGE}/events.js`);

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.apps.inspector.inspector import Inspector
 from glassformer.inference.engine import Engine, Step
-from glassformer.inspector.inspector import Inspector
 from glassformer.model import Model
 from inspector.browsing import SOURCE, Open, Visit, close, number, percents, visits
 from runs import Tiny

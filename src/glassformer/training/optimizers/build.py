@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config.train import AdamConfig, AdamWConfig, OptimizerConfig
-from glassformer.distributed.parts import local_part
+from glassformer.training.distributed.parts import local_part
 
 Group = dict[str, Any]
 NamedParameters = list[tuple[str, nn.Parameter]]

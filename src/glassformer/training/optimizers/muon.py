@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from glassformer.common.errors import UserError
 from glassformer.config.train import MuonConfig
-from glassformer.distributed.parts import is_part, like_part, local_part, part_of, whole
-from glassformer.errors import UserError
-from glassformer.kernels import processor
 from glassformer.nn.experts import ExpertLinear
+from glassformer.nn.kernels import processor
+from glassformer.training.distributed.parts import is_part, like_part, local_part, part_of, whole
 from glassformer.training.optimizers.build import (
     Group,
     NamedParameters,

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from glassformer.common.errors import UserError
 from glassformer.config.train import COUNTER
-from glassformer.distributed.parts import part_of
-from glassformer.errors import UserError
+from glassformer.training.distributed.parts import part_of
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -1,0 +1,357 @@
+"""Argument parser: the signature and the docstring of a verb's function define its command line.
+
+Positional parameters are positional arguments. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is
+`--json`, and `data__path` is `--data.path`. A type `Annotated[Path, "DIR", "The model directory."]` has a placeholder,
+and a description that `Args:` may replace. A parameter whose type is a dataclass gives one option per field, described
+by its `setting`; the class attribute `is_usual` lists them among the most used options; `Annotated[Class, "name", …]`
+selects fields; with `Annotated[dict[str, Any], Class]` the dictionary has the options that were given, with checked
+values. `**keys` takes every key of a run, by its whole or short name; `**keys: Annotated[str, "train."]` takes the keys
+with this prefix. The docstring begins with one sentence, describes the parameters after `Args:`, and ends with command
+lines after `Examples:`.
+"""
+
+import dataclasses
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from glassformer.common.errors import UserError, nearest_name
+from glassformer.common.files import as_path
+from glassformer.config import recipes
+from glassformer.config.extensions import members
+from glassformer.config.other_names import NO_KEY, OPTIONS, OUTPUT, PLACES, SAME, WRITES_NOTHING
+from glassformer.config.run import BeamConfig, GenerationConfig, Run
+from glassformer.config.schema import Entry, FlagText, describe, parse_flag, require_int64, setting_doc
+
+Dir = Annotated[Path, "DIR", "The model directory."]
+Dirs = Annotated[Path, "DIR…", "Model directories."]
+File = Annotated[str, "FILE"]
+Files = Annotated[str, "FILE…", "txt or jsonl files, folders of them, or builtin:NAME."]
+Json = Annotated[bool, "", "Print one JSON object."]
+Sampling = Annotated[dict[str, Any], GenerationConfig]
+Search = Annotated[dict[str, Any], BeamConfig]
+
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
+HELP = ("-h", "--help")
+SHORT = re.compile(r"-[A-Za-z](=.*)?")
+QUOTE = "put a text of several words in quotes"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A verb that contains further verbs, such as `glassformer plot attention`."""
+
+    doc: str
+    functions: tuple[Callable[..., int], ...]
+
+    @property
+    def verbs(self) -> dict[str, Callable[..., int]]:
+        """The functions by verb name: `list_` is `list`."""
+        return {function.__name__.rstrip("_"): function for function in self.functions}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A positional argument or an option of a verb."""
+
+    name: str
+    """The name on the command line: `top-k`."""
+    parameter: str
+    """The name of the function's parameter or of the dataclass field: `top_k`."""
+    type: Any
+    """The type of one value."""
+    metavar: str
+    is_repeated: bool
+    default: Any
+    doc: str
+    group: str
+    """The name of the dataclass parameter that contains this option; empty for other options."""
+
+    @classmethod
+    def of(cls, parameter: str, hint: Any, default: Any, doc: str, group: str = "") -> "Option":
+        """Return the option for a parameter, or a field, with this type hint."""
+        if typing.get_origin(hint) is not Annotated:
+            (hint,) = (member for member in members(hint) if member is not type(None))
+        is_repeated = typing.get_origin(hint) is tuple
+        type_, *known = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
+        metavar = METAVARS.get(type_, "NAME") + " …" * is_repeated
+        if known:
+            metavar, *usual_doc = known
+            doc = doc or "".join(usual_doc)
+        name = parameter.replace("__", ".").rstrip("_").replace("_", "-")
+        return cls(name, parameter, type_, metavar, is_repeated, default, doc, group)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The values of a `Literal` type, by their text."""
+        if typing.get_origin(self.type) is not Literal:
+            return {}
+        return {str(value): value for value in typing.get_args(self.type)}
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is Parameter.empty
+
+    def read(self, words: Sequence[str], shown: str) -> Any:
+        """Convert command-line words to the value of the option; messages call the option `shown`."""
+        values, wrong = [], []
+        for word in words:
+            try:
+                values.append(self._value(word))
+            except (ValueError, KeyError):
+                wrong.append(word)
+        if wrong and self.choices:
+            raise UserError(f"{shown}: expected one of {', '.join(self.choices)}; got {wrong[0]!r}")
+        if wrong and self.is_repeated:
+            raise UserError(f"expected numbers ({METAVARS[self.type]}), got {', '.join(map(repr, wrong))}")
+        if wrong:
+            raise UserError(f"{shown}: expected {METAVARS[self.type] or 'true or false'}, got {wrong[0]!r}")
+        require_int64(self.name, tuple(values))
+        return tuple(values) if self.is_repeated else values[0]
+
+    def _value(self, word: str) -> Any:
+        if self.choices:
+            return self.choices[word]
+        return as_path(word, self.name) if self.type is Path else parse_flag(self.type, word)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The positional arguments, options and keys of a verb."""
+
+    verb: str
+    doc: str
+    places: list[Option]
+    """Positional arguments; the last one may be repeated, and then takes all remaining words."""
+    options: list[Option]
+    groups: dict[str, tuple[str, Callable[..., Any]]]
+    """Parameters that expand to several options: the title of the options, and the function that builds the value."""
+    keys: list[Entry]
+    """The keys of a run that are also options."""
+    examples: list[str]
+    """Command lines."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], verb: str) -> "Signature":
+        """Read the signature from a verb's function."""
+        # The docstring
+        text, _, examples = (inspect.getdoc(function) or "").partition("\nExamples:\n")
+        doc, _, listed = text.partition("\nArgs:\n")
+        docs = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
+        signature = cls(verb, doc.strip(), [], [], {}, [], [line.strip() for line in examples.splitlines()])
+        # The parameters
+        hints = typing.get_type_hints(function, include_extras=True)
+        for name, parameter in inspect.signature(function).parameters.items():
+            type_, *extras = _annotated(hints[name])
+            table = next((part for part in (type_, *extras) if dataclasses.is_dataclass(part)), None)
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                starts = tuple(extras) or ("",)
+                signature.keys.extend(entry for entry in all_flags() if entry.key.startswith(starts))
+            elif table is not None:
+                signature._add_group(name, table, [extra for extra in extras if extra is not table], table is type_)
+            else:
+                option = Option.of(name, hints[name], parameter.default, docs.get(name, ""))
+                if parameter.kind is Parameter.VAR_POSITIONAL:
+                    option = replace(option, is_repeated=True)
+                if parameter.kind is Parameter.KEYWORD_ONLY:
+                    signature.options.append(option)
+                else:
+                    signature.places.append(option)
+        return signature
+
+    def _add_group(self, name: str, table: Any, some: Sequence[str], is_whole: bool) -> None:
+        """Add the fields of a dataclass as options; the parameter gets the object, or a dictionary of given values."""
+        title = " ".join(str(table.__doc__).split()).rstrip(".").partition(":")[0]
+        self.groups[name] = (title, table)
+        if not is_whole:
+            self.groups[name] = (f"{title} (defaults: from the model directory)", _checked(table))
+        hints = typing.get_type_hints(table, include_extras=True)
+        for field in dataclasses.fields(table):
+            if not some or field.name in some:
+                default = field.default if is_whole else None
+                self.options.append(Option.of(field.name, hints[field.name], default, setting_doc(field), name))
+
+    @property
+    def usage(self) -> str:
+        """The command line of the verb, with placeholders."""
+        words = [place.metavar for place in self.places if place.doc]
+        words += [f"--{option.name} {option.metavar}" for option in self.options if option.is_required]
+        if self.options:
+            words.append("[--option VALUE …]")
+        if self.keys:
+            words.append("[--section.key VALUE …]")
+        return " ".join(["glassformer", self.verb, *words])
+
+    def read(self, argv: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+        """Convert the words of a command line to positional and keyword arguments of the function."""
+        known = {option.name: option for option in self.options}
+        given: dict[str, list[str]] = {}
+        keys: dict[str, str] = {}
+        places: list[str] = []
+        n = argv.index("--") if "--" in argv else len(argv)
+        queue, after = list(argv[:n]), argv[n + 1 :]  # after "--", all words are positional
+        while queue:
+            word = queue.pop(0)
+            if not self.is_option(word):
+                places.append(word)
+                continue
+            # The option, or the key
+            name, equals, value = word.lstrip("-").partition("=")
+            option = known.get(name.replace("_", "-"))
+            if option is None:
+                key, is_repeated = self._key(name), False
+                is_switch = self._is_switch(key)
+            else:
+                key, is_repeated, is_switch = "", option.is_repeated, option.type is bool
+            # Its values
+            if equals:
+                values = [value]
+            elif is_switch and not (queue and queue[0].lower() in ("true", "false")):
+                values = ["true"]
+            else:
+                n = next((n for n, later in enumerate(queue) if self.is_option(later)), len(queue))
+                if not is_repeated:
+                    n = min(n, 1)
+                values, queue = queue[:n], queue[n:]
+            if not values:
+                raise UserError(f"{word} needs a value: {word} VALUE")
+            if option is None:
+                keys[key] = values[0]
+            else:
+                if is_repeated:
+                    values = given.get(option.name, []) + values
+                given[option.name] = values
+        return self._positional([*places, *after], given), self._named(given) | keys
+
+    def _key(self, name: str) -> str:
+        """Return the key of a run that is given as an option; raise `UserError` for an unknown name."""
+        plain = name.replace("-", "_")
+        if self.keys and "." in name:
+            return name
+        keys = _by_short_name(self.keys).get(plain, [])
+        takes_all = any(entry.key == recipes.PRESET for entry in self.keys)
+        if takes_all and (keys or plain in SAME or (plain in NO_KEY and plain not in OUTPUT)):
+            return plain  # `whole_keys` finds its key in the run, or the hint for a name of another toolkit
+        if len(keys) != 1:
+            raise self.unknown(name)
+        return keys[0]
+
+    def _is_switch(self, key: str) -> bool:
+        """Return True if a key is true or false, so that it needs no value."""
+        plain = key.replace("-", "_")
+        switches = {entry.key for entry in self.keys if entry.type == "true | false"}
+        return not switches.isdisjoint(_by_short_name(self.keys).get(plain, [plain]))
+
+    def is_option(self, word: str) -> bool:
+        """Return True for `--anything` and for `-x`: a dash and one letter."""
+        return word.startswith("--") or SHORT.fullmatch(word) is not None
+
+    def unknown(self, name: str) -> UserError:
+        """Return the error for an unknown option; it suggests the nearest option."""
+        plain = name.replace("-", "_")
+        keys = {entry.key: [entry.key.replace("_", "-")] for entry in self.keys}
+        short = {name: [key.replace("_", "-") for key in same] for name, same in _by_short_name(self.keys).items()}
+        known = keys | short | {option.name.replace("-", "_"): [option.name] for option in self.options}
+        kinds = [key for key in keys if f".{key}".endswith(f".{plain}.kind")]
+        usual = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
+        near, instead = next(usual, None), self._without_option(plain)
+        if near is None and instead is None:
+            near = nearest_name(plain, known, cutoff=0.7)
+        suggested = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
+        hint = f": {instead}" if instead else ""
+        if suggested:
+            hint = f": did you mean {dashed(suggested[0])}?"
+        elif len(name) == 1 and not hint and any(place.type is str for place in self.places):
+            hint = f"; if it is a text, put -- before it: -- -{name}"
+        return UserError(f"unknown option {dashed(name)}{hint}")
+
+    def _without_option(self, name: str) -> str | None:
+        """Return how a value is given that has no option; "" if it cannot be given, None for an unknown name."""
+        wanted = PLACES.get(name)
+        if wanted is None:
+            return None
+        for place in self.places:
+            if place.name == wanted or (place.doc and wanted in place.metavar.upper()):
+                return f"give it without an option: {self.usage}"
+        if name not in OUTPUT or self.verb.startswith(WRITES_NOTHING):
+            return ""
+        return "results are printed: add > FILE"
+
+    def _positional(self, words: Sequence[str], given: Mapping[str, list[str]]) -> list[Any]:
+        single = [place for place in self.places if not place.is_repeated]
+        further = words[len(single) :]
+        missing = [place.metavar for place in single[len(words) :] if place.is_required]
+        missing += [f"--{option.name}" for option in self.options if option.is_required and option.name not in given]
+        if further and single == self.places:
+            shown = ", ".join(map(repr, further))
+            quote = f", or {QUOTE}" if single and single[-1].type is str else ""
+            raise UserError(f"unexpected arguments: {shown}; remove them{quote}")
+        if missing:
+            raise UserError(f"missing arguments of glassformer {self.verb}: {', '.join(missing)}")
+        values = [place.read([word], place.metavar) for place, word in zip(single, words, strict=False)]
+        if further:
+            values.extend(self.places[-1].read(further, ""))
+        return values
+
+    def _named(self, given: Mapping[str, list[str]]) -> dict[str, Any]:
+        values: dict[str, Any] = {group: {} for group in self.groups}
+        for option in self.options:
+            if option.name in given:
+                place = values.get(option.group, values)
+                place[option.parameter] = option.read(given[option.name], f"--{option.name}")
+        return values | {group: make(**values[group]) for group, (_, make) in self.groups.items()}
+
+
+def _checked(table: Any) -> Callable[..., dict[str, Any]]:
+    """Return a function that returns its arguments as a dictionary, after checking them as fields of `table`."""
+
+    def values(**given: Any) -> dict[str, Any]:
+        table(**given)
+        return given
+
+    return values
+
+
+def _by_short_name(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """Return the keys by the last part of their name, each once."""
+    keys: dict[str, list[str]] = {}
+    for key in dict.fromkeys(entry.key for entry in entries):
+        keys.setdefault(key.rsplit(".", 1)[-1], []).append(key)
+    return keys
+
+
+def dashed(name: str) -> str:
+    """Return the name of an option with the dashes before it."""
+    return f"-{name}" if len(name) == 1 else f"--{name}"
+
+
+def _annotated(hint: Any) -> tuple[Any, ...]:
+    """Return a type and its `Annotated` metadata."""
+    return typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+
+
+def all_flags() -> list[Entry]:
+    """Return every key of a run that can be given as an option."""
+    preset = Entry(recipes.PRESET, "text", None, "a preset that replaces the model; other model keys change the preset")
+    return [preset, *(entry for entry in describe(Run) if "." in entry.key)]
+
+
+def with_flags(run: Run, flags: Mapping[str, str]) -> Run:
+    """Return the run with some of its keys replaced."""
+    typed = {flag: FlagText(text) for flag, text in flags.items()}
+    return recipes.with_changes(run, typed, "the command line")
+
+
+def read_stdin() -> str:
+    """Read all of standard input; raise `UserError` if it is not UTF-8."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UserError(f"standard input: expected UTF-8, got the byte {byte:#04x}; convert it to UTF-8") from error

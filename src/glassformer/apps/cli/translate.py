@@ -1,0 +1,135 @@
+"""glassformer translate DIR…"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from glassformer.apps.cli.arguments import File, Search
+from glassformer.apps.cli.inputs_outputs import (
+    GivenTexts,
+    Loading,
+    Texted,
+    directories_and_text,
+    reported_errors,
+    require_effect,
+    require_output,
+    typed_lines,
+)
+from glassformer.apps.cli.progress import reporting
+from glassformer.common import files
+from glassformer.config.schema import setting
+
+if TYPE_CHECKING:
+    from glassformer.inference.translator import Translation
+    from glassformer.model import Model
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets and languages."""
+
+    is_usual: ClassVar[bool] = True
+    n_best: int = setting(
+        1, 'Number of targets per source; above 1, each is printed as "line number TAB score TAB target".'
+    )
+    prefix: str = setting("", "The beginning of every target.")
+    source_language: str | None = setting(
+        None,
+        "The language of the sources, for a model with language tokens: eng_Latn (NLLB), en_XX (mBART), en (M2M-100); "
+        "default: that of the imported tokenizer.",
+    )
+    target_language: str | None = setting(
+        None, "The language of the targets; default: that of the imported generation settings."
+    )
+
+
+def main(
+    *models: Texted,
+    input: File | None = None,
+    output: Path | None = None,
+    targets: Targets,
+    search: Search,
+    loading: Loading,
+) -> int:
+    """Translate every source line to one target line; several models form an ensemble.
+
+    Without a text and --input, read standard input; on a terminal, translate each line when you press Enter.
+
+    Args:
+        models: Model directories (several average their probabilities), then a source: the last argument if it is not
+            a folder.
+        input: A text file with one source per line, or - for standard input.
+        output: The file for the targets; default: standard output.
+
+    Examples:
+        glassformer translate runs/en-de "A dog runs."
+        glassformer translate runs/en-de --input new.en --output new.de
+        glassformer translate nllb --target-language deu_Latn "A dog runs."
+    """
+    directories, text = directories_and_text(models)
+    loading.find(directories)
+    is_typed = text is None and input is None and sys.stdin.isatty()
+    given = None
+    if not is_typed:
+        given = GivenTexts.read(text, input)
+    if output is not None:
+        require_output(output, [*directories, input])
+    loading.require(directories, "translate")
+    model = loading.ensemble(directories, "translate")
+    model.require_source()
+    if targets.source_language is not None or targets.target_language is not None:
+        model = model.with_languages(targets.source_language, targets.target_language)
+    require_effect(model, search)
+    settings = search | {"n_best": targets.n_best, "prefix": targets.prefix}
+    if given is None:
+        _converse(model, settings)
+    else:
+        _translate(model, given, output, settings)
+    return 0
+
+
+def _translate(model: "Model", given: GivenTexts, output: Path | None, settings: dict[str, Any]) -> None:
+    """Write the targets of the given texts to a file, or print them."""
+    with reporting() as reporter, reporter.phase("translating") as progress:
+        sources = list(given.each(model.encode_source))
+        translations = given.results(model.translations_of_ids(sources, progress=progress, **settings))
+    if settings["n_best"] == 1:
+        targets = [one_line(best[0].text) if best else "" for best in translations]
+    else:
+        numbered = ((number, target) for number, best in enumerate(translations, 1) for target in best or ())
+        targets = [f"{number}\t{_scored(target)}" for number, target in numbered]
+    written = "".join(target + "\n" for target in targets)
+    if output is None:
+        sys.stdout.write(written)
+    else:
+        files.write_text(output, written)
+
+
+def _converse(model: "Model", settings: dict[str, Any]) -> None:
+    """Translate each line that is typed on the terminal, until an empty one."""
+    for source in typed_lines("one source per line; an empty line or Ctrl-D ends"):
+        if not source.strip():
+            return
+        with reported_errors():
+            for translation in model.translations([source], **settings)[0]:
+                print(one_line(translation.text) if settings["n_best"] == 1 else _scored(translation))
+
+
+def _scored(target: "Translation") -> str:
+    """Return the score and the text of a target, and a mark if the limit of tokens cut it."""
+    return f"{target.hypothesis.score:.4f}\t{cell(target.text)}" + "\tunfinished" * (not target.is_finished)
+
+
+def one_line(text: str) -> str:
+    r"""Replace the line breaks of a text by spaces, so that each input line gives one output line.
+
+    >>> one_line("a\r\nb\nc")
+    'a b c'
+    """
+    return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+
+
+def cell(text: str) -> str:
+    """Replace the line breaks and tabs of a text by spaces, for a column of tab-separated output."""
+    return one_line(text).replace("\t", " ")

@@ -1,0 +1,189 @@
+"""Checks of attention: causality, both directions in an encoder, and masks with extreme scores."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.apps.doctor.adapter import Rows
+from glassformer.apps.doctor.probe import NotApplicable, Outcome, Probe, gap, matrices, means
+
+WEIGHT_FACTOR = 1e8
+"""Factor for weights: scores grow by its square, beyond any finite number that a mask might use."""
+MAX_ZEROED = 8
+"""Number of projections that are set to zero, one at a time: a block or two as a sample of all."""
+
+
+@means("The model sees the tokens that it must predict: its training loss is too low, and it cannot generate text.")
+def causality(probe: Probe) -> Outcome:
+    """Check that changed tokens from position t on do not change logits before t, in both modes, with any mask."""
+    _need_causal(probe)
+    worst = max(_future_leak(probe, train) for train in (False, True))
+    return probe.describe(worst, "changed future tokens change earlier logits")
+
+
+@means("Logits depend on later tokens (or on other rows): the mask is missing, wrong, or applied in the wrong place.")
+def causality_by_gradient(probe: Probe) -> Outcome:
+    """Check that ∂ logits[t] / ∂ embedding[s] = 0 for s > t, and for every other row."""
+    _need_causal(probe)
+    rows = probe.rows(2)
+    for train in (False, True):
+        for t in (0, probe.length // 2, probe.length - 2):
+            gradient = embedding_gradient(probe, rows, t, train)  # (B, T)
+            leaks = [s for s in range(t + 1, probe.length) if gradient[0, s] > 0]
+            if leaks:
+                return False, f"the gradient of the logits at {t} reaches the embeddings at {leaks}"
+            if gradient[1].any():
+                return False, "the gradient of one row's logits reaches another row"
+    return True, "no gradient reaches a later embedding"
+
+
+@means("Visible tokens have no effect: a mask has the wrong polarity, or is causal in an encoder.")
+def visibility(probe: Probe) -> Outcome:
+    """Check that a changed token changes the logits on both sides, and a changed source token all logits."""
+    if probe.kind == "decoder":
+        raise NotApplicable("a decoder must not see later tokens")
+    rows = probe.rows(2)
+    for variant in _mask_variants(probe, rows):
+        before = probe.logits(variant)
+        for seen, seer, changed in _sights(probe, variant):
+            change = gap(probe.logits(changed)[:, seer], before[:, seer])
+            # A long recurrence with small weights has a small effect: the bound is far below the usual tolerance.
+            if not probe.tolerance**2 < change < float("inf"):
+                return False, f"changing the token at {seen} does not change the logits at position {seer}"
+    return True, "every changed token changes the logits that depend on it"
+
+
+@means("The mask is a finite number (-1e4, -1e9) that large scores exceed: mask with -inf or a bool mask.")
+def large_scores(probe: Probe) -> Outcome:
+    """Check that masks still hide the same tokens with weights × 1e8."""
+
+    def enlarge(module: nn.Module) -> None:
+        for weight in matrices(module).values():
+            weight.mul_(WEIGHT_FACTOR)
+
+    large = probe.changed(enlarge)
+    if not large.logits(large.masked(large.rows(1))).isfinite().all():
+        raise NotApplicable(f"weights × {WEIGHT_FACTOR:.0e} overflow {large.dtype}, with or without a mask")
+    worst = _mask_leak(large)
+    return large.describe(worst, f"with weights × {WEIGHT_FACTOR:.0e}, hidden tokens change the logits")
+
+
+@means("A real score of exactly 0 is treated as masked, or hidden keys count: build the mask from positions.")
+def zero_scores(probe: Probe) -> Outcome:
+    """Check logits and masks with a projection of zeros, which makes every score exactly 0."""
+    unbiased = probe.changed(_zero_biases)
+    parts = _projections(unbiased.module)[:MAX_ZEROED]
+    if not parts:
+        raise NotApplicable("the module has no weight matrix except its embeddings")
+    worst = 0.0
+    for part in parts:
+        with torch.no_grad():
+            kept = part.clone()
+            part.zero_()
+            worst = max(worst, _mask_leak(unbiased))
+            part.copy_(kept)
+    return probe.describe(worst, "with a projection of zeros, hidden tokens change the logits")
+
+
+def embedding_gradient(probe: Probe, rows: Rows, t: int, train: bool) -> Tensor:
+    """Return (B, T): gradient size, at each embedding, of a random sum of the first row's logits at `t`."""
+    if not probe.tables:
+        raise NotApplicable("no nn.Embedding of the module receives the token ids, so the gradient cannot be measured")
+    leaves: list[Tensor] = []
+
+    def as_leaf(_: nn.Module, __: object, output: Tensor) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
+
+    weights = torch.randn(probe.n_outputs, generator=probe.generator).to(probe.device, probe.dtype)
+    with contextlib.ExitStack() as hooks, probe.mode(train):
+        hooks.callback(probe.module.zero_grad)
+        for table in probe.tables:
+            hooks.enter_context(table.register_forward_hook(as_leaf))
+        logits = probe.logits_with_grad(rows)
+        if not logits.requires_grad:
+            raise NotApplicable("the logits have no gradient")
+        (logits[0, t] @ weights).backward()
+    gradients = [leaf.grad for leaf in leaves if leaf.grad is not None and leaf.shape[:2] == rows.token_ids.shape]
+    if not gradients:
+        raise NotApplicable("no gradient reaches the token embeddings")
+    return torch.stack([gradient.abs().amax(-1) for gradient in gradients]).sum(0)
+
+
+def _need_causal(probe: Probe) -> None:
+    if probe.kind == "encoder":
+        raise NotApplicable("an encoder sees the whole input")
+
+
+def _mask_variants(probe: Probe, rows: Rows) -> Iterator[Rows]:
+    """Yield the tokens without a mask and with one that hides nothing, as far as the module accepts both."""
+    yield probe.plain(rows)
+    if probe.mask_use == "optional":
+        yield probe.masked(rows)
+
+
+def _future_leak(probe: Probe, train: bool) -> float:
+    """Return the largest relative change of logits before t when every token from t on changes."""
+    rows = probe.rows(4)
+    variants = list(_mask_variants(probe, rows))
+    if probe.mask_use != "none":
+        variants.append(probe.uneven(rows, probe.length))
+    worst = 0.0
+    for variant in variants:
+        before = probe.logits(variant, train)
+        for t in (1, probe.length // 2, probe.length - 1):
+            token_ids = variant.token_ids.clone()
+            token_ids[:, t:] = probe.other(token_ids[:, t:])
+            after = probe.logits(replace(variant, token_ids=token_ids), train)
+            real = variant.real[:, :t]
+            worst = max(worst, gap(after[:, :t][real], before[:, :t][real]))
+    return worst
+
+
+def _mask_leak(probe: Probe) -> float:
+    """Return the largest relative change of logits that changed future tokens or padding cause."""
+    rows, middle = probe.rows(4), probe.length // 2
+    padded = rows if probe.mask_use == "none" else probe.uneven(rows, probe.length)
+    before = probe.logits(padded)
+    token_ids = torch.where(padded.real, padded.token_ids, probe.other(padded.token_ids))
+    after = probe.logits(replace(padded, token_ids=token_ids))
+    worst = gap(after[padded.real], before[padded.real])
+    if probe.kind != "encoder":
+        token_ids[:, middle:] = probe.other(token_ids[:, middle:])
+        after = probe.logits(replace(padded, token_ids=token_ids))
+        worst = max(worst, gap(after[:, :middle], before[:, :middle]))
+    return worst
+
+
+def _sights(probe: Probe, rows: Rows) -> Iterator[tuple[int, int, Rows]]:
+    """Yield (changed position, position whose logits must change, the rows with that change)."""
+    last = probe.length - 1
+    if rows.source_ids is not None:
+        n_source = rows.source_ids.shape[1]
+        for seen, seer in ((0, 0), (n_source - 1, 0), (0, last), (n_source - 1, last)):
+            source_ids = rows.source_ids.clone()
+            source_ids[:, seen] = probe.other(source_ids[:, seen], probe.source_vocab_size)
+            yield seen, seer, replace(rows, source_ids=source_ids)
+        return
+    for seen, seer in ((0, 1), (1, 0), (last - 1, last), (last, last - 1)):
+        token_ids = rows.token_ids.clone()
+        token_ids[:, seen] = probe.other(token_ids[:, seen])
+        yield seen, seer, replace(rows, token_ids=token_ids)
+
+
+def _zero_biases(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+
+
+def _projections(module: nn.Module) -> list[Tensor]:
+    """Return views of the matrices; one that stacks queries, keys and values gives three."""
+    parts: list[Tensor] = []
+    for weight in matrices(module).values():
+        is_stacked = weight.dim() == 2 and weight.shape[0] == 3 * weight.shape[1]
+        parts += weight.detach().chunk(3 if is_stacked else 1)
+    return parts

@@ -1,0 +1,21 @@
+"""Panels of the page. `NAME.py` computes the answers of a panel, and `NAME.js` beside it asks for them and draws them.
+
+Each module of this folder is imported, and registers its answers with `app.route`. `page/tabs.js` lists the panels that
+have a tab.
+"""
+
+from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MethodType
+
+from glassformer.apps.inspector.app import ROUTES, Call
+from glassformer.apps.inspector.inspector import Inspector
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+
+def calls(inspector: Inspector) -> list[Call]:
+    """Return the routes of all panels, whose functions answer for an inspector."""
+    return [replace(call, function=MethodType(call.function, inspector)) for call in ROUTES]

@@ -1,0 +1,67 @@
+"""Flow: the tensors of a run by name, from which the page draws how the text becomes a prediction."""
+
+import re
+from typing import Any
+
+from torch import Tensor
+
+from glassformer.apps.inspector.app import Packed, route
+from glassformer.apps.inspector.inspector import Inspector
+from glassformer.apps.inspector.shown import Shown
+from glassformer.common.errors import UserError
+from glassformer.config.schema import to_dict
+from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
+
+MAX_ROWS = 64
+"""Largest number of tokens of an answer."""
+_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.\d+\.")
+
+
+@route("GET", "/api/run/{run}/flow")
+def flow(inspector: Inspector, run: str) -> dict[str, Any]:
+    """Answer names and shapes of the tensors of a run, in the order of the computation, and the model's settings."""
+    shown = inspector.run_of(run)
+    return {**shown.names, "tensors": list(_shapes(shown).items()), "config": to_dict(shown.model.config)}
+
+
+def _shapes(shown: Shown) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that the page draws; the logits are too large, and the run has their largest."""
+    if not shown.shapes:
+        shapes = tensor_shapes(shown.model.network, shown.trace.inputs, FLOW)
+        shown.shapes = {name: shape for name, shape in shapes.items() if len(shape) > 1 and name != "logits"}
+    return shown.shapes
+
+
+@route("GET", "/api/run/{run}/tensor")
+def tensor(
+    inspector: Inspector, run: str, name: str, head: int | None = None, first: int = 0, count: int = MAX_ROWS
+) -> Packed:
+    """Answer a tensor of a run in float32: the tokens from `first` on, and of an attention one head."""
+    shown = inspector.run_of(run)
+    x = _tensor(shown, name)
+    if head is not None and x.ndim != 3:
+        raise UserError(f"{name} has no heads: leave out head")
+    if head is not None and not 0 <= head < x.shape[0]:
+        raise UserError(f"head: expected 0 to {x.shape[0] - 1}, got {head}")
+    if not (0 <= first < x.shape[-2] and 1 <= count <= MAX_ROWS):
+        raise UserError(f"expected first from 0 to {x.shape[-2] - 1} and count from 1 to {MAX_ROWS}")
+    if head is not None:
+        x = x[head]
+    return shown.packed(x[..., first : first + count, :])
+
+
+def _tensor(shown: Shown, name: str) -> Tensor:
+    """Return a tensor without the batch. All tensors of its block, or all outside of blocks, are computed and kept."""
+    if name not in _shapes(shown):
+        raise UserError(f"the run has no tensor {name!r:.80}: reload the page")
+    if name not in shown.part:
+        names = [other for other in _shapes(shown) if _block(other) == _block(name)]
+        shown.part = capture_tensors(shown.model.network, shown.trace.inputs, names)
+    x = shown.part[name]
+    return x if x.ndim == 2 else x[0]  # positions are the same for all rows
+
+
+def _block(name: str) -> str:
+    """Return the block of a tensor, such as `decoder.blocks.0.`; empty outside of blocks."""
+    match = _BLOCK.match(name)
+    return match[0] if match else ""

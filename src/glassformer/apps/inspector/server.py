@@ -1,0 +1,84 @@
+"""The server of the inspector page: a port, a browser window, and a clean end."""
+
+import asyncio
+import threading
+import webbrowser
+from collections.abc import Sequence
+
+import uvicorn
+
+from glassformer.apps.inspector.app import application
+from glassformer.apps.inspector.inspector import FOLDER, Example, Inspector
+from glassformer.apps.inspector.listener import listen, url
+from glassformer.apps.inspector.panels import calls
+from glassformer.apps.inspector.worker import Worker
+from glassformer.common.chat_messages import Message, require_messages
+from glassformer.common.errors import UserError, require_type
+from glassformer.tasks.trained_model import TrainedModel
+
+
+def inspect(
+    model: TrainedModel,
+    text: str | None = None,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    messages: Sequence[Message] | None = None,
+    port: int = 0,
+    opens_browser: bool = True,
+) -> None:
+    """Open a page in the browser that shows the inner values of a model, until Ctrl-C.
+
+        inspect(glassformer.load("runs/mybook"), "It was a dark night")
+
+    The page begins with a text, with a source and a target, or with the messages of a conversation. It is served from
+    this computer only; port 0 chooses a free port. In a notebook, the page is served in the background, and the
+    function returns at once.
+    """
+    require_type(model, TrainedModel, "model", "a Model, such as glassformer.load(DIR)")
+    if model.is_seq2seq and text is not None:
+        raise UserError(f"{model.name} reads a source, and no text: inspect it with that argument")
+    if not model.is_seq2seq and (source or target) is not None:
+        raise UserError(f"{model.name} reads a text, and no source: inspect it with that argument")
+    examples: list[Example] = []
+    if messages is not None:
+        checked = require_messages(messages)
+        model.conversation_encoder.read(checked)  # a model without a template is refused here
+        examples = [{"messages": checked}]
+    elif text is not None:
+        examples = [{"text": text}]
+    elif source:
+        examples = [{"source": source, "target": target}]
+    inspector = Inspector(model, examples, folder=model.folder)
+    if _in_event_loop():
+        where = {"host": "127.0.0.1", "port": port, "opens_browser": opens_browser}
+        threading.Thread(target=serve, args=[inspector], kwargs=where, daemon=True).start()
+    else:
+        serve(inspector, "127.0.0.1", port, opens_browser=opens_browser)
+
+
+def _in_event_loop() -> bool:
+    """Return True in a notebook, whose event loop is running: uvicorn needs a loop, and a thread, of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def serve(inspector: Inspector, host: str, port: int, *, opens_browser: bool) -> int:
+    """Serve the inspector until Ctrl-C; print its address when it is ready."""
+    listener = listen(host, port)
+    address = url(host, listener)
+    app = application(calls(inspector), FOLDER, [host, "127.0.0.1", "localhost"], Worker())
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    print(f"inspector: {address}  (Ctrl-C stops it)", flush=True)
+    if opens_browser:
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    try:
+        server.run([listener])
+    except KeyboardInterrupt:  # uvicorn raises it again after a clean end
+        pass
+    finally:
+        listener.close()
+    return 0

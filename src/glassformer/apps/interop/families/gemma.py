@@ -1,0 +1,151 @@
+"""Gemma 1, 2 and 3 (text): decoders with scaled embeddings, whose RMSNorm multiplies by 1 + weight.
+
+Our scale is that sum, which is exact for weights in bfloat16. Gemma 2 and 3 also normalise the outputs of sublayers,
+and many of their layers have a window. Gemma 2 bounds scores and logits. Gemma 3 normalises queries and keys, and its
+layers with a window have another base of the rotary positions.
+"""
+
+from functools import partial
+from typing import Any
+
+from glassformer.apps.interop.families import llama
+from glassformer.apps.interop.families.rotary import read_bases, read_rotary, write_bases, write_rotary
+from glassformer.apps.interop.families.windows import layer_types, pattern_of, read_window, sliding_layers, windows_of
+from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
+from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, settings
+from glassformer.config.transformer import TransformerConfig
+
+SETTINGS = {name: setting for name, setting in llama.settings_of("decoder").items() if name != "activation"}
+SETTINGS |= llama.BIASES | settings(bool, True, tie_output="tie_word_embeddings")
+BASES = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
+"""Keys of the rotary bases of layers without and with a window, and their defaults."""
+NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
+
+
+def read_gemma(hf: HFConfig, fields: Fields) -> Fields:
+    """Read the keys of Gemma 1; for it, transformers replaces "gelu" by its tanh approximation."""
+    hf.only("hidden_activation", "gelu_pytorch_tanh")
+    activation = hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")
+    return llama.read_common(hf, fields, n_kv_heads=16, d_head=256) | {"activation": activation}
+
+
+def _read_cap(hf: HFConfig, key: str, default: float) -> float:
+    """Return a bound of scores or logits; null means none, and a missing key the default."""
+    cap = hf.maybe(key, float)
+    if key not in hf.table:
+        return default
+    return cap or 0.0
+
+
+def _read_layers(hf: HFConfig, every: int) -> tuple[Fields, list[bool]]:
+    """Read what Gemma 2 and 3 share, and which layers have a window: by default all but one of `every`."""
+    window, sliding = read_window(hf, 4096), sliding_layers(hf, lambda i: (i + 1) % every != 0)
+    d_head, scalar = hf.take("head_dim", int, 256), hf.take("query_pre_attn_scalar", int, 256)
+    if scalar < 1:
+        hf.problem(f"query_pre_attn_scalar: expected at least 1, got {scalar}")
+    fields = {
+        "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 4),
+        "decoder.d_head": d_head,
+        "decoder.window_pattern": pattern_of(hf, sliding, window),
+        "attention_scale": None if scalar == d_head else max(scalar, 1) ** -0.5,
+        "activation": hf.choose("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
+    }
+    return fields, sliding
+
+
+def _write_layers(config: TransformerConfig) -> dict[str, Any]:
+    widths, windows = config.attention_widths(config.head_stack), windows_of(config)
+    return {
+        "num_key_value_heads": widths.n_kv_heads,
+        "head_dim": widths.d_head,
+        "query_pre_attn_scalar": round(config.attention_scale**-2) if config.attention_scale else widths.d_head,
+        "sliding_window": max(windows, default=0) or 4096,
+        "layer_types": layer_types(config),
+        "hidden_activation": NAMES[config.activation],
+        "final_logit_softcapping": config.logit_cap or None,
+    }
+
+
+def read_gemma2(hf: HFConfig, fields: Fields) -> Fields:
+    read, _ = _read_layers(hf, every=2)
+    read["score_cap"] = _read_cap(hf, "attn_logit_softcapping", 50.0)
+    read["logit_cap"] = _read_cap(hf, "final_logit_softcapping", 30.0)
+    hf.only("hidden_act", "gelu_pytorch_tanh")
+    return read | {"positions": read_rotary(hf, fields["max_len"])}
+
+
+def write_gemma2(config: TransformerConfig) -> dict[str, Any]:
+    cap = {"attn_logit_softcapping": config.score_cap or None}
+    return _write_layers(config) | cap | write_rotary(config.positions)
+
+
+def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
+    every = max(hf.take("sliding_window_pattern", int, 6), 1)
+    hf.pass_over("_sliding_window_pattern")
+    read, sliding = _read_layers(hf, every)
+    read["logit_cap"] = _read_cap(hf, "final_logit_softcapping", 0.0)
+    return read | {"positions": read_bases(hf, fields["max_len"], sliding, BASES)}
+
+
+MATRICES = attention("self_attn.{}_proj", "qkvo") | {f"ff.{x}_proj": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+NORMS = {"self_attn_norm": "input_layernorm"} | {f"self_attn.{x}_norm": f"self_attn.{x}_norm" for x in "qk"}
+BOTH_SIDES = {"self_attn_out_norm": "post_attention_layernorm", "ff_norm": "pre_feedforward_layernorm"}
+BOTH_SIDES |= {"ff_out_norm": "post_feedforward_layernorm"}
+
+
+def table_gemma(config: TransformerConfig) -> list[Rule]:
+    ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
+    norms = {"ff_norm": "post_attention_layernorm"}
+    if config.norm_order == "sandwich":
+        norms = BOTH_SIDES
+    return [
+        rule("decoder.embeddings.tokens", "model.embed_tokens"),
+        *lines(ours, theirs, MATRICES),
+        *lines(ours, theirs, NORMS | norms, offset=1.0),
+        rule("decoder.final_norm", "model.norm", offset=1.0),
+        rule("output.proj", output_name(config, of_tags="score")),
+    ]
+
+
+family = partial(
+    llama.family,
+    table=table_gemma,
+    roles={"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
+)
+ALWAYS: Fields = llama.ALWAYS | {"scale_embeddings": True}
+GEMMA = family(
+    "Gemma",
+    SETTINGS,
+    always=ALWAYS,
+    only={"use_bidirectional_attention": False},
+    read_others=read_gemma,
+    write_others=lambda config: llama.write_common(config) | {"hidden_act": NAMES[config.activation]},
+)
+OUTPUT_NORMS: Fields = ALWAYS | {"norm_order": "sandwich"}
+GEMMA2 = family(
+    "Gemma2",
+    SETTINGS,
+    name="Gemma 2",
+    always=OUTPUT_NORMS,
+    only={"use_bidirectional_attention": False},
+    unused="cache_implementation sliding_window_size",
+    read_others=read_gemma2,
+    write_others=write_gemma2,
+    limits=llama.limits_llama,
+)
+GEMMA3 = family(
+    "Gemma3",
+    SETTINGS,
+    name="Gemma 3",
+    model_type="gemma3_text",
+    heads={
+        name.replace("TextForCausal", "ForCausal"): head
+        for name, head in decoder_heads("Gemma3Text", has_tags=False).items()
+    },
+    always=OUTPUT_NORMS | {"qk_norm": True},
+    only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
+    unused="cache_implementation",
+    read_others=read_gemma3,
+    write_others=lambda config: _write_layers(config) | write_bases(config, BASES),
+    limits=llama.limits_llama,
+)

@@ -1,0 +1,238 @@
+"""Decoders with Llama's blocks and other norms, biases, factors or fused matrices.
+
+They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3 and Granite.
+"""
+
+from typing import Any
+
+from glassformer.apps.interop.equivalent import (
+    Recast,
+    Weights,
+    with_equal_biases,
+    with_relu2_as_gate,
+    with_scales_and_biases,
+)
+from glassformer.apps.interop.families import llama, phi
+from glassformer.apps.interop.families.rotary import read_rotary, with_bases, write_rotary
+from glassformer.apps.interop.families.windows import FULL, with_window, write_window
+from glassformer.apps.interop.family import Rule, decoder_heads, lines, rule
+from glassformer.apps.interop.hf_config import Fields, HFConfig, inside, settings
+from glassformer.config.transformer import LongRopeScaling, RotaryPositions, TransformerConfig
+
+LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
+
+
+def table_starcoder2(config: TransformerConfig) -> list[Rule]:
+    names = {"decoder.blocks.{i}.ff.up_proj": "c_fc", "decoder.blocks.{i}.ff.down_proj": "c_proj"}
+    others = [entry for entry in llama.table_llama(config) if ".ff." not in entry.ours[0]]
+    return others + lines("", "model.layers.{i}.mlp.", names)
+
+
+def recast_starcoder2(config: TransformerConfig, weights: Weights) -> Recast:
+    config, weights = with_scales_and_biases(config, weights, "norm_bias")
+    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
+
+
+STARCODER2 = llama.family(
+    "Starcoder2",
+    llama.settings_of("decoder")
+    | settings(bool, True, qkv_bias="use_bias", attn_out_bias="use_bias", ff_bias="use_bias")
+    | settings(bool, True, tie_output="tie_word_embeddings")
+    | settings(float, 1e-5, norm_eps="norm_epsilon")
+    | settings(float, 0.0, embedding_dropout="embedding_dropout", residual_dropout="residual_dropout")
+    | settings(str, "gelu_pytorch_tanh", activation="hidden_act"),
+    name="StarCoder2",
+    table=table_starcoder2,
+    always=LAYER_NORM,
+    only={"mlp_type": "default", "norm_type": "layer_norm"},
+    unused="layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
+    read_others=lambda hf, fields: with_window(hf, llama.read_common(hf, fields, n_kv_heads=2)),
+    write_others=lambda config: llama.write_common(config) | write_window(config),
+    recast=recast_starcoder2,
+)
+
+
+def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
+    read = {
+        "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 32),
+        "decoder.d_head": fields["d_model"] // max(fields["decoder.n_heads"], 1),
+        "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
+    }
+    if hf.take("use_parallel_residual", bool, False):
+        read |= phi.ONE_NORM
+    return read
+
+
+def write_stablelm(config: TransformerConfig) -> dict[str, Any]:
+    keys = {"num_key_value_heads": config.attention_widths(config.head_stack).n_kv_heads}
+    keys |= {"use_parallel_residual": config.norm_order == "parallel"}
+    return keys | write_rotary(config.positions, with_fraction=True)
+
+
+STABLELM = llama.family(
+    "StableLm",
+    llama.settings_of("decoder")
+    | settings(bool, False, qkv_bias="use_qkv_bias")
+    | settings(float, 1e-5, norm_eps="layer_norm_eps")
+    | settings(float, 0.0, residual_dropout="hidden_dropout"),
+    name="StableLM",
+    always=llama.ALWAYS | {"norm": "layernorm"},
+    only={"qk_layernorm": False},
+    read_others=read_stablelm,
+    write_others=write_stablelm,
+    recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias"),
+)
+OLMO = llama.family(
+    "Olmo",
+    llama.SETTINGS | inside("decoder", llama.SIZES) | llama.BIASES,
+    name="OLMo",
+    heads=decoder_heads("Olmo", has_tags=False),
+    always=llama.ALWAYS | {"norm": "layernorm", "norm_weight": False, "norm_eps": 1e-5},
+    only={"clip_qkv": None},
+    read_others=llama.read_common,
+    write_others=llama.write_common,
+    recast=with_relu2_as_gate,
+)
+
+
+def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
+    """Read the keys of Phi-3; with longrope scaling, for the shorter texts only, whose keys can be cached."""
+    original, max_len = hf.take("original_max_position_embeddings", int, 4096), fields["max_len"]
+    common = llama.read_common(hf, fields, fraction=1.0, original=original)
+    scaling = common["positions"].scaling
+    if isinstance(scaling, LongRopeScaling) and max_len > original:
+        common["max_len"] = original
+        hf.notes.append(
+            f"max_len is {original:,}, not {max_len:,}: with longrope scaling, a longer text turns all its keys "
+            "differently, which makes cached keys stale"
+        )
+    elif scaling is not None and not isinstance(scaling, LongRopeScaling):
+        hf.problem(
+            "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default and longrope "
+            "are supported"
+        )
+    return with_window(hf, common)
+
+
+def write_phi3(config: TransformerConfig) -> dict[str, Any]:
+    keys = llama.write_common(config, with_fraction=True) | write_window(config)
+    if isinstance(getattr(config.positions, "scaling", None), LongRopeScaling):
+        keys["original_max_position_embeddings"] = max(config.max_len, 2)
+    return keys
+
+
+def limits_phi3(config: TransformerConfig) -> dict[str, bool]:
+    """Return the limit of longrope scaling: transformers takes the width of a head from d_model."""
+    stack, scaling = config.head_stack, getattr(config.positions, "scaling", None)
+    usual = config.d_model // stack.n_heads
+    reason = f"model.decoder.d_head: expected d_model / n_heads = {usual} with longrope scaling, got {stack.d_head}"
+    return {reason: isinstance(scaling, LongRopeScaling) and stack.d_head not in (0, usual)}
+
+
+def table_phi3(config: TransformerConfig) -> list[Rule]:
+    ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
+    parts = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "ff.gate_proj", "ff.up_proj")
+    fused = tuple(f"{ours}{part}" for part in parts)
+    return [
+        *(entry for entry in llama.table_llama(config) if entry.ours[0] not in fused),
+        rule(fused[:3], f"{theirs}self_attn.qkv_proj"),
+        rule(fused[3:], f"{theirs}mlp.gate_up_proj"),
+    ]
+
+
+PHI3 = llama.family(
+    "Phi3",
+    llama.settings_of("decoder", norm_eps=1e-5)
+    | settings(float, 0.0, embedding_dropout="embd_pdrop", residual_dropout="resid_pdrop"),
+    name="Phi-3",
+    table=table_phi3,
+    always=llama.ALWAYS | {"fused_qkv": True},
+    only={"lm_head_bias": False},
+    unused="full_attn_mod interpolate_factor",
+    read_others=read_phi3,
+    write_others=write_phi3,
+    limits=limits_phi3,
+)
+
+
+def read_smollm3(hf: HFConfig, fields: Fields) -> Fields:
+    """Read the layers without rotary positions: a 0 in `no_rope_layers`, by default every fourth layer."""
+    common, n_layers = llama.read_common(hf, fields, n_kv_heads=4, base=2e6), fields["decoder.n_layers"]
+    interval, turned = hf.take("no_rope_layer_interval", int, 4), hf.maybe("no_rope_layers", list)
+    if turned is None:
+        turned = [int((i + 1) % max(interval, 1) != 0) for i in range(n_layers)]
+    if len(turned) != n_layers or any(x not in (0, 1) for x in turned):
+        hf.problem(f"no_rope_layers must have {n_layers} numbers, each 0 or 1")
+    if any(kind != FULL for kind in hf.maybe("layer_types", list) or ()):
+        hf.problem(f"layer_types: only {FULL} is supported")
+    positions: RotaryPositions = common["positions"]
+    return common | {"positions": with_bases(positions, [positions.base if x else 0.0 for x in turned])}
+
+
+def write_smollm3(config: TransformerConfig) -> dict[str, Any]:
+    n_layers, bases = config.head_stack.n_layers, getattr(config.positions, "bases", (1.0,))
+    turned = [int(bases[i % len(bases)] != 0) for i in range(n_layers)]
+    keys = {"no_rope_layers": turned, "layer_types": [FULL] * n_layers, "use_sliding_window": False}
+    return llama.write_common(config) | keys
+
+
+SMOLLM3 = llama.family(
+    "SmolLM3",
+    llama.settings_of("decoder")
+    | llama.BIASES
+    | llama.FF_BIAS
+    | settings(bool, True, tie_output="tie_word_embeddings"),
+    only={"use_sliding_window": False},
+    unused="sliding_window max_window_layers",
+    read_others=read_smollm3,
+    write_others=write_smollm3,
+)
+
+
+def table_olmo2(config: TransformerConfig) -> list[Rule]:
+    before = ("blocks.{i}.self_attn_norm", "blocks.{i}.ff_norm")
+    names = {"self_attn_out_norm": "post_attention_layernorm", "ff_out_norm": "post_feedforward_layernorm"}
+    others = [entry for entry in llama.table_llama(config) if not entry.ours[0].endswith(before)]
+    return others + lines("decoder.blocks.{i}.", "model.layers.{i}.", names)
+
+
+OLMO2 = llama.family(
+    "Olmo2",
+    llama.settings_of("decoder", norm_eps=1e-5) | llama.BIASES,
+    name="OLMo 2",
+    heads=decoder_heads("Olmo2", has_tags=False),
+    table=table_olmo2,
+    always=llama.ALWAYS | {"norm_order": "output", "qk_norm": True, "qk_norm_width": "all"},
+    read_others=llama.read_common,
+    write_others=llama.write_common,
+)
+
+
+def read_granite(hf: HFConfig, fields: Fields) -> Fields:
+    common, scale = llama.read_common(hf, fields), hf.take("attention_multiplier", float, 1.0)
+    divisor = hf.take("logits_scaling", float, 1.0)
+    if not divisor > 0:
+        hf.problem(f"logits_scaling: expected above 0, got {divisor}")
+        divisor = 1.0
+    is_usual = scale == max(common["decoder.d_head"], 1) ** -0.5
+    return common | {"attention_scale": None if is_usual else scale, "logit_scale": 1 / divisor}
+
+
+def write_granite(config: TransformerConfig) -> dict[str, Any]:
+    scale = config.attention_scale
+    if scale is None:
+        scale = config.attention_widths(config.head_stack).d_head ** -0.5
+    divisor = 1 / (config.logit_scale or 1.0)
+    return llama.write_common(config) | {"attention_multiplier": scale, "logits_scaling": divisor}
+
+
+GRANITE = llama.family(
+    "Granite",
+    llama.settings_of("decoder")
+    | llama.BIASES
+    | llama.FF_BIAS
+    | settings(float, 1.0, embedding_scale="embedding_multiplier", residual_scale="residual_multiplier"),
+    heads={name: x for name, x in decoder_heads("Granite").items() if not name.endswith("Classification")},
+    read_others=read_granite,
+    write_others=write_granite,
+)

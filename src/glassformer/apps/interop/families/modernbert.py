@@ -1,0 +1,127 @@
+"""ModernBERT (Warner 2024): a pre-norm encoder with rotary positions, gates and windows, and hardly any biases.
+
+Its first attention reads the normalised embeddings without a norm of its own.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from glassformer.apps.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_relu2_as_gate
+from glassformer.apps.interop.families import bert
+from glassformer.apps.interop.families.rotary import read_bases, write_bases
+from glassformer.apps.interop.families.windows import layer_types, pattern_of, sliding_layers, windows_of
+from glassformer.apps.interop.family import Family, Rule, lines, rule
+from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, inside, settings
+from glassformer.config import transformer as c
+
+HEADS: dict[str, c.Head] = {
+    "ModernBertForMaskedLM": c.TokenHead(transform=True, bias="learned"),
+    "ModernBertForSequenceClassification": c.SequenceHead(pooler="gelu", pooler_norm=True),
+    "ModernBertForTokenClassification": c.PositionHead(transform=True),
+    "ModernBertModel": c.VectorHead(pooling="mean"),
+}
+BASES = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+"""Keys of the rotary bases of layers without and with a window, and their defaults."""
+POOLINGS: dict[str, Any] = {"cls": "first", "mean": "mean"}
+POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
+POOLERS: dict[str, Any] = {name: name for name in ("gelu", "tanh", "relu")}
+SETTINGS = inside("encoder", bert.SIZES) | settings(int, d_model="hidden_size", vocab_size="vocab_size")
+SETTINGS |= settings(int, 8192, max_len="max_position_embeddings") | settings(float, 1e-5, norm_eps="norm_eps")
+SETTINGS |= settings(float, 0.0, embedding_dropout="embedding_dropout", ff_dropout="mlp_dropout")
+SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
+SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
+SETTINGS |= settings(bool, False, norm_bias="norm_bias", ff_bias="mlp_bias", head_bias="classifier_bias")
+SETTINGS |= settings(bool, False, qkv_bias="attention_bias", attn_out_bias="attention_bias")
+SETTINGS |= settings(str, "gelu", activation="hidden_activation")
+
+
+def read_modernbert(hf: HFConfig, fields: Fields) -> Fields:
+    every, local = max(hf.take("global_attn_every_n_layers", int, 3), 1), hf.take("local_attention", int, 128)
+    if local < 0:
+        hf.problem(f"local_attention: expected at least 0, got {local}")
+    hf.only("rope_scaling")  # transformers adds it to the layers of both kinds
+    sliding = sliding_layers(hf, lambda i: i % every != 0)
+    return {
+        "encoder.window_pattern": pattern_of(hf, sliding, max(local, 0) // 2 + 1),
+        "positions": read_bases(hf, fields["max_len"], sliding, BASES),
+        "head": _read_head(hf, fields),
+    }
+
+
+def _read_head(hf: HFConfig, fields: Fields) -> c.Head:
+    head: c.Head = fields["head"]
+    hf.pass_over("decoder_bias", "classifier_activation", "classifier_pooling")
+    if isinstance(head, c.VectorHead):
+        return head
+    if isinstance(head, c.SequenceHead):
+        pooling = hf.choose("classifier_pooling", POOLINGS, "cls")
+        return replace(head, pooling=pooling, pooler=hf.choose("classifier_activation", POOLERS, "gelu"))
+    activation = hf.choose("classifier_activation", ACTIVATIONS, "gelu")
+    if activation != fields["activation"]:
+        hf.problem(f"classifier_activation: expected that of hidden_activation, got {activation}")
+    if isinstance(head, c.TokenHead) and not hf.take("decoder_bias", bool, True):
+        return replace(head, bias="none")
+    return head
+
+
+def write_modernbert(config: c.TransformerConfig) -> dict[str, Any]:
+    head, windows, bases = config.head, windows_of(config), write_bases(config, BASES)
+    keys: dict[str, Any] = {"layer_types": layer_types(config)} | {
+        key: bases[key] for key in ("rope_parameters", *BASES)
+    }
+    keys |= {"cls_token_id": config.bos_id, "sep_token_id": config.eos_id}
+    keys["local_attention"] = 2 * (max(windows, default=0) - 1) if any(windows) else 128
+    if isinstance(head, c.SequenceHead):
+        keys["classifier_activation"] = POOLERS.get(head.pooler, "gelu")
+        keys["classifier_pooling"] = POOLING_NAMES.get(head.pooling, "cls")
+    elif not isinstance(head, c.VectorHead):
+        keys["classifier_activation"] = ACTIVATION_NAMES[config.activation]
+    if isinstance(head, c.TokenHead):
+        keys["decoder_bias"] = head.bias != "none"
+    return keys
+
+
+def table_modernbert(config: c.TransformerConfig) -> list[Rule]:
+    ours, theirs = "encoder.blocks.{i}.", "model.layers.{i}."
+    block = {"self_attn.out_proj": "attn.Wo", "self_attn_norm": "attn_norm", "ff_norm": "mlp_norm"}
+    return [
+        *lines("encoder.embeddings.", "model.embeddings.", {"tokens": "tok_embeddings", "norm": "norm"}),
+        rule(tuple(f"{ours}self_attn.{name}_proj" for name in "qkv"), f"{theirs}attn.Wqkv"),
+        rule((f"{ours}ff.gate_proj", f"{ours}ff.up_proj"), f"{theirs}mlp.Wi"),
+        *lines(ours, theirs, block | {"ff.down_proj": "mlp.Wo"}),
+        rule("encoder.final_norm", "model.final_norm"),
+        *lines("output.", "head.", {"pooler": "dense", "pooler_norm": "norm"}),
+        *lines("output.transform.", "head.", {"dense": "dense", "norm": "norm"}),
+        rule("output.proj", "decoder" if config.head.kind == "tokens" else "classifier"),
+        rule("output", "decoder"),  # the bias
+    ]
+
+
+def recast_modernbert(config: c.TransformerConfig, weights: Weights) -> Recast:
+    config, weights = with_norm_scales(*with_relu2_as_gate(config, weights))
+    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias")
+
+
+MODERNBERT = Family(
+    name="ModernBERT",
+    model_type="modernbert",
+    heads=HEADS,
+    settings=SETTINGS,
+    table=table_modernbert,
+    always={
+        "embedding_norm": True,
+        "first_norm": False,
+        "gated_ff": True,
+        "fused_qkv": True,
+        "init": c.NormalInit(0.02),
+    },
+    unused="cls_token_id deterministic_flash_attn initializer_cutoff_factor layer_norm_eps position_embedding_type "
+    "reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
+    read_others=read_modernbert,
+    write_others=write_modernbert,
+    prefix="model.",
+    recast=recast_modernbert,
+    repeats={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    other_heads={"vectors": ("head.*", "decoder.*")},
+    roles=bert.ROLES,
+)

@@ -1,0 +1,362 @@
+"""A model family of transformers: conversion of its configuration and of its tensor names.
+
+Each family has one table of settings and one of tensor names, which are used in both directions. A line of the second
+table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided, joined
+or reordered by rows (`Layout`): importing an exported model returns every tensor bit for bit. An exception are Gemma's
+norms, to which 1 is added.
+
+A family can represent a configuration if reading the written keys returns it (`Family.misfits`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.apps.interop.compatibility import differences, stack_misfits
+from glassformer.apps.interop.equivalent import Recast, Weights, as_it_is, shapes_of, without_values
+from glassformer.apps.interop.generation import token_ids
+from glassformer.apps.interop.hf_config import Fields, HFConfig, Settings, written
+from glassformer.apps.interop.layout import Layout
+from glassformer.apps.interop.vocabulary_files import MERGES, VOCAB, Builder
+from glassformer.config.transformer import (
+    Head,
+    PositionHead,
+    SequenceHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
+
+Shapes = Mapping[str, Sequence[int]]
+Names = tuple[str, ...]
+QKV_OUT = ("q", "k", "v", "out")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a family's table: names of modules or tensors. `{i}` is the number of a block.
+
+    If one side has several names, their tensors are concatenated by rows into the one tensor of the other side.
+    """
+
+    ours: Names
+    theirs: Names
+    layout: Layout = Layout()
+
+
+def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
+    """Return a line of a table, with one or several names per side; `layout` has the fields of `Layout`."""
+    mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
+    return Rule(mine, other, Layout(**layout))
+
+
+@dataclass(frozen=True)
+class Key:
+    """A line of a table for one block: names of tensors, and the number of rows of each part."""
+
+    ours: Names
+    theirs: Names
+    rows: tuple[int, ...]
+    layout: Layout
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        """Convert tensors of transformers, in the order of `theirs`, to those of glassformer."""
+        return self._cut(self.layout.to_ours(theirs, self.rows), len(self.ours))
+
+    def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Convert tensors of glassformer, in the order of `ours`, to those of transformers: the inverse of `to_ours`.
+
+        >>> key = Key(("q", "k"), ("qk",), rows=(1, 1), layout=Layout(transposed=True))
+        >>> key.to_theirs([torch.tensor([[1, 2]]), torch.tensor([[3, 4]])])
+        [tensor([[1, 3],
+                [2, 4]])]
+        >>> [x.tolist() for x in key.to_ours([torch.tensor([[1, 3], [2, 4]])])]
+        [[[1, 2]], [[3, 4]]]
+        """
+        parts = self.layout.to_theirs(self._cut(list(ours), len(self.theirs)), self.rows)
+        return [x.contiguous() for x in parts]
+
+    def shapes_of_theirs(self, shapes: Shapes) -> list[tuple[int, ...]]:
+        """Return the shapes of the transformers tensors, given those of the glassformer tensors."""
+        ours = [torch.empty(tuple(shapes[name]), device="meta") for name in self.ours]
+        return [tuple(x.shape) for x in self.to_theirs(ours)]
+
+    def _cut(self, tensors: list[Tensor], n_parts: int) -> list[Tensor]:
+        """Divide one tensor by rows into `n_parts`, or join several to one; `n_parts` tensors are unchanged."""
+        if len(tensors) == n_parts:
+            return [x.contiguous() for x in tensors]
+        if n_parts == 1:
+            return [torch.cat(tensors)]
+        return [part.contiguous() for x in tensors for part in x.split_with_sizes(self.rows)]
+
+
+def keys(
+    table: Iterable[Rule], n_layers: Callable[[str], int], rows: Callable[[str], Sequence[int]], shapes: Shapes
+) -> list[Key]:
+    """Fill in a table for a model with tensors of these `shapes`, skipping lines for tensors that it does not have.
+
+    `n_layers` returns the number of layers of a name's stack; `rows` returns the rows of queries, keys and values in a
+    fused matrix. The matrices of experts, which one tensor of glassformer stacks, have equal rows. Raises `ValueError`
+    if the table maps a tensor twice or not at all, which is a bug in the table.
+    """
+    filled: list[Key] = []
+    for entry in table:
+        n_blocks = n_layers(entry.ours[0]) if "{i}" in entry.ours[0] else 1
+        for i in range(n_blocks):
+            for part in ("", ".weight", ".bias"):
+                ours = tuple(name.format(i=i) + part for name in entry.ours)
+                if not all(name in shapes for name in ours):
+                    continue
+                theirs = tuple(name.format(i=i) + part for name in entry.theirs)
+                n_rows = [shapes[name][0] for name in ours]
+                if len(theirs) > 1 and ".ff." in ours[0]:
+                    n_rows = [n_rows[0] // len(theirs)] * len(theirs)
+                elif len(theirs) > 1 or entry.layout.n_groups:
+                    n_rows = list(rows(ours[0]))
+                filled.append(Key(ours, theirs, tuple(n_rows), entry.layout))
+    named = [name for key in filled for name in key.ours]
+    if set(named) != set(shapes) or len(named) != len(set(named)):
+        raise ValueError(f"the table must map each tensor once: {sorted(set(shapes) ^ set(named)) or sorted(named)}")
+    return filled
+
+
+def renamed(name: str, old: Mapping[str, str]) -> str:
+    """Return the current name of a tensor: replace an ending in `old`, from older files, by the new ending.
+
+    >>> renamed("bert.LayerNorm.gamma", {".gamma": ".weight"})
+    'bert.LayerNorm.weight'
+    """
+    for ending, new in old.items():
+        if name.endswith(ending):
+            return name.removesuffix(ending) + new
+    return name
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return True if a name matches one of the patterns, such as `h.*.attn.bias`."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def lines(ours: str, theirs: str, names: Mapping[str, str], **layout: Any) -> list[Rule]:
+    """Return the lines of a table for one module and its counterpart, given the names inside both; `layout` as `rule`.
+
+    >>> [entry.ours for entry in lines("decoder.", "transformer.", {"final_norm": "ln_f"})]
+    [('decoder.final_norm',)]
+    """
+    return [rule(ours + mine, theirs + other, **layout) for mine, other in names.items()]
+
+
+def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
+    """Return the heads of a family of decoders by class name; `prefix` is that of its classes.
+
+    `has_tags` is False if transformers has no class of the family that tags tokens.
+
+    >>> list(decoder_heads("OPT", has_tags=False))
+    ['OPTForCausalLM', 'OPTForSequenceClassification', 'OPTModel']
+    """
+    heads: dict[str, Head] = {
+        f"{prefix}ForCausalLM": TokenHead(),
+        f"{prefix}ForSequenceClassification": SequenceHead(pooling="last", bias=False),
+    }
+    if has_tags:
+        heads[f"{prefix}ForTokenClassification"] = PositionHead()
+    return heads | {f"{prefix}Model": VectorHead(pooling="mean")}
+
+
+def output_name(config: TransformerConfig, of_tokens: str = "lm_head", of_tags: str = "classifier") -> str:
+    """Return the module of the logits in a decoder; `of_tokens` and `of_tags` are the names of these two kinds.
+
+    >>> output_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
+    'classifier'
+    """
+    return {"tokens": of_tokens, "positions": of_tags}.get(config.head.kind, "score")
+
+
+def attention(theirs: str, parts: Iterable[str], ours: str = "self_attn") -> dict[str, str]:
+    """Return the names of the four projections of an attention inside a block, for `lines`.
+
+    >>> attention("attn.{}", "qkvo")["self_attn.out_proj"]
+    'attn.o'
+    """
+    return {f"{ours}.{mine}_proj": theirs.format(part) for mine, part in zip(QKV_OUT, parts, strict=True)}
+
+
+def with_fused(table: Iterable[Rule]) -> list[Rule]:
+    """Return the table for one matrix of queries, keys and values in self-attention, given that for three matrices.
+
+    The lines of queries, keys and values must follow each other.
+    """
+    fused: list[Rule] = []
+    for entry in table:
+        module, _, part = entry.ours[0].rpartition(".")
+        ours = (f"{module}.qkv_proj",)
+        if not module.endswith("self_attn") or part not in ("q_proj", "k_proj", "v_proj"):
+            fused.append(entry)
+        elif fused[-1].ours == ours:
+            fused[-1] = replace(fused[-1], theirs=fused[-1].theirs + entry.theirs)
+        else:
+            fused.append(replace(entry, ours=ours))
+    return fused
+
+
+def nested(fields: Fields) -> Fields:
+    """Return the fields of a `TransformerConfig`: `encoder.n_layers` becomes a field of the encoder's `Stack`.
+
+    >>> nested({"d_model": 8, "encoder.n_layers": 2, "encoder.n_heads": 1, "encoder.d_ff": 16})["encoder"].n_layers
+    2
+    """
+    whole = {name: value for name, value in fields.items() if "." not in name}
+    parts: dict[str, Fields] = {}
+    for name, value in fields.items():
+        outer, _, inner = name.rpartition(".")
+        if outer:
+            parts.setdefault(outer, {})[inner] = value
+    return whole | {outer: replace(whole.get(outer, Stack()), **inner) for outer, inner in parts.items()}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One `model_type` of transformers: its settings and tensor names. The first five fields are always needed."""
+
+    name: str
+    """Name for messages, such as GPT-2."""
+    model_type: str
+    heads: Mapping[str, Head]
+    """Supported classes of transformers → glassformer head. An export uses the first class with the kind of head."""
+    settings: Settings
+    """Fields that equal a key of `config.json`, in both directions; `encoder.n_layers` is one of a stack."""
+    table: Callable[[TransformerConfig], list[Rule]]
+    """Function: configuration → table of tensor names, with separate queries, keys and values on our side."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Classes of transformers with the tensors of the family that are not supported → reason."""
+    always: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that have this value in every model of the family; the others have their default."""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of `config.json` with one supported value."""
+    unused: str = ""
+    """Keys of `config.json` that do not change the outputs."""
+    read_others: Callable[[HFConfig, Fields], Fields] = lambda hf, fields: {}
+    """Function: `config.json` and the fields read so far → further fields; problems are recorded in the `HFConfig`."""
+    write_others: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
+    """Function: configuration → further keys of `config.json`: the inverse of `read_others`. It accepts every
+    configuration with the stacks of the family, and writes the nearest value."""
+    limits: Callable[[TransformerConfig], dict[str, bool]] = lambda config: {}
+    """Function: configuration → reasons why transformers cannot compute it although the keys express it, each with True
+    if it applies."""
+    prefix: str = ""
+    """Prefix of the tensor names of the network without its head; files of a model without a head may omit it."""
+    drawn: tuple[str, ...] = ()
+    """Patterns of tensors that transformers initialises randomly if a file lacks them, and glassformer never uses."""
+    recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
+    """Function: model with the stacks of the family → equivalent model, if it has one that the table can map."""
+    repeats: Mapping[str, str] = field(default_factory=dict)
+    """Name of a possible second copy of a tied tensor → name of the original, which may itself be in this map."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Tensor that transformers requires but never uses → tensor to write there, in a model that has the latter."""
+    fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
+    """Function: configuration → tensors of old files whose values it determines; other values are an error."""
+    stores_fixed: bool = False
+    """True if transformers requires the `fixed` tensors in a file."""
+    other_heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kind of head → patterns of tensors of other heads that published files have: left out, with a message."""
+    derived: tuple[str, ...] = ()
+    """Patterns of tensors of old files that are computed from the configuration: skipped."""
+    old_names: Mapping[str, str] = field(default_factory=dict)
+    """Endings of tensor names in old files → current endings."""
+    old_keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `config.json` in old files → current keys."""
+    builder: Builder | None = None
+    """Function that builds the tokenizer of a folder with a vocabulary and no `tokenizer.json`."""
+    vocabulary: tuple[str, ...] = (VOCAB, MERGES)
+    """Files that `builder` needs."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Role → special token, if a folder does not define it: the default of the tokenizer class in transformers."""
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(self.heads)
+
+    @property
+    def bare(self) -> frozenset[str]:
+        """Classes without a head; their files are written without the prefix."""
+        names = (name for name in self.heads if name.endswith("Model"))
+        return frozenset(name for name in names if not name.endswith(("LMHeadModel", "MTModel")))
+
+    @property
+    def stacks(self) -> frozenset[str]:
+        """Names of the stacks: encoder, decoder or both."""
+        return frozenset(name.split(".")[0] for name in self.settings if name.startswith(("encoder.", "decoder.")))
+
+    def architecture(self, config: TransformerConfig) -> str:
+        """Return the class of transformers that has this head."""
+        return next(name for name, head in self.heads.items() if head.kind == config.head.kind)
+
+    def read(self, hf: HFConfig, architecture: str) -> TransformerConfig:
+        """Return the configuration of a class, given its `config.json`; problems are recorded in `hf`."""
+        return TransformerConfig(**self._fields(hf, architecture))
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        """Return the keys of `config.json` for a configuration, except those that all families share."""
+        return written(self.settings, config) | self.write_others(config)
+
+    def misfits(self, config: TransformerConfig) -> list[str]:
+        """Return the reasons why the family cannot represent a configuration exactly; empty if it can.
+
+        The keys of an equivalent configuration are written and read again, and the fields that are then different do
+        not fit. So a setting that a family forgets makes it reject a model, and never export a wrong one.
+        """
+        if misfits := stack_misfits(config, self.stacks):
+            return misfits
+        kinds = dict.fromkeys(head.kind for head in self.heads.values())
+        if config.head.kind not in kinds:
+            misfit = f"model.head.kind: expected {' or '.join(kinds)}, got {config.head.kind}"
+            return [misfit, *self.misfits(replace(config, head=next(iter(self.heads.values()))))]
+        config, weights = self.recast(config, without_values(config))
+        stored = [rule for rule in self.table(config) if f"{rule.ours[0]}.weight" in weights]
+        names = [f"{name}.weight" for rule in stored for name in rule.theirs]
+        hf = HFConfig(token_ids(config) | self.write(config), self.name, names)
+        read = self._fields(hf, self.architecture(config))
+        read["head"] = _head_with_modules(config.head, read["head"])
+        limits = [reason for reason, applies in self.limits(config).items() if applies]
+        return [*differences(config, read), *limits] or hf.problems()
+
+    def _fields(self, hf: HFConfig, architecture: str) -> Fields:
+        hf.rename(self.old_keys)
+        hf.pass_over(*self.unused.split())
+        for key, value in self.only.items():
+            hf.only(key, value)
+        fields = {**self.always, **hf.fields(self.settings), "head": self.heads[architecture]}
+        return nested(fields | self.read_others(hf, fields))
+
+    def keys(self, config: TransformerConfig) -> list[Key]:
+        """Return the table, filled in for a configuration."""
+
+        def stack_of(name: str) -> Stack:
+            return config.stacks[name.split(".")[0]]
+
+        def rows(name: str) -> list[int]:
+            """Return the rows of queries, keys and values in a fused matrix."""
+            widths = config.attention_widths(stack_of(name))
+            return [widths.query, widths.key, widths.value]
+
+        table = self.table(config)
+        if config.fused_qkv:
+            table = with_fused(table)
+        return keys(table, lambda name: stack_of(name).n_layers, rows, shapes_of(config))
+
+
+def _head_with_modules(ours: Head, read: Head) -> Head:
+    """Return the head that was read, with the settings of a vector head that modules of sentence-transformers express.
+
+    They express every vector head, unless it applies its pooler: see `sentence_files.write_modules`.
+    """
+    if not isinstance(ours, VectorHead) or not isinstance(read, VectorHead):
+        return read
+    if ours.pooler in ("tanh", "relu"):
+        return replace(read, max_tokens=ours.max_tokens)
+    return replace(ours, pooler="none" if read.pooler == "none" else "unused")

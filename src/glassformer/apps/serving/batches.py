@@ -1,0 +1,128 @@
+"""Batches of inputs from requests that wait at the same time.
+
+The thread of models answers one batch per job, so that other jobs, such as the steps of an engine, run between two
+batches. A batch is bounded in rows and in tokens, which bounds the time that a stream waits for it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from glassformer.apps.inspector.worker import Worker, as_exception
+from glassformer.apps.serving.limits import Limits
+
+Given = TypeVar("Given")
+Given_contra = TypeVar("Given_contra", contravariant=True)
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Operation(Protocol[Given_contra, Result_co]):
+    """A use of a model with its settings, compared by value. Inputs of equal operations are answered in one batch."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the model that an input needs: the beam of a search, otherwise 1."""
+
+    def n_tokens(self, given: Given_contra, /) -> int:
+        """Return the number of tokens that the model reads of an input; raise an error for a wrong input."""
+
+    def answers(self, given: Sequence[Given_contra], /) -> Sequence[Result_co]:
+        """Return the answer to each input."""
+
+
+@dataclass(frozen=True)
+class Answered(Generic[Result]):
+    """The answers to the inputs of a request, and the number of tokens that were read."""
+
+    answers: list[Result]
+    n_tokens: int
+
+
+@dataclass(eq=False)
+class _Input:
+    """An input that waits; its future gets the answer."""
+
+    operation: Operation[Any, Any]
+    given: Any
+    request: object
+    n_tokens: int
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+class Batches:
+    """The inputs that wait for the thread; `run` is called in an event loop, the other methods run in the thread."""
+
+    def __init__(self, worker: Worker, limits: Limits, seen: Callable[[int, int], None]) -> None:
+        """Set the limits; `seen` receives the numbers of inputs and of tokens of each batch."""
+        self.worker, self.limits, self.seen = worker, limits, seen
+        self._waiting: list[_Input] = []
+        self._is_running = False
+
+    async def run(
+        self, operation: Operation[Given, Result], given: Sequence[Given], n_tokens: Sequence[int]
+    ) -> Answered[Result]:
+        """Return the answers to the inputs of a request, or raise the error of one of them.
+
+        `n_tokens` are the numbers of their tokens. If the wait is cancelled, inputs that still wait are removed.
+        """
+        request = object()
+        inputs = [_Input(operation, one, request, n) for one, n in zip(given, n_tokens, strict=True)]
+        futures = [asyncio.wrap_future(one.future) for one in inputs]
+        self.worker.post(self._add, inputs)
+        try:
+            answers = await asyncio.gather(*futures)
+        finally:
+            for future in futures:
+                future.cancel()
+        return Answered(answers, sum(n_tokens))
+
+    def _add(self, inputs: Sequence[_Input]) -> None:
+        self._waiting += inputs
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting and not self._is_running:
+            self._is_running = True
+            self.worker.post(self._run)
+
+    def _run(self) -> None:
+        self._is_running = False
+        batch = self._next()
+        if batch:
+            self.seen(len(batch), sum(one.n_tokens for one in batch))
+            self._answer(batch)
+        self._go_on()
+
+    def _next(self) -> list[_Input]:
+        """Take the first input and inputs of equal operations that fit; move the rest of their requests to the end."""
+        batch, left = list[_Input](), list[_Input]()
+        n_rows = n_tokens = 0
+        for one in self._waiting:
+            rows, tokens = n_rows + one.operation.n_rows, n_tokens + one.n_tokens
+            fits = rows <= self.limits.max_rows and tokens <= self.limits.batch_tokens
+            if batch and not (fits and one.operation == batch[0].operation):
+                left.append(one)
+            elif one.future.set_running_or_notify_cancel():
+                batch.append(one)
+                n_rows, n_tokens = rows, tokens
+        served = {one.request for one in batch}
+        self._waiting = sorted(left, key=lambda one: one.request in served)
+        return batch
+
+    def _answer(self, batch: Sequence[_Input]) -> None:
+        """Answer a batch; if it fails, each input alone, so that an error belongs to the input that causes it."""
+        try:
+            answers = batch[0].operation.answers([one.given for one in batch])
+            answered = list(zip(batch, answers, strict=True))
+        except BaseException as error:
+            if len(batch) == 1:
+                batch[0].future.set_exception(as_exception(error))
+                return
+            for one in batch:
+                self._answer([one])
+        else:
+            for one, answer in answered:
+                one.future.set_result(answer)

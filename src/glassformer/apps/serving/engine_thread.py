@@ -1,0 +1,148 @@
+"""An engine in the thread of models, for requests of the event loop: pieces of text arrive as they are chosen.
+
+Each step of the engine is one job of the thread, so that jobs of other models run between two steps.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from glassformer.apps.inspector.worker import Worker, as_exception
+from glassformer.inference.engine import Engine, Finish, Likely, Request, Sample, Step
+from glassformer.inference.text import EncodedPrompt, RowText
+from glassformer.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New text of a row: the text of one token, and at the end also the text that was held back."""
+
+    row: int
+    """Number of the row: those of the first request come first."""
+    sample: Sample
+    text: str
+    begin: int
+    """Number of characters of the row before the token."""
+    n_tokens: int
+    """1, or 0 for a row that has no new token."""
+    likely: Likely | None
+    finish: Finish | None
+
+
+@dataclass(eq=False)
+class _Reader:
+    """The receiver of the pieces of some requests."""
+
+    loop: asyncio.AbstractEventLoop
+    queue: "asyncio.Queue[Piece | Exception]" = field(default_factory=asyncio.Queue)
+
+
+class EngineThread:
+    """An engine whose steps are jobs of a thread; methods are called in an event loop."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, worker: Worker, seen: Callable[[int], None]) -> None:
+        """Set the engine; `seen` receives the number of new tokens of each step."""
+        self.engine, self.tokenizer, self.worker, self.seen = engine, tokenizer, worker, seen
+        self._rows: dict[Sample, tuple[_Reader, int, RowText]] = {}
+        self._is_running = False
+
+    async def run(self, requests: Sequence[Request], prompts: Sequence[EncodedPrompt]) -> AsyncGenerator[Piece]:
+        """Yield the pieces of all rows of some requests, until all have ended.
+
+        If the iteration ends early, for example because the client disconnects, the other rows leave the batch. An
+        error of the model is raised here.
+        """
+        reader, n_rows = _Reader(asyncio.get_running_loop()), sum(len(one.settings.samples) for one in requests)
+        self.worker.post(self._add, reader, requests, prompts)
+        try:
+            while n_rows:
+                piece = await reader.queue.get()
+                if isinstance(piece, Exception):
+                    raise piece
+                n_rows -= piece.finish is not None
+                yield piece
+        finally:
+            if n_rows:
+                self.worker.post(self._end, reader)
+
+    # In the thread
+
+    @contextmanager
+    def _failing(self, reader: _Reader) -> Iterator[None]:
+        """End the requests of one reader if the block raises an error."""
+        try:
+            yield
+        except BaseException as error:
+            self._end(reader)
+            _send(reader, [as_exception(error)])
+
+    def _add(self, reader: _Reader, requests: Sequence[Request], prompts: Sequence[EncodedPrompt]) -> None:
+        number = 0
+        with self._failing(reader):
+            for request, prompt in zip(requests, prompts, strict=True):
+                texts = [RowText(self.tokenizer, prompt, request.settings) for _ in request.settings.samples]
+                for sample, text in zip(self.engine.add(request), texts, strict=True):
+                    self._rows[sample] = reader, number, text
+                    number += 1
+        self._go_on()
+
+    def _end(self, reader: _Reader) -> None:
+        for sample in [sample for sample, (of, _, _) in self._rows.items() if of is reader]:
+            del self._rows[sample]
+            self.engine.end(sample)
+
+    def _go_on(self) -> None:
+        if not self._is_running and not self.engine.is_idle:
+            self._is_running = True
+            self.worker.post(self._step)
+
+    def _step(self) -> None:
+        self._is_running = False
+        try:
+            steps = self.engine.step()
+        except BaseException as error:  # also MemoryError: the requests end, and the server continues
+            self._fail(error)
+            return
+        self.seen(sum(step.token is not None for step in steps))  # a client that has its answer finds it counted
+        pieces: dict[_Reader, list[Piece]] = {}
+        for step in steps:
+            if step.sample in self._rows:
+                with self._failing(self._rows[step.sample][0]):
+                    self._put(step, pieces)
+        for reader, new in pieces.items():
+            _send(reader, new)
+        self._go_on()
+
+    def _put(self, step: Step, pieces: dict[_Reader, list[Piece]]) -> None:
+        reader, number, row = self._rows[step.sample]
+        begin, text = row.n_characters, "" if step.token is None else row.push(step.token)
+        finish = step.finish
+        if row.is_stopped:
+            finish = "stop"
+            self.engine.end(step.sample)
+        if finish is not None:
+            text += row.flush()
+            del self._rows[step.sample]
+        n_tokens = int(step.token is not None)
+        piece = Piece(number, step.sample, text, begin, n_tokens, step.likely, finish)
+        pieces.setdefault(reader, []).append(piece)
+
+    def _fail(self, error: BaseException) -> None:
+        """End all requests with an error of the model."""
+        self.engine.reset()
+        readers = {reader for reader, _, _ in self._rows.values()}
+        self._rows.clear()
+        for reader in readers:
+            _send(reader, [as_exception(error)])
+
+
+def _send(reader: _Reader, pieces: Sequence[Piece | Exception]) -> None:
+    def put() -> None:
+        for piece in pieces:
+            reader.queue.put_nowait(piece)
+
+    try:
+        reader.loop.call_soon_threadsafe(put)
+    except RuntimeError:  # the loop is closed
+        return

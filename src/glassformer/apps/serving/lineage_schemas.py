@@ -1,0 +1,264 @@
+"""Requests and answers of the endpoints for vectors, translations, masks, labels, scores and answers.
+
+Parameters have the names of the methods of `Model`. Each answer has one item of `data` per input, in order.
+"""
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+
+from glassformer.apps.serving.schemas import Open, Prompts, Strict, Text
+
+MAX_INPUTS = 2048
+"""Largest number of inputs of a request for vectors: OpenAI's limit."""
+Texts = Text | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]
+Word = Annotated[Text, StringConstraints(min_length=1)]
+Words = Annotated[list[Word], Field(fail_fast=True, min_length=1)]
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
+Truncation = Literal["disabled", "auto"]
+
+
+def _example(**body: Any) -> ConfigDict:
+    """Return the configuration of a request with an example."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
+
+
+class _OfModel(Strict):
+    model: str | None = Field(None, description="The name of a model; may be absent if the server has only one.")
+
+
+class _Cutting(_OfModel):
+    truncation: Truncation = Field(
+        "disabled", description="`auto`: a text that is too long is cut; `disabled`: it is an error."
+    )
+
+
+class Searching(_OfModel):
+    """Settings of a beam search. A setting that is absent has the model's own default."""
+
+    beam: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Live hypotheses per source; 1: greedy. Limited by the server (`--max-rows`).",
+    )
+    length_penalty: FiniteFloat | None = Field(
+        None, description="Exponent of the length penalty; larger favours longer outputs."
+    )
+    length_penalty_type: Literal["gnmt", "average"] | None = Field(
+        None, description="Divisor of the log probability: ((5 + length) / 6)^penalty, or length^penalty."
+    )
+    early_stopping: Literal["shrink", "never", "full", "estimate"] | None = Field(
+        None, description="When the search ends: see the key `generation.early_stopping`."
+    )
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="Largest number of output tokens; limited by the server (`--max-tokens`)."
+    )
+    max_ratio: FiniteFloat | None = Field(
+        None, ge=0, description="At most this many output tokens per source token, plus 10; 0: no limit."
+    )
+    min_new_tokens: int | None = Field(None, ge=0, description="Number of output tokens before the end token.")
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=100, description="Factor that reduces the score of tokens that the output has; 1: off."
+    )
+    no_repeat_ngram_size: int | None = Field(
+        None, ge=0, description="No run of this many output tokens occurs twice; 0: off."
+    )
+    coverage_penalty: FiniteFloat | None = Field(
+        None,
+        ge=0,
+        description="Weight of the penalty of source tokens without attention, for a beam above 1; 0: off.",
+    )
+    coverage_penalty_type: Literal["gnmt", "summary"] | None = Field(
+        None,
+        description="What the penalty sums over the source tokens: see the key `generation.coverage_penalty_type`.",
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that are given, as fields of `BeamConfig`."""
+        return {name: value for name in Searching.names() if (value := getattr(self, name)) is not None}
+
+    @staticmethod
+    def names() -> list[str]:
+        """Return the names of the settings."""
+        return [name for name in Searching.model_fields if name != "model"]
+
+
+class EmbeddingRequest(_Cutting, Open):
+    """Body of `POST /v1/embeddings`."""
+
+    model_config = _example(model="minilm", input=["a red dog", "a blue cat"], encoding_format="float")
+
+    input: Prompts = Field(
+        description="A text, ids, or a list of them. Ids are read unchanged, without special tokens around them."
+    )
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="`base64`: the bytes of the numbers, float32 in little-endian order."
+    )
+    dimensions: int | None = Field(None, ge=1, description="Refused unless it is the size of the model's vectors.")
+
+
+class TranslationRequest(Searching):
+    """Body of `POST /v1/translate`."""
+
+    model_config = _example(model="en-de", sources=["A dog runs."], n_best=2, beam=4, alignment=True)
+
+    sources: Texts = Field(description="A source text, or several.")
+    n_best: int = Field(1, ge=1, description="Number of targets per source; at most the beam.")
+    prefix: Text = Field("", description="The beginning of every target.")
+    alignment: bool = Field(False, description="True to return the attention from each target token to the source.")
+
+
+class FillRequest(Searching):
+    """Body of `POST /v1/fill-mask`. The settings of a search are for a model that writes whole texts."""
+
+    model_config = _example(model="bert", text="The [MASK] sat on the mat.", n=3)
+
+    text: Texts = Field(description="A text with one or more `[MASK]`, or several texts.")
+    n: int | None = Field(None, ge=1, le=1000, description="Number of candidates per mask; absent: 5.")
+
+
+class ClassificationRequest(_Cutting):
+    """Body of `POST /v1/classify`."""
+
+    model_config = _example(model="reviews", texts=["A good film.", "Two hours too long."])
+
+    texts: Text | Annotated[list[Text | Pair], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)] = Field(
+        description="A text, or a list of texts; for a model that reads pairs, a list of pairs of texts."
+    )
+    threshold: float | None = Field(
+        None, ge=0, le=1, description="Also return `labels`: those of at least this probability."
+    )
+    label: Text | None = Field(
+        None,
+        description="For a model of two classes, the one whose probability is compared with `threshold`; `labels` has "
+        "the other one if it is below.",
+    )
+
+
+class TaggingRequest(_Cutting):
+    """Body of `POST /v1/tag`."""
+
+    model_config = _example(model="tags", sentences=[["the", "dog", "runs"]])
+
+    sentences: Text | Words | Annotated[list[Words], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)] = (
+        Field(
+            description="A text whose words are separated by white space, a list of words, or several lists of words."
+        )
+    )
+
+
+class ScoreRequest(_OfModel):
+    """Body of `POST /v1/score`."""
+
+    model_config = _example(model="en-de", text=["Ein Hund rennt."], source=["A dog runs."])
+
+    text: Texts = Field(description="A text, or several; with `source`, the targets.")
+    source: Texts | None = Field(
+        None, description="The source, or the beginning, of each text; an encoder-decoder needs it."
+    )
+
+
+class TokensRead(BaseModel):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class _Item(BaseModel):
+    index: int = Field(description="Number of the input, from 0.")
+
+
+Item = TypeVar("Item", bound=_Item)
+
+
+class Answers(BaseModel, Generic[Item]):
+    """The answers to the inputs of a request, in their order."""
+
+    object: Literal["list"] = "list"
+    model: str
+    usage: TokensRead
+    data: list[Item]
+
+
+class Embedding(_Item):
+    """The vector of an input."""
+
+    object: Literal["embedding"] = "embedding"
+    embedding: list[float] | str = Field(description="The vector; a text in base64 if the request asks for it.")
+
+
+class Alignment(BaseModel):
+    """Attention from a target to its source: the mean over the heads of one layer."""
+
+    source_tokens: list[str]
+    target_tokens: list[str] = Field(description="The tokens of the target, the end token included.")
+    weights: list[list[float]] = Field(description="One row per target token, one column per source token.")
+
+
+class Target(BaseModel):
+    """A target of a source."""
+
+    text: str
+    score: float = Field(description="The log probability divided by the length penalty; targets are ordered by it.")
+    log_prob: float = Field(description="The log probability in nats, with that of the end token.")
+    ended: bool = Field(description="False if the limit of tokens ended the target.")
+    alignment: Alignment | None = None
+
+
+class Targets(_Item):
+    """The targets of a source, best first."""
+
+    targets: list[Target]
+
+
+class Candidate(BaseModel):
+    """A token for a mask."""
+
+    text: str = Field(description="The text of the token, with its leading space.")
+    probability: float
+    token_id: int
+
+
+class FilledText(_Item):
+    """A text with its masks filled."""
+
+    text: str
+    candidates: list[list[Candidate]] = Field(
+        description="The candidates of each mask, best first; empty for a model that writes whole texts."
+    )
+
+
+class Labels(_Item):
+    """The labels of a text, or a number."""
+
+    classes: Annotated[
+        dict[str, float] | None,
+        Field(description="The probability of each class; those of a multi-label model do not sum to 1."),
+    ] = None
+    labels: Annotated[list[str] | None, Field(description="The labels that `threshold` chooses.")] = None
+    number: Annotated[float | None, Field(description="The number that a regression model predicts.")] = None
+
+
+class TaggedSentence(_Item):
+    """The words of a sentence with their tags."""
+
+    words: list[str]
+    tags: list[str] = Field(description="The most probable tag of each word; words that were cut have no tag.")
+    probabilities: list[float]
+
+
+class TextScore(_Item):
+    """The log probability of a text; a value that is not defined, such as that of an empty text, is null."""
+
+    log_prob: float = Field(description="In nats.")
+    n_tokens: int = Field(
+        description="Tokens that were predicted: with the end token of a target, and without the first token for a "
+        "model that was trained without a start token."
+    )
+    n_bytes: int
+    nats_per_token: float | None
+    bits_per_token: float | None
+    bits_per_byte: float | None
+    perplexity: float | None

@@ -1,0 +1,230 @@
+"""The common parts of completions and chats: settings, rows, and an answer as a whole or as a stream."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import Request as HttpRequest
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
+
+from glassformer.apps.serving.engine_thread import Piece
+from glassformer.apps.serving.errors import ApiError, as_api_error
+from glassformer.apps.serving.models import Models, Served
+from glassformer.apps.serving.schemas import PromptDetails, Sampling, Usage
+from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
+from glassformer.inference.engine import Likely, Penalties, Request
+from glassformer.inference.text import EncodedPrompt
+from glassformer.tokenization.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
+
+
+SETTINGS = {name: name for name in (*SHAPES_LOGITS, *CONSTRAINTS)}
+"""Fields of `GenerationConfig` that have a default of the model, and the names of their parameters."""
+SETTINGS["min_new_tokens"] = "min_tokens"
+
+
+def defaults_of(served: Served) -> GenerationConfig:
+    """Return the settings of a generation of a model; an encoder-decoder writes the most probable tokens."""
+    generation = served.model.generation
+    if isinstance(generation, GenerationConfig):
+        return generation
+    return GenerationConfig(temperature=0.0, **{name: getattr(generation, name) for name in CONSTRAINTS})
+
+
+def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[str, Any]:
+    """Return the settings of a generation that a request gives; the model has defaults for the others.
+
+    Raises `ApiError` for more new tokens than the server allows, or fewer than the shortest text has; `param` is the
+    parameter of this number. A request without new tokens has no shortest text.
+    """
+    if n_new > served.limits.max_tokens:
+        raise ApiError(
+            400, f"{param} is {n_new}, and the server allows {served.limits.max_tokens:,} new tokens", param=param
+        )
+    settings = {name: value for name, key in SETTINGS.items() if (value := getattr(body, key)) is not None}
+    if not n_new:
+        settings.setdefault("min_new_tokens", 0)
+    least = settings.get("min_new_tokens", defaults_of(served).min_new_tokens)
+    if least > n_new:
+        is_own = "" if body.min_tokens is not None else " (the default of the model)"
+        raise ApiError(
+            400,
+            f"min_tokens is {least:,}{is_own} and {param} is {n_new:,}: lower the first, or raise the second",
+            param="min_tokens",
+        )
+    settings["seed"] = secrets.randbits(32) if body.seed in (None, -1) else body.seed
+    if body.top_k == -1:
+        settings["top_k"] = 0
+    if body.stop is not None:
+        settings["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    return settings | {"max_new_tokens": max(1, n_new)}
+
+
+def require_fit(n_ids: int, max_len: int, param: str) -> None:
+    """Raise `ApiError` for a prompt that does not fit the context."""
+    if n_ids > max_len:
+        raise ApiError(
+            400,
+            f"{param} has {n_ids:,} tokens, and the context of the model is {max_len:,}: shorten it",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def penalties_of(body: Sampling, vocab_size: int) -> Penalties:
+    """Return the penalties of a request; raise `ApiError` for an id that the model does not have."""
+    bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    if bias and max(bias) >= vocab_size:
+        raise ApiError(
+            400, f"logit_bias has the id {max(bias)}, and the model has {vocab_size:,} tokens", param="logit_bias"
+        )
+    return Penalties(bias, body.presence_penalty, body.frequency_penalty)
+
+
+def require_n(models: Models, n_texts: int) -> None:
+    """Raise `ApiError` for too many texts in one request."""
+    if n_texts > models.limits.max_n:
+        raise ApiError(
+            400, f"the request asks for {n_texts} texts, and the server allows {models.limits.max_n}", param="n"
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """The prompts of a request, and how they are continued."""
+
+    served: Served
+    requests: Sequence[Request]
+    prompts: Sequence[EncodedPrompt]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.served.model.tokenizer
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Yield the pieces of all rows, and count their times and tokens."""
+        metrics, begin, latest = self.served.metrics, time.monotonic(), dict[int, float]()
+        metrics.prompt_tokens.inc(self.n_prompt)
+        async with aclosing(self.served.thread.run(self.requests, self.prompts)) as pieces:
+            async for piece in pieces:
+                now = time.monotonic()
+                if piece.row in latest:
+                    metrics.between.observe(now - latest[piece.row])
+                else:
+                    metrics.first.observe(now - begin)
+                    if piece.row % len(piece.sample.request.settings.samples) == 0:
+                        metrics.shared_tokens.inc(piece.sample.n_shared)
+                latest[piece.row] = now
+                yield piece
+
+    @property
+    def n_prompt(self) -> int:
+        """Number of tokens of all prompts, or of their sources."""
+        return sum(len(request.source or request.ids) for request in self.requests)
+
+    def usage(self, pieces: Sequence[Piece]) -> Usage:
+        """Return the numbers of tokens of a request, by all of its pieces."""
+        n_new = sum(piece.n_tokens for piece in pieces)
+        n_shared = sum({piece.sample.request: piece.sample.n_shared for piece in pieces}.values())
+        return Usage(
+            prompt_tokens=self.n_prompt,
+            completion_tokens=n_new,
+            total_tokens=self.n_prompt + n_new,
+            prompt_tokens_details=PromptDetails(cached_tokens=n_shared),
+        )
+
+
+def of_rows(pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """Return the pieces of each row."""
+    rows: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        rows.setdefault(piece.row, []).append(piece)
+    return [rows[number] for number in sorted(rows)]
+
+
+def name_of(kind: str) -> dict[str, Any]:
+    """Return a new name, and the time, of an answer."""
+    return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time())}
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """Return a token as text; one that is a part of a character as its bytes, such as `bytes:\\xe6\\x97`."""
+    data = token_bytes(tokenizer, token)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
+    """Return the bytes of a token; no bytes for an id without a token."""
+    return tokenizer.pieces[token] if token < len(tokenizer.pieces) else b""
+
+
+def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the most probable tokens of a place, and the token itself, with their log probabilities."""
+    found: dict[str, float] = {}
+    for token, log_prob in [*one.top, (one.token, one.log_prob)]:
+        found.setdefault(token_text(tokenizer, token), log_prob)
+    return found
+
+
+async def unless_gone(request: HttpRequest, answer: Awaitable[Result]) -> Result:
+    """Wait for an answer; cancel it when the client disconnects."""
+    task = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(499, "the client disconnected")
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def events(request: HttpRequest, parts: AsyncGenerator[BaseModel]) -> StreamingResponse:
+    """Return a stream of server-sent events; an error before the first part is an answer with its status."""
+    return _Events(await unless_gone(request, anext(parts)), parts)
+
+
+class _Events(StreamingResponse):
+    """A stream of server-sent events."""
+
+    def __init__(self, first: BaseModel, parts: AsyncGenerator[BaseModel]) -> None:
+        super().__init__(_lines(first, parts), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The request also ends if the client disconnects before the first line
+        async with aclosing(self._parts):
+            await super().__call__(scope, receive, send)
+
+
+async def _lines(first: BaseModel, parts: AsyncGenerator[BaseModel]) -> AsyncIterator[str]:
+    yield _event(first.model_dump_json())
+    try:
+        async for part in parts:
+            yield _event(part.model_dump_json())
+    except Exception as error:
+        yield _event(json.dumps(as_api_error(error).to_json()))
+    else:
+        yield _event("[DONE]")
+
+
+def _event(data: str) -> str:
+    return f"data: {data}\n\n"

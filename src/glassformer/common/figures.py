@@ -1,0 +1,199 @@
+"""Parts that all plots share: a canvas without a window or global state, printable tokens, colours, files."""
+
+import io
+import itertools
+import math
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.common import files
+from glassformer.common.errors import UserError, needs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Distinct for every kind of colour vision (Okabe and Ito 2008), darkest first; further lines reuse them."""
+WEIGHTS_MAP = "viridis"
+"""Perceptually uniform, from dark at 0 to bright at 1."""
+SIGNED_MAP = "RdBu_r"
+"""White at 0; the two signs are distinct for every kind of colour vision."""
+GREY = "#666666"
+FORMATS = (".png", ".svg")
+MAX_LABEL = 18
+FONT = "DejaVu Sans"
+"""Included in matplotlib, so that plots are equal on every machine."""
+
+_SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Create an empty figure without a window, sizes in inches; raise `UserError` if matplotlib is missing."""
+    with needs("a plot", "plot"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        """A figure that a notebook shows as a picture."""
+
+        def _repr_png_(self) -> bytes:
+            return drawn(self, "png", dpi=100)
+
+    figure = Shown(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
+    """Write PNG (150 dots per inch) or SVG by the path's suffix, or both without a suffix; return the paths.
+
+    The same figure gives the same bytes.
+    """
+    written = figure_paths(files.as_path(path, "path"))
+    for target in written:
+        files.write_bytes(target, drawn(figure, target.suffix.removeprefix(".")))
+    return written
+
+
+def drawn(figure: "Figure", kind: str, dpi: int = 150) -> bytes:
+    """Return the bytes of a PNG or SVG file; equal figures give equal bytes."""
+    import matplotlib
+
+    data, metadata = io.BytesIO(), {"Date" if kind == "svg" else "Software": None}
+    with matplotlib.rc_context({"svg.hashsalt": "glassformer", "font.sans-serif": [FONT]}):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the same layout in every format
+        figure.savefig(data, format=kind, dpi=dpi, metadata=metadata)
+    return data.getvalue()
+
+
+def figure_paths(path: Path) -> list[Path]:
+    """Return the files that a plot of this name is written to; raise `UserError` for an invalid name."""
+    if path.name in ("", ".."):
+        raise UserError(f"{path} is a folder: give the name of a file")
+    if path.suffix and path.suffix not in FORMATS:
+        raise UserError(f"cannot write {path}: expected {' or '.join(FORMATS)}, got {path.suffix}")
+    return [path] if path.suffix else [path.with_name(path.name + suffix) for suffix in FORMATS]
+
+
+def label(token: str) -> str:
+    """Return a token in printable form: signs for spaces and line ends, codes for missing glyphs, long ones cut.
+
+    >>> label(" the"), label("a\\n"), label("日")
+    ('␣the', 'a↵', '<U+65E5>')
+    """
+    shown = "".join(map(_drawn, token))
+    if shown and unicodedata.combining(shown[0]):
+        shown = "◌" + shown
+    return shown if len(shown) <= MAX_LABEL else shown[: MAX_LABEL - 1] + "…"
+
+
+def plain(text: str) -> str:
+    """Replace each character that the font lacks with its code; keep spaces.
+
+    >>> plain("a b 日")
+    'a b <U+65E5>'
+    """
+    return " ".join("".join(map(_drawn, word)) for word in text.split(" "))
+
+
+def _drawn(character: str) -> str:
+    if character in _SIGNS:
+        return _SIGNS[character]
+    invisible = unicodedata.category(character)[0] in "CZ"
+    return f"<U+{ord(character):04X}>" if invisible or ord(character) not in _glyphs() else character
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    from matplotlib import font_manager
+
+    return frozenset(font_manager.get_font(font_manager.findfont(FONT)).get_charmap())
+
+
+def quiet_axes(axes: "Axes", x: str, y: str) -> None:
+    """Set axis names with units, remove the box, and add a pale grid."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(color=GREY, labelsize=9)
+
+
+def title(axes: "Axes", text: str) -> None:
+    """Set a title on the left; a dollar sign does not start mathematics."""
+    axes.set_title(plain(text), fontsize=10.5, loc="left", parse_math=False, pad=8)
+
+
+def legend(axes: "Axes", handles: Sequence[Any], names: Sequence[str], **place: Any) -> None:
+    """Add a legend with the names of lines; a dollar sign does not start mathematics."""
+    box = axes.legend(handles, [plain(name) for name in names], frameon=False, fontsize=9, **place)
+    for text in box.get_texts():
+        text.set_parse_math(False)
+
+
+def labels_apart(
+    axes: "Axes", points: Sequence[tuple[float, float]], radii: Sequence[float], texts: Sequence[str]
+) -> None:
+    """Write a text next to each disc (radii in points), at the nearest place that overlaps no disc or other text.
+
+    A line connects a disc with a text that is far from it.
+    """
+    from matplotlib.transforms import Bbox
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    taken = []
+    for point, radius in zip(points, radii, strict=True):
+        x, y = axes.transData.transform(point)
+        reach = radius * figure.dpi / 72
+        taken.append(Bbox.from_extents(x - reach, y - reach, x + reach, y + reach))
+    for point, radius, text in zip(points, radii, texts, strict=True):
+        trials = []
+        for far, angle in itertools.product(range(4, 124, 12), range(0, 360, 30)):
+            note = _note(axes, text, point, radius, far, angle)
+            box = note.get_window_extent()
+            note.remove()
+            outside = not axes.bbox.contains(*box.min) or not axes.bbox.contains(*box.max)
+            trials.append((sum(map(box.overlaps, taken)) + outside, far, angle, box))
+            if trials[-1][0] == 0:
+                break
+        _, far, angle, box = min(trials, key=lambda trial: trial[:3])
+        _note(axes, text, point, radius, far, angle, leader=far > 4)
+        taken.append(box)
+
+
+def _note(
+    axes: "Axes", text: str, point: tuple[float, float], radius: float, far: float, angle: float, leader: bool = False
+) -> "Annotation":
+    """Write a text at an angle (degrees) and a distance from the edge of a disc (points)."""
+    dx, dy = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": radius}
+    note = axes.annotate(
+        text,
+        point,
+        ((radius + far) * dx, (radius + far) * dy),
+        textcoords="offset points",
+        arrowprops=line if leader else None,
+        fontsize=8.5,
+        horizontalalignment=_edge(dx, "left", "right"),
+        verticalalignment=_edge(dy, "bottom", "top"),
+        parse_math=False,
+    )
+    note.set_in_layout(False)
+    return note
+
+
+def _edge(offset: float, positive: str, negative: str) -> str:
+    """Return the edge of a text that is near its point."""
+    if abs(offset) <= 0.1:
+        return "center"
+    return positive if offset > 0 else negative

@@ -1,0 +1,440 @@
+"""Runs for the user's own data: a model, a tokenizer and a training that suit its kind and its amount.
+
+`docs/how-to/choose-sizes.md` shows the tables.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from glassformer.common import files
+from glassformer.common.errors import UserError, warn
+from glassformer.config import recipes
+from glassformer.config.presets import preset
+from glassformer.config.run import (
+    BeamConfig,
+    ClassificationConfig,
+    ConversationConfig,
+    ConversationData,
+    GenerationConfig,
+    LabelData,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    TaggingConfig,
+    TextData,
+    TokenizerConfig,
+)
+from glassformer.config.train import AUTO, AdamWConfig, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
+from glassformer.config.transformer import (
+    NormalInit,
+    PositionHead,
+    RotaryPositions,
+    SequenceHead,
+    Stack,
+    TransformerConfig,
+)
+from glassformer.data import addresses
+from glassformer.data.first_look import require_readable
+from glassformer.data.in_memory import address_of, rows_of
+from glassformer.data.recognition import READING, SETTINGS, Recognised, aligned, recognise, recognise_rows
+from glassformer.data.recognition import Kind as Kind
+from glassformer.data.records import Request
+from glassformer.data.text_files import n_bytes
+from glassformer.data.texts import find_sources
+
+N_EVALUATIONS = 8
+MAX_JOINED = 1 << 15
+"""Maximum number of characters of the names of several sources."""
+
+
+class TextSize(NamedTuple):
+    """Sizes for texts of at most `max_bytes`."""
+
+    max_bytes: float
+    vocab_size: int
+    preset: str
+    context: int
+    rows: int
+    steps: int
+    dropout: float
+
+
+class Size(NamedTuple):
+    """Sizes for pairs or labelled texts of at most `max_bytes`; `batch` is in tokens, padding included."""
+
+    max_bytes: float
+    vocab_size: int
+    width: int
+    layers: int
+    batch: int
+    steps: int
+    dropout: float
+
+
+S = TypeVar("S", TextSize, Size)
+D = TypeVar("D", bound=TextData | PairData | LabelData | ConversationData)
+
+TEXT = (
+    TextSize(1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
+    TextSize(1 << 19, 2048, "modern-mini", 128, 16, 600, 0.2),
+    TextSize(1 << 22, 2048, "modern-mini", 128, 16, 1600, 0.1),
+    TextSize(1 << 26, 4096, "modern-mini", 128, 32, 4000, 0.0),
+    TextSize(float("inf"), 8192, "modern-small", 256, 32, 10000, 0.0),
+)
+CHARACTER_PAIRS = (  # vocabulary 0: single characters
+    Size(1 << 17, 0, 64, 2, 1024, 1000, 0.1),
+    Size(1 << 20, 0, 64, 2, 1024, 1500, 0.0),
+    Size(1 << 23, 0, 128, 3, 2048, 4000, 0.1),
+    Size(float("inf"), 0, 256, 4, 4096, 10000, 0.1),
+)
+SENTENCE_PAIRS = (
+    Size(1 << 20, 2048, 128, 2, 2048, 1000, 0.3),
+    Size(1 << 23, 8192, 128, 4, 4096, 2000, 0.3),
+    Size(1 << 26, 16384, 256, 4, 4096, 10000, 0.1),
+    Size(float("inf"), 32768, 512, 6, 8192, 50000, 0.1),
+)
+CLASSES = (
+    Size(1 << 17, 1024, 64, 1, 2048, 200, 0.3),
+    Size(1 << 21, 4096, 64, 2, 2048, 500, 0.3),
+    Size(1 << 24, 8192, 128, 2, 4096, 2000, 0.2),
+    Size(float("inf"), 16384, 256, 4, 8192, 10000, 0.1),
+)
+TAGS = (
+    Size(1 << 18, 1024, 64, 2, 2048, 200, 0.2),
+    Size(1 << 22, 2048, 64, 2, 2048, 600, 0.1),
+    Size(1 << 25, 8192, 128, 3, 4096, 3000, 0.1),
+    Size(float("inf"), 16384, 256, 4, 8192, 10000, 0.1),
+)
+
+MAX_WORDS = 2.0
+"""Pairs are read character by character if the sources or the targets have at most this mean number of words …"""
+MAX_CHARACTERS = 32.0
+"""… and at most this mean number of characters."""
+
+
+def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str, Any] | None = None) -> tuple[Run, str]:
+    """Return the run that `glassformer train SOURCE…` starts, and how a table is read; empty for other sources.
+
+    The sources are the name of a recipe, a TOML file, or own data (`run_for`): a file, a folder, a pattern
+    such as `src/**/*.py`, or the two files of pairs. Only a text without any separator can name a recipe:
+    `./python-docs` and `Path("python-docs")` are files. Without sources, the two files of pairs are the settings
+    `source` and `target` in `changes`. Settings in `changes` that name columns of the data, such as
+    `data.text_field`, are used to recognise it; the others are not applied.
+
+    >>> run, evidence = run_of("copy-task")
+    >>> run.name
+    'copy-task'
+    """
+    if len(sources) == 1:
+        [source] = sources
+        if recipes.is_written(source):
+            if kind is not None:
+                raise UserError(f"{source} is a recipe or a TOML file, which has a kind of data: leave out kind")
+            return recipes.load(source), ""
+        _require_place(source)
+    elif not sources:
+        named = _by_short_name(changes, ("source", "target"))
+        if len(named) < 2:
+            raise UserError("nothing to train on: give a recipe, a file, data, or source and target (two files)")
+        sources = (named["source"], named["target"])
+    return run_for(sources, kind, _by_short_name(changes, SETTINGS))
+
+
+def _require_place(source: str | Path) -> None:
+    """Raise `UserError` for a source that is neither the name of a recipe nor a file or an address."""
+    name = str(source)
+    if "\n" in name or files.is_no_path(name):
+        raise UserError(
+            f"expected a recipe or a file, got a text of {len(name):,} characters: to train on a text in memory, give "
+            "a list, as in glassformer.train([text])"
+        )
+    if files.exists(files.as_path(source, "source")):
+        return
+    if isinstance(source, str) and not re.search(r"[/\\.:*?~]", source):
+        raise recipes.unknown(name)
+
+
+def _by_short_name(changes: Mapping[str, Any] | None, names: Sequence[str]) -> dict[str, str]:
+    """Return the values of the settings with these names, given by short or dotted key."""
+    short = {
+        key.replace("-", "_").rpartition(".")[2]: " ".join(value) if isinstance(value, (list, tuple)) else str(value)
+        for key, value in (changes or {}).items()
+    }
+    return {name: short[name] for name in names if name in short}
+
+
+def note(evidence: str) -> None:
+    """Print what own data was recognised as, if it was; of several processes, only the first one does."""
+    if evidence and os.environ.get("RANK", "0") == "0":
+        warn(evidence)
+
+
+def run_for(
+    sources: Sequence[str | Path], kind: Kind | None = None, given: Mapping[str, str] | None = None
+) -> tuple[Run, str]:
+    """Build the run for one file, folder, pattern or dataset, or for the two files of pairs.
+
+    Return it with the kind of the data and what it was recognised by; empty for files of text. `given` are settings
+    that name columns (`recognition.SETTINGS`). Raises `UserError` for a missing file, and if the kind is not clear.
+    """
+    paths = [_path_of(source) for source in sources]
+    given = given or {}
+    if len(paths) == 2 and kind in ("pairs", None) and all(map(addresses.is_single_file, paths)):
+        recognised = aligned(paths[0], paths[1], given.get("encoding", "utf-8").split())
+    else:
+        recognised = recognise(paths[0] if len(paths) == 1 else _joined(paths, kind), kind, given)
+    recognised = replace(recognised, data=_as_given(recognised.data, given))
+    run = run_of_data(_name_of(paths[0]), recognised, _n_bytes(recognised.data))
+    return run, recognised.evidence and f"{' and '.join(paths)}: {recognised.evidence}{_by_character(run)}"
+
+
+def _joined(paths: Sequence[str], kind: Kind | None) -> str:
+    """Return the pattern for several sources of text."""
+    if kind not in ("text", None):
+        raise UserError(f"{len(paths)} sources are texts, not {kind}: put the rows in one file")
+    for path in paths:
+        source = addresses.source_of(path)
+        if not addresses.is_file(path) or (source is not None and "text" not in source.kinds):
+            raise UserError(f"several sources are texts, and {path} is not one: give one source, or text files only")
+    if sum(map(len, paths)) > MAX_JOINED:
+        raise UserError(
+            f'{len(paths):,} sources are too many: give their folder or a pattern in quotes, as "src/**/*.py"'
+        )
+    return addresses.joined(paths)
+
+
+def _as_given(data: D, given: Mapping[str, str]) -> D:
+    """Return data with the given settings that set how files are read."""
+    changes: dict[str, Any] = {name: given[name] for name in READING if name in given and hasattr(data, name)}
+    if "encoding" in changes:
+        changes["encoding"] = tuple(changes["encoding"].split())
+    return replace(data, **changes)
+
+
+def run_in_memory(
+    data: Iterable[object], kind: Kind | None = None, changes: Mapping[str, Any] | None = None
+) -> tuple[Run, str, str]:
+    """Build the run for data in memory; return it with its records as a jsonl text, and what it was recognised by.
+
+    The run has no path until the records are in a file. Raises `UserError` for a record that cannot be read.
+    """
+    rows = rows_of(data)
+    recognised, lines = recognise_rows(rows, kind, _by_short_name(changes, SETTINGS))
+    with address_of(lines) as address:
+        require_readable(replace(recognised.data, path=address))
+    text = "".join(f"{line}\n" for line in lines)
+    run = run_of_data(recognised.data.kind, recognised, len(text.encode()))
+    return (
+        replace(run, data=replace(run.data, path=None)),
+        text,
+        f"{len(rows):,} records are {recognised.evidence}{_by_character(run)}",
+    )
+
+
+def _by_character(run: Run) -> str:
+    """Return the end of the note about a run whose texts are read by character, because they are short."""
+    if run.tokenizer.scheme != "char":
+        return ""
+    return ", which are short and are read by character (set tokenizer.scheme and tokenizer.vocab_size for tokens)"
+
+
+def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> Run:
+    """Build the run for data of a known kind and amount."""
+    data = recognised.data
+    if isinstance(data, TextData):
+        return text_run(name, data, n_bytes)
+    if isinstance(data, LabelData):
+        return label_run(name, data, n_bytes)
+    if isinstance(data, ConversationData):
+        return conversation_run(name, data, n_bytes)
+    return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, recognised.rows.values())))
+
+
+def _path_of(source: str | Path) -> str:
+    address = str(source)
+    return str(files.as_path(source, "source")) if addresses.is_file(address) else address
+
+
+def _name_of(address: str) -> str:
+    if not addresses.is_file(address):
+        return re.sub(r"\W+", "-", address.partition(":")[2]).strip("-")
+    if addresses.is_pattern(address):
+        return files.name_of(addresses.split_pattern(addresses.expanded(address)[0])[0])
+    return files.name_of(Path(address))
+
+
+def _n_bytes(data: TextData | PairData | LabelData | ConversationData) -> int:
+    """Return the size of the files, or of the texts that are not in files or are compressed."""
+    if isinstance(data, PairData) and data.path is None:
+        return sum(n_bytes(Path(str(side))) for side in (data.source, data.target))
+    address = str(data.path)
+    if isinstance(data, TextData):
+        return sum(source.n_bytes() for source in find_sources([address], data))
+    if addresses.is_single_file(address) and (addresses.source_of(address) or addresses.BY_CONTENT).is_plain:
+        return n_bytes(Path(address))
+    rows = addresses.records(address, Request("pairs", (), ""))
+    return sum(len(str(value)) for row in rows for value in row.fields.values())
+
+
+def _are_words(values: Sequence[str]) -> bool:
+    """Return True if the values are single words or a few short ones.
+
+    >>> _are_words(["2026-11-21", "K AE T"]), _are_words(["a house in the woods"])
+    (True, False)
+    """
+    texts = [str(value) for value in values] or [""]
+    n_words, n_characters = (sum(map(count, texts)) / len(texts) for count in (lambda t: len(t.split()), len))
+    return n_words <= MAX_WORDS and n_characters <= MAX_CHARACTERS
+
+
+def suited(sizes: Sequence[S], n_bytes: int) -> S:
+    """Return the sizes for an amount of data."""
+    return next(size for size in sizes if n_bytes <= size.max_bytes)
+
+
+def vocab_size_for(n_bytes: int) -> int:
+    """Return a suitable vocabulary size for a text of `n_bytes`.
+
+    >>> vocab_size_for(1_000_000)
+    2048
+    """
+    return suited(TEXT, n_bytes).vocab_size
+
+
+def text_run(name: str, data: TextData, n_bytes: int) -> Run:
+    """Build a run for texts of `n_bytes`: a language model.
+
+    On two cores it takes 1 to 2 minutes for a short text and about 15 minutes for tens of MB; use a GPU for more.
+    """
+    size = suited(TEXT, n_bytes)
+    model = replace(
+        preset(size.preset),
+        max_len=size.context,
+        tie_output=True,
+        embedding_dropout=size.dropout,
+        residual_dropout=size.dropout,
+        init=NormalInit(),
+    )
+    train = TrainConfig(
+        max_steps=size.steps,
+        batch_size=size.rows,
+        eval_every=size.steps // N_EVALUATIONS,
+        optimizer=MuonConfig(0.01, adamw=AdamWConfig(0.01, weight_decay=0.0)),
+        schedule=LinearSchedule(),
+    )
+    tokenizer = TokenizerConfig(vocab_size=size.vocab_size)
+    generation = GenerationConfig(temperature=0.8, top_k=50)
+    return Run(name, model=model, tokenizer=tokenizer, data=data, train=train, generation=generation)
+
+
+def conversation_run(name: str, data: ConversationData, n_bytes: int) -> Run:
+    """Build a run for conversations of `n_bytes`: a language model that answers.
+
+    For a model that knows more than these conversations, train with `--init` from a language model instead.
+    """
+    size = suited(TEXT, n_bytes)
+    run = text_run(name, TextData(), n_bytes)
+    context = 2 * size.context
+    return replace(
+        run,
+        model=replace(run.model, max_len=context),
+        data=replace(data, batch_tokens=size.rows * context),
+        objective=ConversationConfig(),
+        train=replace(run.train, batch_size=TrainConfig().batch_size),
+        generation=GenerationConfig(temperature=0.3),
+    )
+
+
+def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) -> Run:
+    """Build a run for pairs of `n_bytes`: a Transformer with an encoder and a decoder."""
+    sizes, smoothing, generation = SENTENCE_PAIRS, 0.1, BeamConfig(beam=4, max_ratio=2.0)
+    if of_characters:
+        sizes, smoothing, generation = CHARACTER_PAIRS, 0.0, BeamConfig(beam=1, max_ratio=0.0)
+    size = suited(sizes, n_bytes)
+    stack = Stack(size.layers, 4, d_ff=2 * size.width)
+    model = replace(
+        _model(size, encoder=stack, decoder=stack),
+        share_embeddings=not of_characters,
+        tie_output=not of_characters,
+        scale_embeddings=True,
+    )
+    train = _train(size)
+    if of_characters:
+        train = replace(train, early_stopping=_watch("exact_match", train))
+    return Run(
+        name,
+        model=model,
+        tokenizer=_tokenizer(size),
+        data=replace(data, batch_tokens=size.batch),
+        objective=Seq2SeqConfig(label_smoothing=smoothing),
+        train=train,
+        generation=generation,
+    )
+
+
+def label_run(name: str, data: LabelData, n_bytes: int) -> Run:
+    """Build a run for labelled texts of `n_bytes`: a Transformer encoder."""
+    sizes: Sequence[Size] = CLASSES
+    head: SequenceHead | PositionHead = SequenceHead(pooling="mean")
+    objective: ClassificationConfig | TaggingConfig = ClassificationConfig(label_smoothing=0.0)
+    if data.outputs == "classes":
+        objective = ClassificationConfig(label_smoothing=0.1)
+    elif data.outputs == "tags":
+        sizes, head, objective = TAGS, PositionHead(), TaggingConfig()
+    size = suited(sizes, n_bytes)
+    model = replace(_model(size, encoder=Stack(size.layers, 4, d_ff=4 * size.width)), head=head)
+    if data.second_field is not None:
+        model = replace(model, n_token_types=2)
+    train = _train(size)
+    if data.outputs != "regression":
+        train = replace(train, early_stopping=_watch(AUTO, train))
+    return Run(
+        name,
+        model=model,
+        tokenizer=_tokenizer(size),
+        data=replace(data, batch_tokens=size.batch),
+        objective=objective,
+        train=train,
+    )
+
+
+def _model(size: Size, *, encoder: Stack, decoder: Stack | None = None) -> TransformerConfig:
+    return TransformerConfig(
+        encoder=encoder,
+        decoder=decoder,
+        d_model=size.width,
+        max_len=256,
+        norm="rmsnorm",
+        activation="gelu",
+        qkv_bias=False,
+        attn_out_bias=False,
+        ff_bias=False,
+        embedding_dropout=size.dropout,
+        residual_dropout=size.dropout,
+        positions=RotaryPositions(),
+        init=NormalInit(0.04),
+    )
+
+
+def _tokenizer(size: Size) -> TokenizerConfig:
+    if not size.vocab_size:
+        return TokenizerConfig(vocab_size=0, scheme="char")
+    return TokenizerConfig(vocab_size=size.vocab_size, scheme="byte")
+
+
+def _train(size: Size) -> TrainConfig:
+    return TrainConfig(
+        max_steps=size.steps,
+        eval_every=size.steps // N_EVALUATIONS,
+        optimizer=MuonConfig(adamw=AdamWConfig(0.005, weight_decay=0.0)),
+        schedule=LinearSchedule(warmup_steps=size.steps // 20),
+    )
+
+
+def _watch(metric: str, train: TrainConfig) -> EarlyStopping:
+    """Select the checkpoint by a score; the run never stops early."""
+    return EarlyStopping(metric, patience=N_EVALUATIONS + 1)

@@ -1,1 +1,0 @@
-"""HTTP server for models: the application, its worker, and the inspector page."""

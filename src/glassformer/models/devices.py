@@ -1,0 +1,266 @@
+"""Device, numerics and mode of a network: device selection, autocast type, determinism, evaluation mode."""
+
+import ctypes
+import gc
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.utils._triton import has_triton
+
+from glassformer.common.errors import UserError, first_line
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.train import TrainConfig
+from glassformer.nn.kernels import processor
+from glassformer.nn.kernels.flex_attention import has_c_compiler
+
+_AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
+"""Widths of a Transformer and of a recurrent decoder from which a step on a CPU is faster in bf16 (`docs/log.md`)."""
+COMPILE_SECONDS, LEAST_RATIO = 60.0, 5.0
+"""Time that torch.compile takes for a step on two CPU cores (`docs/log.md`), and the least time of the steps of a run,
+as a multiple of it, from which `train.compile` = "auto" compiles."""
+WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+"""The environment variable for the workspace size of cuBLAS, and its values that make results deterministic."""
+
+
+def choose_device(name: str, model: ModelConfig | None = None) -> torch.device:
+    """Return the named device, which must be available; `auto` prefers CUDA, then MPS, then the CPU.
+
+    No model was measured on MPS. A recurrent one runs small operations for each token, so `auto` leaves it on the CPU.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        is_recurrent = isinstance(model, RecurrentConfig)
+        return torch.device("mps" if torch.backends.mps.is_available() and not is_recurrent else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name!r:.60} is not available ({first_line(error)}); use auto or cpu") from error
+    return device
+
+
+def choose_precision(precision: str, model: ModelConfig, device: torch.device) -> tuple[str, str]:
+    """Return the precision in which a run trains, and why if `train.precision` is auto (else an empty text).
+
+    >>> from glassformer.config.transformer import Stack, TransformerConfig
+    >>> tiny = TransformerConfig(decoder=Stack(1, 1), d_model=8)
+    >>> choose_precision("bf16", tiny, torch.device("cpu"))
+    ('bf16', '')
+    >>> choose_precision("auto", tiny, torch.device("cpu"))[0]
+    'fp32'
+    """
+    if precision != "auto":
+        return precision, ""
+    if device.type == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16", "the GPU multiplies in bf16"
+        return "fp32", "the GPU has no bf16"
+    if device.type != "cpu":
+        return "fp32", "bf16 was not measured on this device"
+    if not processor.this.bfloat16:
+        return "fp32", "the CPU has no bf16 instructions"
+    if isinstance(model, RecurrentConfig):
+        is_wide = model.d_decoder >= MIN_RECURRENT_WIDTH
+    else:
+        is_wide = model.d_model >= MIN_WIDTH
+    if not is_wide:
+        return "fp32", "bf16 is slower at this width"
+    return "bf16", "the CPU multiplies in bf16"
+
+
+def unused_device_note(name: str, device: torch.device) -> str | None:
+    """Return a note if `auto` leaves MPS unused (`choose_device`), else None.
+
+    >>> unused_device_note("cpu", torch.device("cpu"))
+    """
+    if name != "auto" or device.type != "cpu" or not torch.backends.mps.is_available():
+        return None
+    return "the CPU computes this recurrent model, which was not measured on mps: train.device mps chooses the GPU"
+
+
+def emulation_note(dtype: str | None, device: torch.device) -> str | None:
+    """Return a note with the cost if products in `dtype` need bf16 instructions that the CPU lacks, else None.
+
+    `docs/log.md` has the times.
+
+    >>> emulation_note("fp32", torch.device("cpu")), emulation_note("bf16", torch.device("cuda"))
+    (None, None)
+    """
+    if dtype != "bf16" or device.type != "cpu" or processor.this.bfloat16:
+        return None
+    return (
+        f"{dtype} is slow here, because this CPU has no bf16 instructions and emulates them: a training step takes "
+        "about twelve times as long as in fp32, and a long prompt several times; use fp32, in a new run "
+        "train.precision auto"
+    )
+
+
+def choose_compile(
+    setting: Literal["auto"] | bool, model: ModelConfig, device: torch.device, has_one_shape: bool, seconds: float
+) -> tuple[bool, str]:
+    """Return whether the steps of a run are compiled, and why if `train.compile` is auto (else an empty text).
+
+    A compiled step differs from an eager one in the last bits, so no time is measured: `seconds` is a lower bound of
+    the time of all steps on a GPU, and `has_one_shape` is True if all rows are full windows of a text.
+
+    >>> from glassformer.config.transformer import Stack, TransformerConfig
+    >>> model = TransformerConfig(decoder=Stack())
+    >>> choose_compile(True, model, torch.device("cpu"), True, 0.0)
+    (True, '')
+    >>> choose_compile("auto", model, torch.device("cpu"), True, 1e6)
+    (False, 'no gain on a CPU')
+    """
+    if setting != "auto":
+        return setting, ""
+    if model.uncompilable:
+        return False, f"{model.uncompilable} cannot be compiled"
+    if device.type == "cpu":
+        return False, "no gain on a CPU"
+    if device.type != "cuda":
+        return False, "no gain on this device"
+    if not has_one_shape:
+        return False, "the rows are not windows of a text"
+    if seconds < LEAST_RATIO * COMPILE_SECONDS:
+        return False, "the run is too short for the compiler"
+    if not has_triton() or not has_c_compiler():
+        return False, "Triton or a C compiler is missing"
+    return True, "the run takes much longer than the compiler"
+
+
+def autocast_dtype(precision: str) -> torch.dtype | None:
+    """Return the dtype of matrix products under autocast for a precision; None if autocast is off.
+
+    A run replaces `auto` before its first step; a model that no run trained, such as an imported one, is not autocast.
+
+    >>> autocast_dtype("bf16"), autocast_dtype("fp32")
+    (torch.bfloat16, None)
+    """
+    return _AUTOCAST[precision]
+
+
+def repeats_bits(config: TrainConfig, device: torch.device) -> bool:
+    """Return True if repeated steps give the same bits on one machine: CPU, or CUDA with `train.deterministic`.
+
+    >>> repeats_bits(TrainConfig(), torch.device("cpu")), repeats_bits(TrainConfig(), torch.device("cuda"))
+    (True, False)
+    """
+    return device.type == "cpu" or (device.type == "cuda" and config.deterministic)
+
+
+def runs_ahead(device: torch.device) -> bool:
+    """Return True if the program continues while the device computes, so that waiting for a result costs time.
+
+    >>> runs_ahead(torch.device("cuda")), runs_ahead(torch.device("cpu"))
+    (True, False)
+    """
+    return device.type == "cuda"
+
+
+@contextmanager
+def numerics(config: TrainConfig) -> Iterator[None]:
+    """Apply `train.matmul_precision` and `train.deterministic` inside the block, then restore the old settings.
+
+    Raises `UserError` for an operation without a deterministic implementation if the run requires determinism.
+    """
+    with ExitStack() as stack:
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision(config.matmul_precision)
+        if config.deterministic:
+            stack.enter_context(_deterministic())
+        yield
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    flags, workspace = (cudnn.deterministic, cudnn.benchmark), os.environ.get(WORKSPACE)
+    if workspace not in DETERMINISTIC_WORKSPACES:
+        os.environ[WORKSPACE] = DETERMINISTIC_WORKSPACES[0]
+    cudnn.deterministic, cudnn.benchmark = True, False
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    except RuntimeError as error:
+        if (reason := _not_deterministic(error)) is None:
+            raise
+        raise UserError(reason) from error
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        cudnn.deterministic, cudnn.benchmark = flags
+        if workspace is None:
+            del os.environ[WORKSPACE]
+        else:
+            os.environ[WORKSPACE] = workspace
+
+
+def _not_deterministic(error: RuntimeError) -> str | None:
+    """Explain torch's determinism error in one sentence; return None for any other error."""
+    if WORKSPACE in str(error):
+        return (
+            f"train.deterministic: this process multiplied matrices on the GPU before the run began; set {WORKSPACE}="
+            f"{DETERMINISTIC_WORKSPACES[0]} in the environment before the process starts"
+        )
+    if "does not have a deterministic implementation" in str(error):
+        operation = str(error).split(" does not have")[0]
+        return f"train.deterministic: {operation} has no deterministic implementation on this device; set it to false"
+    return None
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+"""Parameters of glibc's `mallopt`. After the first call, glibc no longer adapts the thresholds by itself."""
+_keeps_memory = False
+"""True inside a block of `freed_memory_kept`."""
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Keep freed memory of the CPU in the process inside the block; return it to the system at the end.
+
+    Each step allocates tensors of the same sizes again. By default, glibc gets large ones from the system every time,
+    which fills their pages with zeros: at 124 M parameters, that took a fifth of a step (`docs/log.md`). The block has
+    no effect with another C library.
+    """
+    global _keeps_memory
+    if _keeps_memory or platform.libc_ver()[0] != "glibc":  # inside another block, such as the evaluation of a run
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    _keeps_memory = True
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    try:
+        yield
+    finally:
+        _keeps_memory = False
+        libc.mallopt(_M_MMAP_MAX, 1 << 16)  # the default; the thresholds are those to which glibc adapts
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+        libc.malloc_trim(0)
+
+
+def give_back_memory() -> None:
+    """Return all freed memory to the system: of the CPU (with glibc) and of an accelerator."""
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Disable dropout inside the block; restore the previous mode after it."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)

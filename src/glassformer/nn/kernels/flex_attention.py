@@ -1,0 +1,106 @@
+"""Attention over packed rows on a GPU by FlexAttention (Dong 2024), which skips blocks of keys that no query may see.
+
+With a dense mask, the kernel of PyTorch computes all T² scores of a row, also those between documents. FlexAttention
+compiles the rules of a mask into a kernel of flash attention, and computes only the blocks of 128 queries and 128 keys
+with an allowed pair. `attention_reference` is the readable version.
+
+Letters: B batch, H heads, G key-value heads, T tokens, K key width, W value width.
+"""
+
+import functools
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from glassformer.nn.kernels.linear import is_transformed, product_dtype
+
+
+def has_c_compiler() -> bool:
+    """Return True if a C compiler is found: `CC`, cc, gcc or clang. Triton needs one."""
+    return any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+
+
+DEVICES: tuple[str, ...] = ("cuda",) if find_spec("triton") is not None and has_c_compiler() else ()
+"""Types of devices on which packed rows use FlexAttention, which needs Triton; with (), they use a dense mask."""
+DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16,)
+"""In fp32, its backward has blocks of 16 tokens only; GPUs that train in fp16 have no tuned sizes of blocks."""
+WIDTHS = (16, 32, 64, 128, 256)
+"""Widths of keys and values for which its kernel pads nothing."""
+MIN_TOKENS = 512
+"""Length of rows from which there are enough blocks to skip; compiling the kernel takes some seconds."""
+
+_HIDDEN = torch.iinfo(torch.int64).min
+"""The document of keys that no query may see."""
+
+
+@contextmanager
+def dense_masks() -> Iterator[None]:
+    """Use dense masks for all packed rows, in a graph with symbolic sizes: PyTorch 2.11 cannot compile its blocks."""
+    global DEVICES
+    before, DEVICES = DEVICES, ()
+    try:
+        yield
+    finally:
+        DEVICES = before
+
+
+def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
+    """Return True if attention of `x` (B, T, D) to its own documents is computed by FlexAttention.
+
+    `widths` are those of keys and values, and `dropout` is that of the weights, which FlexAttention does not have.
+    """
+    in_torch_func = is_transformed() and not torch.compiler.is_compiling()
+    if x.device.type not in DEVICES or dropout or in_torch_func:
+        return False
+    return product_dtype(x) in DTYPES and all(width in WIDTHS for width in widths) and x.shape[1] >= MIN_TOKENS
+
+
+def document_blocks(documents: tuple[Tensor, Tensor], causal: bool, window: int, keys: Tensor | None) -> BlockMask:
+    """Return the rules of a mask as blocks of queries and keys, for `attention_flex`.
+
+    `documents` are those of queries (B, T) and of keys (B, S); `window` 0 = any distance; `keys` (B, S), True = real.
+    """
+    of_query, of_key = documents
+    if keys is not None:
+        of_key = of_key.masked_fill(~keys, _HIDDEN)
+
+    def may_attend(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        allowed = of_query[row, query] == of_key[row, key]
+        if causal:
+            allowed = allowed & (query >= key)
+        if window:
+            allowed = allowed & ((query - key).abs() < window)
+        return allowed
+
+    n_rows, n_queries = of_query.shape
+    make = _compiled(create_block_mask)
+    return make(may_attend, n_rows, None, n_queries, of_key.shape[1], device=of_query.device)
+
+
+def attention_flex(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask, scale: float) -> Tensor:
+    """Return the context of `attention_reference`, (B, H, T, W), in the dtype of `value`.
+
+    `query` (B, H, T, K), `key` (B, G, T, K), `value` (B, G, T, W). Has gradients on a GPU only.
+    """
+    query, key = query.to(value.dtype), key.to(value.dtype)  # norms of heads give fp32 under autocast
+    factor = scale * math.sqrt(query.shape[-1])
+    if abs(factor - 1) > 1e-6:  # a scale of its own would be a symbol in the compiled kernel
+        query = query * factor
+    attend = _compiled(flex_attention)
+    return attend(query, key, value, block_mask=block_mask, enable_gqa=query.shape[1] != key.shape[1])
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of FlexAttention, unless a compiled step traces it: only compiled, it is one kernel."""
+    return function if torch.compiler.is_compiling() else _compiled_once(function)
+
+
+_compiled_once = functools.cache(lambda function: torch.compile(function))
