@@ -62,7 +62,7 @@ class Activations:
     """All except the loss; for recomputed blocks, their inputs and the block that needs most while it is recomputed."""
     logits: int
     """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
-    matrix of logits in its own precision (`nn/kernels/cross_entropy.py`), and log-probabilities in fp32 of a small one."""
+    matrix of logits in its own precision (`nn/kernels/cross_entropy.py`), of a small one log-probabilities in fp32."""
 
     teacher: int = 0
     """The weights and the logits of the teacher, if the run has one."""
