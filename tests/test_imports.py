@@ -3,12 +3,14 @@
 import ast
 import os
 import pydoc
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -217,3 +219,28 @@ def test_dir_and_help_show_the_public_names() -> None:
     shown = pydoc.plain(pydoc.render_doc(glassformer))
     missing = [name for name in glassformer.__all__ if name not in shown]
     assert not missing
+
+
+def test_the_picture_of_the_rooms_is_current_and_every_room_has_a_paragraph() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    spec = spec_from_file_location("house", docs / "house.py")
+    assert spec is not None and spec.loader is not None
+    house = module_from_spec(spec)
+    spec.loader.exec_module(house)
+    assert [set(rooms) for rooms in house.floors()] == FLOORS
+    assert house.PICTURE.read_text("utf-8") == house.draw(), "run: python docs/house.py"
+    page = (docs / "architecture.md").read_text("utf-8")
+    named = {name.strip("/").removesuffix(".py").replace("/", ".") for name in re.findall(r"\*\*`([\w/.]+)`\*\*", page)}
+    assert set.union(*FLOORS) <= named
+
+
+@pytest.mark.parametrize("room", sorted(set.union(*FLOORS) | {"apps"}))
+def test_a_folder_states_its_contents_and_a_file_to_begin_with(room: str) -> None:
+    path = ROOT / room.replace(".", "/") / "__init__.py"
+    if path.exists():
+        told = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        assert room == "apps" or ("Begin with `" in told and (ROOT / room.replace(".", "/") / begin(told)).exists())
+
+
+def begin(told: str) -> str:
+    return re.findall(r"Begin with `([\w/.]+)`", told)[0]

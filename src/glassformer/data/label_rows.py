@@ -1,4 +1,7 @@
-"""Encoding of texts, pairs of texts and tagged words as rows of tokens with the special tokens around them."""
+"""Encoding of texts, pairs of texts and tagged words as rows of tokens with the special tokens around them.
+
+Special tokens are added here, so training and inference use the same ones.
+"""
 
 from collections.abc import Sequence
 

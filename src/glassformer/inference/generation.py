@@ -1,4 +1,8 @@
-"""Generation with a cache, greedy or sampled, of many rows at once: the loop, and the end of a row."""
+"""Generation with a cache, greedy or sampled, of many rows at once: the loop, and the end of a row.
+
+`Generation` reads waiting prompts into a state of their own and appends its rows (`joined`), so a batch of many prompts
+stays filled.
+"""
 
 import itertools
 from collections.abc import Iterator, Sequence

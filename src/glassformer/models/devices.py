@@ -1,4 +1,10 @@
-"""Device, numerics and mode of a network: device selection, autocast type, determinism, evaluation mode."""
+"""Device, numerics and mode of a network: device selection, autocast type, determinism, evaluation mode.
+
+`train.compile` traces a Transformer once. No argument of a block has a default of a class of glassformer, and a batch
+of variable shape always has masks, so padded and unpadded batches share the graph. Recurrent models and experts cannot
+be traced: the number of tokens of an expert is data, which breaks the graph. Recurrent cells run outside autocast, in
+fp32, except on a CPU with bf16 products: cuDNN would compute in fp16, and other CPUs have no LSTM in bf16.
+"""
 
 import ctypes
 import gc

@@ -1,4 +1,8 @@
-"""Attention masks: which query may attend to which key. In every mask, True = may attend."""
+"""Attention masks: which query may attend to which key. In every mask, True = may attend.
+
+A mask is a set of rules that are combined with AND, so a kernel can recognise "only causal". A stack computes the dense
+form once and shares it among its blocks. A query that may attend to no key gives zeros.
+"""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,9 @@
-"""Group relative policy optimization: a model samples answers to prompts, and learns from their rewards."""
+"""Group relative policy optimization: a model samples answers to prompts, and learns from their rewards.
+
+The sampler generates its examples with the weights of the moment, before the step that uses them (`can_be_ahead` is
+False). They are a function of the weights, the seed and the number of the micro-batch, so a resumed run is exact
+without stored answers.
+"""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence

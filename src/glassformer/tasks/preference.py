@@ -1,4 +1,9 @@
-"""Preferences: a model that answers learns which of two answers is better, compared with its initial weights."""
+"""Preferences: a model that answers learns which of two answers is better, compared with its initial weights.
+
+The data is prepared with the initial weights, in a resumed run too: the run records their SHA-256 (`init.digest`),
+reads them again from `init.path`, and refuses other ones. A row of a batch is a whole preference: its two answers are
+two documents, so a batch can be divided like any other batch.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

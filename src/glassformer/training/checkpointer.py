@@ -1,4 +1,8 @@
-"""Checkpoints of a run: copied from the training loop, written in the background, published and pruned."""
+"""Checkpoints of a run: copied from the training loop, written in the background, published and pruned.
+
+`Checkpointer` takes a `Snapshot` (copies of weights and moments), and a thread writes it: checkpoint, publication,
+retention, in this order. The process can be killed safely during each. The next save raises an error of the thread.
+"""
 
 import shutil
 import threading

@@ -1,4 +1,9 @@
-"""Routers of experts in a training step: auxiliary losses, the loads of the experts, and their biases."""
+"""Routers of experts in a training step: auxiliary losses, the loads of the experts, and their biases.
+
+A router records its load and its auxiliary loss in a forward pass of a step (`records`). The step reads both, and adds
+the loss × targets to the sum of the objective, so objectives need no code for experts. `nats` contain no auxiliary
+loss. The recomputation of a block in the backward pass records nothing, because its graph would stay in memory.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

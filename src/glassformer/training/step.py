@@ -1,4 +1,11 @@
-"""One optimizer step: only the code that is compiled and wrapped for several processes."""
+"""One optimizer step: only the code that is compiled and wrapped for several processes.
+
+NaN and Inf are detected between backward and update, from sums over all processes, so all processes make the same
+decision. On CUDA (`Host.runs_ahead`), the step is a pipeline: the optimizer reads on the device whether loss and
+gradient are finite, and `update` returns the result of the step before, which it reads before the weights change again.
+`flush` returns the last result, before a log line, an evaluation, a checkpoint and the end. With other optimizers,
+scaled fp16 losses, and on a CPU, `update` returns the result of its own step.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

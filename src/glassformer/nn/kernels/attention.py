@@ -1,6 +1,9 @@
 """The kernel of an attention: PyTorch's fused one, in which precision, or blocks in bfloat16 on a CPU.
 
 Letters: B batch, H heads, G key-value heads, T query length, S key length, K key width, W value width.
+
+On a CPU with bf16 instructions, products are several times faster in bfloat16, but the backward of PyTorch's fused
+attention is slower. So `Blocks` computes the formulas of the reference over blocks that fit in the cache.
 """
 
 import math

@@ -5,6 +5,10 @@ compiles the rules of a mask into a kernel of flash attention, and computes only
 with an allowed pair. `attention_reference` is the readable version.
 
 Letters: B batch, H heads, G key-value heads, T tokens, K key width, W value width.
+
+The stack makes a `BlockMask` instead of the dense mask, once per forward and window. A step that is compiled for one
+shape traces it; a step for several shapes has a dense mask. In an eager run, only the functions of FlexAttention are
+compiled, once. `DEVICES` is the only switch.
 """
 
 import functools

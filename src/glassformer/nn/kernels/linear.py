@@ -1,4 +1,9 @@
-"""Linear products on a CPU: those of a large vocabulary, and of packed weights."""
+"""Linear products on a CPU: those of a large vocabulary, and of packed weights.
+
+The speed of a product with few rows is limited by the memory. So `PackedWeights` is a block of generation in which
+layers multiply by copies of their weights in the layout of oneDNN's kernels. A copy is used only while its weight is
+unchanged.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,9 @@
-"""The start and the end of a process group that `torchrun` has started."""
+"""The start and the end of a process group that `torchrun` has started.
+
+A process that ends with a `UserError` writes its message to the store of the process group. The others read it when
+their exchange with that process fails. One process cannot repeat a step while the others wait for its gradients, so the
+error ends the run.
+"""
 
 import os
 import shlex

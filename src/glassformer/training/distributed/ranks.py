@@ -1,4 +1,8 @@
-"""Operations on the processes of a run; `Ranks` implements them for a single process."""
+"""Operations on the processes of a run; `Ranks` implements them for a single process.
+
+The micro-batches of a step are distributed over the processes. After every stage, all processes learn whether all have
+succeeded (`raise_together`).
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
