@@ -17,7 +17,6 @@ GROUPS = {
     "Recipes and presets": [
         "recipes.load",
         "recipes.names",
-        "own_data.run_of",
         "recipes.with_changes",
         "presets.preset",
     ],

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glassformer import inspection, models, nn, plot
     from glassformer.api import compare, ensemble, load, merge, plan, resume, train
-    from glassformer.apps import doctor
+    from glassformer.apps import course, doctor
     from glassformer.apps.inspector.server import inspect
     from glassformer.apps.interop.export import export
     from glassformer.apps.interop.importing import import_model
@@ -62,6 +62,7 @@ _HOMES = {
     "train_module": "glassformer.training.any_module",
 }
 _MODULES = {
+    "course": "glassformer.apps.course",
     "doctor": "glassformer.apps.doctor",
     "inspection": "glassformer.inspection",
     "models": "glassformer.models",
@@ -81,6 +82,7 @@ __all__ = [
     "UserError",
     "build_model",
     "compare",
+    "course",
     "doctor",
     "ensemble",
     "export",

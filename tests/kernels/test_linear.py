@@ -231,6 +231,26 @@ def test_a_wide_layer_in_bfloat16_gives_the_gradients_of_autocast(part: int, mon
         assert_close(wide, plain)
 
 
+def test_a_compiled_layer_reads_no_packed_weights() -> None:
+    """The products of a block are kept from layer to layer, but a trace of `torch.compile` outlives the block."""
+    one, x, packed = Linear(512, 512), torch.randn(3, 512), PackedWeights()
+    expected, compiled = F.linear(x, one.weight, one.bias), torch.compile(one, backend="eager")
+    for _ in range(2):
+        with packed, torch.inference_mode():
+            assert_close(one(x), expected)
+            assert torch.equal(compiled(x), expected)
+
+
+def test_a_block_computes_under_autocast_what_autocast_asks_for() -> None:
+    one, x = Linear(8, 8), torch.randn(3, 8)
+    with PackedWeights() as packed, torch.inference_mode():
+        one(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert one(x).dtype == torch.bfloat16
+    with packed:
+        assert one(x).requires_grad
+
+
 @pytest.mark.usefixtures("everywhere")
 def test_packed_copies_of_a_network_are_freed() -> None:
     large = Linear(512, 512)

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from glassformer import models
 from glassformer import nn as layers
-from glassformer.models.blocks import pre_norm
 from glassformer.nn.norms import RMSNorm
 
 X = torch.zeros(2, 5, 8)
@@ -68,8 +67,8 @@ LAYERS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = 
         (X,),
     ),
     "Residual": (
-        lambda **k: models.Block(8, layers.MultiHeadAttention(8, 2), None, None, models.Residual(**k)),
-        {"norm": RMSNorm, "connect": pre_norm},
+        lambda **k: models.PreNormBlock(8, layers.MultiHeadAttention(8, 2), None, None, models.Residual(**k)),
+        {"norm": RMSNorm},
         (X, models.BlockInputs(layers.Mask())),
     ),
 }

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from configs import GPT, Recorder, randomise
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.models.blocks import Block, BlockInputs, Residual, post_norm, pre_norm
+from glassformer.models.blocks import Block, BlockInputs, PostNormBlock, PreNormBlock, Residual
 from glassformer.models.build import build_model
 from glassformer.nn.attention import MultiHeadAttention, Projections
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
@@ -140,12 +140,12 @@ def test_cross_attention(d_memory: int, padded: bool) -> None:
 
 def block(cross: bool, norm_first: bool, activation: str, bias: bool) -> Block:
     attention = functools.partial(MultiHeadAttention, D, HEADS, projections=Projections(qkv_bias=bias, out_bias=bias))
-    return Block(
+    return (PreNormBlock if norm_first else PostNormBlock)(
         D,
         self_attn=attention(),
         cross_attn=attention() if cross else None,
         ff=FeedForward(D, D_FF, ACTIVATIONS[activation], bias=bias),
-        residual=Residual(functools.partial(LayerNorm, bias=bias), pre_norm if norm_first else post_norm),
+        residual=Residual(functools.partial(LayerNorm, bias=bias)),
     )
 
 

@@ -144,7 +144,7 @@ def test_the_loss_of_preferences(
     ]
     assert found == list(ids_of(batch, "completion_mask"))
     objective = objective_of(run)
-    compared = objective.collate(with_reference(run, lambda: reference, rows, CPU), np.random.default_rng(0))
+    compared = objective.collate(with_reference(run, reference, rows, CPU), np.random.default_rng(0))
     sums = objective.loss(ours, compared)
     assert sums.total.item() / sums.n_targets == near(expected.item())
     parts = [objective.loss(ours, compared.rows(range(i, i + 1))).total.item() for i in range(len(rows))]

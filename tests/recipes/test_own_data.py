@@ -181,7 +181,7 @@ def test_a_run_is_chosen_without_torch(tmp_path: Path, environment: dict[str, st
     (tmp_path / "t.txt").write_text("one two")
     (tmp_path / "c.conll").write_text("one\tO\n")
     code = (
-        "import sys, glassformer.recipes as r\n"
+        "import sys, glassformer.data.own_data as r\n"
         "for place in ('p.tsv', 't.txt', 'c.conll', '*.txt'): r.run_of(place)\n"
         "r.run_in_memory([('a', 'b'), ('c', 'd')])\n"
         "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"

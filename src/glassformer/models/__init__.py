@@ -3,7 +3,16 @@
 The rooms below are `nn`, `config` and `common`. Begin with `blocks.py`, then `stacks.py` and `transformer.py`.
 """
 
-from glassformer.models.blocks import Block, BlockInputs, ParallelBlock, Residual, post_norm, pre_norm
+from glassformer.models.blocks import (
+    Block,
+    BlockInputs,
+    OutputNormBlock,
+    ParallelBlock,
+    PostNormBlock,
+    PreNormBlock,
+    Residual,
+    SandwichBlock,
+)
 from glassformer.models.build import build_model
 from glassformer.models.heads import (
     Pooler,
@@ -26,11 +35,15 @@ __all__ = [
     "Decoder",
     "Encoder",
     "LoraLinear",
+    "OutputNormBlock",
     "ParallelBlock",
     "Pooler",
     "PositionLogits",
+    "PostNormBlock",
+    "PreNormBlock",
     "RecurrentModel",
     "Residual",
+    "SandwichBlock",
     "SequenceLogits",
     "SequenceVector",
     "TokenLogits",
@@ -41,6 +54,4 @@ __all__ = [
     "build_model",
     "merge_lora",
     "pool",
-    "post_norm",
-    "pre_norm",
 ]

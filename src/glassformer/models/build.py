@@ -15,7 +15,7 @@ from glassformer.config import transformer as c
 from glassformer.config.presets import preset
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.models import recurrent_stacks as r
-from glassformer.models.blocks import Block, ParallelBlock, Residual, post_norm, pre_norm
+from glassformer.models.blocks import BLOCKS, Block, Residual
 from glassformer.models.heads import (
     Pooler,
     PositionLogits,
@@ -150,7 +150,7 @@ def _stack_parts(
     )
     blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
     if blocks and not config.first_norm:
-        blocks[0].self_attn_norm = None
+        blocks[0].self_attn_norm = nn.Identity()
     pattern = stack.window_pattern or (0,)
     windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
     final_norm = norm(config.d_model) if config.final_norm else None
@@ -188,18 +188,13 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     feed_forward = _feed_forward(config, stack) if stack.d_ff else None
     self_attn = build_attention(config, stack)
     cross_attn = build_attention(config, stack, is_self=False) if cross else None
-    connect = post_norm if config.norm_order == "post" else pre_norm
-    kind = ParallelBlock if config.norm_order == "parallel" else Block
     residual = Residual(
         _norm(config),
-        connect,
-        norm_inputs=config.norm_order != "output",
-        norm_outputs=config.norm_order in ("sandwich", "output"),
         shared_norm=config.shared_norm,
         dropout=config.residual_dropout,
         scale=config.residual_scale,
     )
-    return kind(config.d_model, self_attn, cross_attn, feed_forward, residual)
+    return BLOCKS[config.norm_order](config.d_model, self_attn, cross_attn, feed_forward, residual)
 
 
 def _feed_forward(config: c.TransformerConfig, stack: c.Stack) -> FeedForward | Experts:

@@ -37,7 +37,8 @@ class Past:
     def add_to(self, inputs: BlockInputs, i: int) -> BlockInputs:
         """Return the inputs of block `i` with its cache and its projected source."""
         memory = None if self.state.memory is None else self.state.memory[i]
-        return replace(inputs, step=CacheStep(self.state.layers[i], self.slots), memory=memory)
+        step = CacheStep(self.state.layers[i], self.slots)
+        return BlockInputs(inputs.mask, inputs.rotary, memory, inputs.memory_mask, step, inputs.real, inputs.tap)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ def attention_fused(
     `attention_reference`. `kernels/attention.py` chooses the kernel. A mask with a `block_mask` is for FlexAttention,
     which has neither bias nor dropout.
     """
-    scale = scale_or_default(scale, query.shape[-1])
+    if scale is None:
+        scale = scale_or_default(None, query.shape[-1])
     if mask.block_mask is not None and mask.bias is None and not dropout:
         return attention_flex(query, key, value, mask.block_mask, scale)
     n_queries, n_keys = query.shape[2], key.shape[2]

@@ -69,8 +69,8 @@ class FeedForward(nn.Module):
         self.dropout = number("dropout", dropout, 0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate_proj is None:
-            h = self.activation(self.up_proj(x))
-        else:
-            h = self.activation(self.gate_proj(x)) * self.up_proj(x)
-        return self.down_proj(F.dropout(h, self.dropout, self.training))
+        gate = self.gate_proj
+        h = self.activation(self.up_proj(x)) if gate is None else self.activation(gate(x)) * self.up_proj(x)
+        if self.dropout:
+            h = F.dropout(h, self.dropout, self.training)
+        return self.down_proj(h)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from glassformer.nn.kernels.packed import linear_layer
 
@@ -18,8 +18,7 @@ class Linear(nn.Linear):
     parts: tuple[int, ...] = ()
     """Numbers of outputs of the matrices that are stacked in the weight; empty for one matrix."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear_layer(self, x)
+    forward = linear_layer  # type: ignore[assignment]
 
 
 @torch.no_grad()

@@ -51,8 +51,7 @@ class Mask:
     @property
     def is_only_causal(self) -> bool:
         """True if the only rule is "query t sees keys up to t", which a fused kernel applies without a matrix."""
-        is_in_order = self.query_index is None and self.key_index is None
-        return self.causal and is_in_order and self._has_no_other_rule
+        return self.causal and self.query_index is None and self.key_index is None and self._has_no_other_rule
 
     @property
     def _has_no_other_rule(self) -> bool:

@@ -60,8 +60,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Under autocast, x may have a lower precision than the weight; the fused operator needs equal dtypes.
-        weight = None if self.weight is None else self.weight.to(x.dtype)
-        return F.rms_norm(x, (self.width,), weight, self.eps)
+        weight = self.weight
+        return torch.rms_norm(x, (self.width,), None if weight is None else weight.to(x.dtype), self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}"

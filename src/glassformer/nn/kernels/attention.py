@@ -8,7 +8,6 @@ attention is slower. So `Blocks` computes the formulas of the reference over blo
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -61,23 +60,26 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tens
     if allowed is not None and rules.may_leave_a_row_empty:
         empty = ~allowed.any(dim=-1, keepdim=True)
         allowed = allowed | empty  # a softmax over only -inf is NaN
-    if _pays_by_blocks(query, key, bias):
+    if dtype == torch.bfloat16 and _pays_by_blocks(query, key, bias):
         key, value = (repeat_kv(x.to(dtype), n_heads) for x in (key, value))
         if bias is None and allowed is not None:
             bias = query.new_zeros(allowed.shape)
         mask, how = _masked(bias, allowed, dtype), (rules.is_causal, rules.scale, rules.dropout)
         context = Blocks.apply(query, key, value, mask, *how)
     else:
-        is_slow = _is_slow(query, key)
+        is_slow = dtype in _HALVES and _is_slow(query, key)
         if is_slow:
             query, key, value = query.float(), key.float(), value.float()
-        mask = _masked(bias, allowed, query.dtype)
-        if not _kernel_takes_groups(query, value, mask is not None):
-            key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
+        mask = allowed if bias is None else _masked(bias, allowed, query.dtype)
+        has_groups = key.shape[1] != n_heads
+        if has_groups and not _kernel_takes_groups(query, value, mask is not None):
+            key, value, has_groups = repeat_kv(key, n_heads), repeat_kv(value, n_heads), False
         options: dict[str, Any] = {"dropout_p": rules.dropout, "is_causal": rules.is_causal, "scale": rules.scale}
-        options |= {"attn_mask": mask, "enable_gqa": key.shape[1] != n_heads}
-        # Entering the block costs as much as the kernel.
-        with torch.autocast("cpu", enabled=False) if is_slow and torch.is_autocast_enabled("cpu") else nullcontext():
+        options |= {"attn_mask": mask, "enable_gqa": has_groups}
+        if is_slow and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):  # entering the block costs as much as the kernel
+                context = F.scaled_dot_product_attention(query, key, value, **options)
+        else:
             context = F.scaled_dot_product_attention(query, key, value, **options)
         context = context.to(dtype) if is_slow else context
     return context if empty is None else context.masked_fill(empty, 0.0)
@@ -97,21 +99,20 @@ def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
 
 
 def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
-    """Return True if `Blocks` is faster than the fused kernel: see `docs/log.md` for the times of some shapes.
+    """Return True if `Blocks` is faster than the fused kernel (`docs/log.md`); the queries are in bfloat16.
 
     It has no gradient of a bias, `torch.compile` would unroll its blocks, and `torch.func` has no rule for it.
     """
     if is_transformed() or not query.numel() or (bias is not None and bias.requires_grad):
         return False
-    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not processor.this.is_fast_in_bfloat16:
+    if query.device.type != "cpu" or not processor.this.is_fast_in_bfloat16:
         return False
     return query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
 
 
 def _is_slow(query: Tensor, key: Tensor) -> bool:
-    """Return True if the fused kernel is faster in fp32."""
-    is_half_on_cpu = query.dtype in _HALVES and query.device.type == "cpu"
-    return is_half_on_cpu and (query.requires_grad or query.shape[2] == 1 or key.dtype != query.dtype)
+    """Return True if the fused kernel is faster in fp32 for these queries in half precision."""
+    return query.device.type == "cpu" and (query.requires_grad or query.shape[2] == 1 or key.dtype != query.dtype)
 
 
 def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:

@@ -5,10 +5,13 @@ its own layout. Results equal `F.linear(x, layer.weight, layer.bias)` up to roun
 """
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.nn.kernels import processor
@@ -40,10 +43,9 @@ _lock = threading.Lock()
 def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
     """Return x Wᵀ + b of a layer: by packed weights in a block of `PackedWeights`, otherwise by `linear`."""
     block = _here.block
-    packed = None if block is None else block.of(layer.weight, x)
-    if packed is None:
+    if block is None or torch.compiler.is_dynamo_compiling():
         return linear(x, layer.weight, layer.bias)
-    return onednn_product(x, packed, layer.bias)
+    return block.product(layer, x)
 
 
 class PackedWeights:
@@ -59,7 +61,8 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self._checked: dict[int, Tensor | None] = {}
+        self._chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Tensor]] = {}
+        """The product of each weight and dtype of an input, by the `id` of the weight, which the product keeps."""
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -70,15 +73,28 @@ class PackedWeights:
     def __exit__(self, *_: object) -> None:
         _here.block = self._before.pop()
 
-    def of(self, weight: Tensor, x: Tensor) -> Tensor | None:
-        """Return the packed copy of a weight; None if `x` is not to use it."""
+    def product(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        """Return x Wᵀ + b of a layer, by the product that was chosen at the first use of its weight in this block."""
+        weight = layer._parameters["weight"]
+        product = self._chosen.get((id(weight), x.dtype))
+        if product is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+            product = self._choose(layer.weight, layer.bias, x)
+        return product(x)
+
+    def _choose(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the product of a weight; keep it if it depends on the weight and the dtype of `x` alone."""
+        product = partial(linear, weight=weight, bias=bias)
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not is_plain(x, weight):
-            return None
+            return product
         if weight.dtype != x.dtype or not x.numel():
-            return None
-        if id(weight) not in self._checked:
-            self._checked[id(weight)] = _pack(weight)
-        return self._checked[id(weight)]
+            return product
+        packed = _pack(weight)
+        if packed is not None:
+            product = partial(onednn_product, weight=packed, bias=bias)
+        elif not processor.this.is_fast_in_bfloat16:  # `linear` is `F.linear` then, for inputs of any size
+            product = partial(F.linear, weight=weight, bias=bias)
+        self._chosen[id(weight), x.dtype] = product
+        return product
 
 
 def forget_packed(network: nn.Module) -> None:
