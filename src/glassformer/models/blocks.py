@@ -36,7 +36,7 @@ class BlockInputs:
 
 @dataclass(frozen=True)
 class Residual:
-    """What connects each sublayer of a block with the residual stream: norms, dropout and a factor.
+    """Connection of each sublayer of a block with the residual stream: norm, dropout and a factor.
 
     >>> Residual(nn.LayerNorm, dropout=0.1).scale
     1.0
