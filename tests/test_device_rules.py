@@ -15,7 +15,7 @@ from device_rules import apple_rules
 from glassformer import api, inspection
 from glassformer.apps.doctor import check_model
 from glassformer.config.run import LoraConfig, Run
-from glassformer.config.train import MuonConfig, TrainConfig
+from glassformer.config.train import MuonConfig
 from glassformer.model import Model
 from preference_runs import policy_run, preference_run, trained_start
 from runs import TINY, tiny_run, write_text
@@ -107,17 +107,6 @@ def test_training_with_other_settings(change: str, tmp_path: Path) -> None:
         else:
             changed = {"optimizer": MuonConfig()} if change == "muon" else {"precision": "bf16"}
             api.train(few(run, **changed), tmp_path / "run")
-
-
-def test_training_of_any_module(tmp_path: Path) -> None:
-    data = [(torch.ones(1), torch.ones(1))] * 4
-    config = TrainConfig(batch_size=2, max_steps=2, eval_every=2, device="cpu")
-
-    def loss(module: nn.Module, batch: Any) -> Any:
-        return (module(batch[0]) - batch[1]).square().sum(), 2
-
-    with apple_rules():
-        glassformer.train_module(nn.Linear(1, 1), loss, data, tmp_path / "run", config=config, batched=False)
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert"])

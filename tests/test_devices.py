@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from glassformer import api
 from glassformer.apps.cli import resume
@@ -30,7 +29,6 @@ from glassformer.models.devices import (
 )
 from glassformer.nn.kernels import processor
 from glassformer.training import announce
-from glassformer.training.any_module import train_module
 from glassformer.training.replay import Replay
 from glassformer.training.step import TrainStep
 from runs import Recording, remains, tiny_run, write_text
@@ -171,7 +169,7 @@ def test_a_run_records_the_precision_that_it_chose_and_the_reason(
 def test_emulated_bf16_is_reported_at_the_start_with_its_cost(
     instructions: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By train, resume, `train_module`, `load` and `evaluate`, where the CPU has no bf16 instructions."""
+    """By train, resume, `load` and `evaluate`, where the CPU has no bf16 instructions."""
     monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
     is_told = not instructions
     begin, seen, folder = "bf16 is slow here, because this CPU has no bf16 instructions", [], tmp_path / "run"
@@ -179,9 +177,6 @@ def test_emulated_bf16_is_reported_at_the_start_with_its_cost(
     for act in (lambda: api.train(run, folder, reporter=seen[-1]), lambda: api.resume(folder, reporter=seen[-1])):
         seen.append(Recording())
         act()
-    seen.append(Recording())
-    batches, module = [(torch.tensor([1.0]), torch.tensor([2.0]))], tmp_path / "module"
-    train_module(nn.Linear(1, 1), squares, batches, module, batched=True, config=run.train, reporter=seen[-1])
     for one in seen:
         assert [text for text in one.messages[:1] if text.startswith(begin) and "twelve times" in text] == (
             one.messages[:1] if is_told else []
@@ -195,10 +190,6 @@ def test_emulated_bf16_is_reported_at_the_start_with_its_cost(
             api.load(folder, dtype=dtype)
         texts = [str(one.message) for one in caught]
         assert [text.startswith(f"{dtype} is slow here") for text in texts] == [True] * (is_told and is_half)
-
-
-def squares(line: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, int]:
-    return (line(batch[0]) - batch[1]).square().sum(), len(batch[0])
 
 
 WIDE, NARROW = (TransformerConfig(decoder=Stack(1, 1), d_model=width) for width in (MIN_WIDTH, MIN_WIDTH - 2))

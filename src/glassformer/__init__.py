@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from glassformer.model import Model
     from glassformer.models.build import build_model
     from glassformer.tokenization.tokenizer import Tokenizer
-    from glassformer.training.any_module import train_module
     from glassformer.training.metrics_log import follow
     from glassformer.training.module_checkpoint import load_checkpoint, save_checkpoint
 
@@ -59,7 +58,6 @@ _HOMES = {
     "serve": "glassformer.apps.serving.run",
     "save_checkpoint": "glassformer.training.module_checkpoint",
     "train": "glassformer.api",
-    "train_module": "glassformer.training.any_module",
 }
 _MODULES = {
     "course": "glassformer.apps.course",
@@ -103,7 +101,6 @@ __all__ = [
     "save_checkpoint",
     "serve",
     "train",
-    "train_module",
 ]
 
 _SAVE = "save_checkpoint(module, optimizer, step, folder), or model.save(folder) for a Model"
@@ -112,7 +109,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("from_pretrained", "from_hf", "load_hf"), "import_model(FOLDER, OUT) for a Hugging Face folder"),
     **dict.fromkeys(("AutoModel", "load_model", "Pipeline", "pipeline"), "load(FOLDER)"),
     **dict.fromkeys(("set_seed", "seed", "manual_seed"), "train(…, seed=N) and model.generate(…, seed=N)"),
-    **dict.fromkeys(("Trainer", "fit"), "train(…), or train_module(module, …) for your own module"),
+    **dict.fromkeys(("Trainer", "fit"), "train(…); for your own module, a loop with save_checkpoint"),
     **dict.fromkeys(("generate", "translate", "classify", "evaluate", "score"), _METHOD),
     **dict.fromkeys(("save", "save_state", "save_model"), _SAVE),
     "load_state": "load_checkpoint(folder, module, optimizer)",

@@ -1,6 +1,5 @@
 """Tensors of every memory format and dtype: saved, loaded and resumed with equal bits."""
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from glassformer import UserError, train_module
-from glassformer.common.errors import Interrupted
-from glassformer.config.train import AdamWConfig, ConstantSchedule, TrainConfig
+import glassformer
+from glassformer.common.errors import UserError
+from glassformer.config.train import AdamWConfig
 from glassformer.store.tensors import DTYPES, fill, save_tensors
-from glassformer.tasks.reporting import Silent
+from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.optimizers.build import build_optimizer
 from tolerances import assert_close
 
 FORMATS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -57,79 +57,54 @@ class Odd(nn.Module):
         return (self.weight + self.tied).sum(0) * x @ (self.table + self.turned.T).T
 
 
-def loss(module: nn.Module, batch: Tensor) -> tuple[Tensor, int]:
-    if not module.training:
-        return module.steps.float(), 1  # the first evaluation is the best
-    return module(batch).square().sum(), len(batch)
+def trained(module: Odd, ema_decay: float = 0.0) -> tuple[torch.optim.Optimizer, ExponentialAverage]:
+    optimizer = build_optimizer(module, AdamWConfig(learning_rate=0.01))
+    average = ExponentialAverage(module, ema_decay)
+    steps(module, optimizer, average, range(5))
+    return optimizer, average
 
 
-class Stopped(Silent):
-    """A reporter that stops the run at step 5."""
-
-    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
-        if step == 5:
-            signal.raise_signal(signal.SIGTERM)
-
-
-def config_of(**settings: Any) -> TrainConfig:
-    defaults: dict[str, Any] = {
-        "max_steps": 8,
-        "batch_size": 2,
-        "eval_every": 2,
-        "log_every": 1,
-        "device": "cpu",
-        "schedule": ConstantSchedule(),
-        "optimizer": AdamWConfig(learning_rate=0.01),
-    }
-    return TrainConfig(**(defaults | settings))
+def steps(module: Odd, optimizer: torch.optim.Optimizer, average: ExponentialAverage, numbers: range) -> None:
+    for number in numbers:
+        optimizer.zero_grad()
+        module(torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(number))).square().sum().backward()
+        optimizer.step()
+        average.update()
 
 
-def data() -> list[Tensor]:
-    return list(torch.randn(6, 3, 2, generator=torch.Generator().manual_seed(1)))
-
-
-def trained(module: nn.Module, folder: Path, config: TrainConfig, **options: Any) -> None:
-    train_module(module, loss, data(), folder, valid=data(), config=config, batched=False, **options)
-
-
-@pytest.mark.parametrize(("number", "layout"), list(enumerate(FORMATS)))
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
-def test_a_run_resumes_to_equal_bits_in_every_memory_format(
-    number: int, layout: str, ema_decay: float, tmp_path: Path
-) -> None:
-    """Each pair of settings occurs, with saving in the background too."""
-    config = config_of(ema_decay=ema_decay, background_saving=(number + (ema_decay > 0)) % 2 == 0)
-    whole, parts = Odd(FORMATS[layout]), Odd(FORMATS[layout])
-    trained(whole, tmp_path / "whole", config)
-    with pytest.raises(Interrupted):
-        trained(parts, tmp_path / "parts", config, reporter=Stopped())
+def test_steps_resume_to_equal_bits_in_every_memory_format(layout: str, ema_decay: float, tmp_path: Path) -> None:
+    module = Odd(FORMATS[layout])
+    optimizer, average = trained(module, ema_decay)
+    glassformer.save_checkpoint(module, optimizer, 5, tmp_path / "step-5")
+    save_tensors(average.state_tensors(), tmp_path / "average.safetensors")
     again = Odd(FORMATS[layout])
-    trained(again, tmp_path / "parts", config, resume=True)
-    for path in sorted((tmp_path / "whole" / "checkpoints" / "step-8").rglob("*.safetensors")):
-        place = path.relative_to(tmp_path / "whole")
-        assert (tmp_path / "parts" / place).read_bytes() == path.read_bytes(), place
-    best = load_file(tmp_path / "whole" / "model.safetensors")
-    last = load_file(tmp_path / "whole" / "checkpoints" / "step-8" / "model.safetensors")
-    assert best["steps"] == 2 and last["steps"] == 8 and not torch.equal(best["weight"], last["weight"])
-    for module in (whole, again):
-        for name, x in module.state_dict().items():
-            stored = best["weight" if name == "tied" else name]
-            assert torch.equal(x.contiguous().view(-1).view(torch.uint8), stored.view(-1).view(torch.uint8)), name
-        assert module.weight.stride() == FORMATS[layout](torch.zeros(SHAPE)).stride()
-        assert module.turned.data_ptr() == module.table.data_ptr()
+    again_optimizer, again_average = trained(again, ema_decay)
+    steps(again, again_optimizer, again_average, range(5, 7))
+    assert glassformer.load_checkpoint(tmp_path / "step-5", again, again_optimizer) == 5
+    again_average.load_state_tensors(load_file(tmp_path / "average.safetensors"))
+    steps(module, optimizer, average, range(5, 8))
+    steps(again, again_optimizer, again_average, range(5, 8))
+    for one, other in ((module.state_dict(), again.state_dict()), (average.weights, again_average.weights)):
+        for name, x in one.items():
+            assert torch.equal(
+                x.contiguous().view(-1).view(torch.uint8), other[name].contiguous().view(-1).view(torch.uint8)
+            ), name
+    assert again.steps == 8
+    assert again.weight.stride() == FORMATS[layout](torch.zeros(SHAPE)).stride()
+    assert again.turned.data_ptr() == again.table.data_ptr()
 
 
 @pytest.mark.parametrize("layout", [name for name in FORMATS if name != "contiguous"])
-def test_the_memory_format_does_not_change_the_result(layout: str, tmp_path: Path) -> None:
+def test_the_memory_format_does_not_change_the_result(layout: str) -> None:
     """Fused optimizers ignore strides."""
-    found = {}
-    for name in ("contiguous", layout):
-        module = Odd(FORMATS[name])
-        trained(module, tmp_path / f"run of {name}", config_of(select="last"))
-        found[name] = module.state_dict()
-    for name, x in found["contiguous"].items():
+    plain, other = Odd(FORMATS["contiguous"]), Odd(FORMATS[layout])
+    trained(plain)
+    trained(other)
+    for name, x in plain.state_dict().items():
         if x.dtype == torch.float32:
-            assert_close(found[layout][name], x)
+            assert_close(other.state_dict()[name], x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -173,32 +148,19 @@ def with_parameter(x: Tensor) -> nn.Module:
     return module
 
 
-def with_view() -> nn.Module:
-    module = nn.Linear(2, 2)
-    module.register_buffer("turned", module.weight.detach().T)
-    return module
-
-
 @pytest.mark.parametrize(
-    ("module", "settings", "words"),
+    ("module", "words"),
     [
-        (lambda: with_buffer(torch.zeros(2, dtype=torch.complex128)), {}, "own is a tensor of torch.complex128, which"),
-        (lambda: with_buffer(torch.eye(2).to_sparse()), {}, "own is a tensor of torch.sparse_coo, which safetensors"),
-        (lambda: with_parameter(torch.ones(1).expand(2)), {}, "the parameter own is an expanded view"),
-        (lambda: nn.LazyLinear(2), {}, "weight has no values yet: run the module on one batch"),
-        (lambda: nn.Linear(2, 2, device="meta"), {}, "weight has no values yet"),
-        (lambda: WithState(2, 2), {}, r"_extra_state in state_dict\(\) is not a parameter or buffer"),
-        (
-            lambda: with_parameter(torch.ones(2, dtype=torch.int64)),
-            {"ema_decay": 0.9},
-            "the parameter own has integers, which cannot be averaged",
-        ),
-        (with_view, {"ema_decay": 0.9}, "the buffer turned shares its memory with the parameter weight"),
+        (lambda: with_buffer(torch.zeros(2, dtype=torch.complex128)), "own is a tensor of torch.complex128, which"),
+        (lambda: with_buffer(torch.eye(2).to_sparse()), "own is a tensor of torch.sparse_coo, which safetensors"),
+        (lambda: with_parameter(torch.ones(1).expand(2)), "the parameter own is an expanded view"),
+        (lambda: nn.LazyLinear(2), "weight has no values yet: run the module on one batch"),
+        (lambda: nn.Linear(2, 2, device="meta"), "weight has no values yet"),
+        (lambda: WithState(2, 2), r"_extra_state in state_dict\(\) is not a parameter or buffer"),
     ],
 )
-def test_a_module_that_cannot_be_stored_is_refused_before_the_first_step(
-    module: Callable[[], nn.Module], settings: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_a_module_that_cannot_be_stored_is_refused(module: Callable[[], nn.Module], words: str, tmp_path: Path) -> None:
+    made = module()
     with pytest.raises(UserError, match=words):
-        trained(module(), tmp_path / "run", config_of(**settings))
-    assert not (tmp_path / "run").exists()
+        glassformer.save_checkpoint(made, torch.optim.SGD(made.parameters()), 0, tmp_path / "step-0")
+    assert not (tmp_path / "step-0").exists()

@@ -52,7 +52,6 @@ NOT_CALLED = {
     ),
     "model.inspect": "shows any text on a page until Ctrl-C",
     "glassformer.UserError": "an exception of any text",
-    "glassformer.train_module": "its first arguments are a module, a function and any data",
 }
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from configs import random_model
 from faults.children import ranks_done
@@ -29,14 +28,12 @@ from glassformer.config.train import (
     MuonConfig,
     OptimizerConfig,
     ParallelConfig,
-    TrainConfig,
 )
 from glassformer.config.transformer import BalanceBias, Experts
 from glassformer.data.batching import Example, ReencodedEachEpoch
 from glassformer.store import checkpoint
 from glassformer.training import host
 from glassformer.training.ahead import Ahead
-from glassformer.training.any_module import train_module
 from glassformer.training.host import Host
 from glassformer.training.non_finite import MAX_SKIPPED
 from glassformer.training.optimizers.build import build_optimizer
@@ -220,28 +217,6 @@ def test_a_replay_reads_its_last_step(tmp_path: Path, monkeypatch: pytest.Monkey
             api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
     replay = api.replay(tmp_path / "run")
     assert (replay.begin, replay.end, replay.differing) == (10, 13, [])
-
-
-def test_any_module_gets_its_batches_in_the_thread_of_the_caller(tmp_path: Path) -> None:
-    """Its collation may use torch's random generator; results are read later all the same."""
-    points = [(torch.tensor([x / 8]), torch.tensor([x / 4])) for x in range(8)]
-    threads = set()
-
-    def collate(examples: list[Any]) -> Any:
-        threads.add(threading.current_thread())
-        return [torch.stack(part) + 0.01 * torch.randn(1) for part in zip(*examples, strict=True)]
-
-    def squares(line: Any, made: Any) -> tuple[torch.Tensor, int]:
-        return (nn.functional.dropout(line(made[0])) - made[1]).square().sum(), len(made[0])
-
-    def work(folder: Path) -> None:
-        torch.manual_seed(0)
-        config = TrainConfig(max_steps=7, batch_size=3, eval_every=5)
-        train_module(nn.Linear(1, 1), squares, points, folder, valid=points, config=config, collate=collate)
-
-    once, ahead = both(tiny_run(write_text(tmp_path)), tmp_path, work)
-    assert (once / "model.safetensors").read_bytes() == (ahead / "model.safetensors").read_bytes()
-    assert threads == {threading.main_thread()}
 
 
 INTERRUPTED = """

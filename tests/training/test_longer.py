@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from glassformer import api, train_module
+from glassformer import api
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.train import (
     AdamWConfig,
@@ -20,7 +17,6 @@ from glassformer.config.train import (
     InverseSqrtSchedule,
     LinearSchedule,
     PlateauSchedule,
-    TrainConfig,
     WarmupStableDecaySchedule,
 )
 from glassformer.store import checkpoint
@@ -146,36 +142,3 @@ def test_early_stopping_ends_a_longer_run_at_the_same_step(tmp_path: Path) -> No
     reporter = Recording()
     api.resume(tmp_path / "run", reporter, max_steps=LONG)
     assert reporter.messages == ["resumed at step 8 of 17: the run is complete"]
-
-
-def squares(module: nn.Module, batch: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
-    return (module(batch[0]) - batch[1]).square().sum(), len(batch[0])
-
-
-def test_train_module_has_the_same_rule(tmp_path: Path) -> None:
-    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
-    points = TensorDataset(x, x.sum(1, keepdim=True))
-
-    def trained(name: str, config: TrainConfig, **options: Any) -> nn.Module:
-        torch.manual_seed(0)
-        module = nn.Linear(3, 1)
-        train_module(module, squares, points, tmp_path / name, valid=points, config=config, **options)
-        return module
-
-    for intervals in INTERVALS:
-        values = settings("constant", intervals)
-        short = TrainConfig(**values, max_steps=SHORT, batch_size=4, device="cpu")
-        whole = trained(f"{intervals} whole", replace(short, max_steps=LONG))
-        trained(intervals, short)
-        longer = trained(intervals, replace(short, max_steps=LONG), resume=True)
-        assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), longer.parameters(), strict=True))
-        place = f"checkpoints/step-{LONG}/training_state/optimizer.safetensors"
-        assert (tmp_path / intervals / place).read_bytes() == (tmp_path / f"{intervals} whole" / place).read_bytes()
-    with pytest.raises(UserError, match=r"resume cannot change train\.seed: .*; start a new run with this module in"):
-        trained("on schedule", replace(short, max_steps=LONG, seed=4), resume=True)
-    decaying = replace(short, schedule=CosineSchedule(warmup_steps=3))
-    trained("decaying", decaying)
-    with pytest.raises(
-        UserError, match=r"depends on it \(cosine\); start a new run with this module in another folder"
-    ):
-        trained("decaying", replace(decaying, max_steps=LONG), resume=True)

@@ -288,11 +288,11 @@ class ParallelConfig:
     )
 
 
-def require_changeable(keys: Iterable[str], instead: str = NEW_RUN) -> None:
-    """Raise `UserError` for a key that a resumed run must not change; it ends with what to do `instead`.
+def require_changeable(keys: Iterable[str]) -> None:
+    """Raise `UserError` for a key that a resumed run must not change.
 
     >>> require_changeable(["train.max-steps", "parallel.strategy"])
     """
     for key in keys:
         if not key.replace("-", "_").startswith(CHANGEABLE):
-            raise UserError(f"resume cannot change {key}: it continues with the settings of the run; {instead}")
+            raise UserError(f"resume cannot change {key}: it continues with the settings of the run; {NEW_RUN}")

@@ -11,24 +11,21 @@ from glassformer.training.schedules import schedule_factor
 from glassformer.training.trainer_state import read_progress
 
 
-def checkpoint_for(
-    folder: Path, newest: Path, old: TrainConfig, new: TrainConfig, log: Log, instead: str = NEW_RUN
-) -> Path:
+def checkpoint_for(folder: Path, newest: Path, old: TrainConfig, new: TrainConfig, log: Log) -> Path:
     """Return the checkpoint from which a run continues with `new.max_steps`.
 
     This is the newest one, unless the run has ended with actions that a run of `new.max_steps` does not take at that
-    step. Raises `UserError`, which ends with what to do `instead`, if no checkpoint is equal to that of a run that was
-    started with `new.max_steps`.
+    step. Raises `UserError` if no checkpoint is equal to that of a run that was started with `new.max_steps`.
     """
     done, n_steps = Manifest.read(newest).step, new.max_steps
     if n_steps == old.max_steps:
         return newest
     if n_steps <= done:
-        raise UserError(f"train.max_steps: expected more than the {done:,} steps done, got {n_steps:,}; {instead}")
+        raise UserError(f"train.max_steps: expected more than the {done:,} steps done, got {n_steps:,}; {NEW_RUN}")
     if not all(_rate(old, step) == _rate(new, step) for step in range(done)):
         raise UserError(
             f"train.max_steps cannot change from {old.max_steps:,} to {n_steps:,}: the learning rate of the {done:,} "
-            f"steps done depends on it ({old.schedule.kind}); {instead}, or use a constant schedule"
+            f"steps done depends on it ({old.schedule.kind}); {NEW_RUN}, or use a constant schedule"
         )
     if done < old.max_steps or _is_scheduled(done, old, read_progress(newest).best_step):
         return newest
@@ -41,7 +38,7 @@ def checkpoint_for(
                 return path
     raise UserError(
         f"train.max_steps cannot change: the run was evaluated at its end, step {done}, and no checkpoint before it is "
-        f"left; {instead}"
+        f"left; {NEW_RUN}"
     )
 
 

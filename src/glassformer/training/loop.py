@@ -61,7 +61,6 @@ class Trainer:
         self.config, self.network, self.optimizer, self.data = config, network, optimizer, data
         self.checkpointer, self.folder = checkpointer, checkpointer.folder
         self.host, self.ranks, self.reporter = host, host.ranks, host.reporter
-        self.resume_hint = f"glassformer resume {shlex.quote(str(self.folder))}"  # shown after an interruption
         self.progress = TrainerState(made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
         self.notes: Sequence[str] = ()
@@ -242,7 +241,7 @@ class Trainer:
         cause = None if code == 1 else signal.Signals(code - 1)
         name = "train.max_time" if cause is None else cause.name
         saved = f"saved at step {self.saved_step} of {self.config.max_steps}"
-        return Interrupted(f"{name}: {saved}; continue with: {self.resume_hint}", cause)
+        return Interrupted(f"{name}: {saved}; continue with: glassformer resume {shlex.quote(str(self.folder))}", cause)
 
     def _log_late_stop(self, which: signal.Signals) -> None:
         steps = checkpoint.steps(self.folder)

@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, require_integer
 from glassformer.config.schema import from_dict
-from glassformer.config.train import TrainConfig
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, load_weights, read_manifest, weights_of
-from glassformer.store.tensors import read_tensors, save_tensors
-from glassformer.training.any_module import require_storable
+from glassformer.store.tensors import DTYPES, read_tensors, repeated_dims, save_tensors
 from glassformer.training.optimizers.state import laid_out_as
 
 TENSORS, OPTIONS = "optimizer.safetensors", "optimizer.json"
@@ -44,7 +43,7 @@ def save_checkpoint(module: nn.Module, optimizer: torch.optim.Optimizer, step: i
     folder = files.as_path(out, "out")
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / OPTIONS).is_file()):
         raise UserError(f"{folder} exists and is not a checkpoint of save_checkpoint: give the name of a new folder")
-    require_storable(module, TrainConfig())
+    _require_storable(module)
     names, state = _parameters(module, optimizer), optimizer.state_dict()
     parts = {f"{names[i][0]}/{key}": x for i, memory in state["state"].items() for key, x in memory.items()}
     tensors = {name: x for name, x in parts.items() if isinstance(x, Tensor)}
@@ -76,6 +75,29 @@ def load_checkpoint(src: str | Path, module: nn.Module, optimizer: torch.optim.O
     load_weights(module, folder / WEIGHTS)
     optimizer.load_state_dict(state)
     return manifest.step
+
+
+def _require_storable(module: nn.Module) -> None:
+    """Raise `UserError` for a tensor of the module that a file cannot hold, or that a module cannot restore."""
+    parameters = {id(p) for p in module.parameters()}
+    buffers = {id(x) for x in module.buffers()}
+    for name, x in module.state_dict(keep_vars=True).items():
+        if id(x) not in parameters | buffers:
+            raise UserError(
+                f"{name} in state_dict() is not a parameter or buffer, so resume cannot restore it: make it one"
+            )
+        if is_lazy(x) or x.is_meta:
+            raise UserError(
+                f"{name} has no values yet: run the module on one batch, or load its weights, before training"
+            )
+        if x.layout != torch.strided or x.dtype not in DTYPES.values():
+            kind = x.dtype if x.layout == torch.strided else x.layout
+            raise UserError(
+                f"{name} is a tensor of {kind}, which safetensors cannot store: convert it, or register the buffer "
+                "with persistent=False"
+            )
+        if id(x) in parameters and repeated_dims(x):
+            raise UserError(f"the parameter {name} is an expanded view, which cannot be updated: clone it")
 
 
 def _state(
