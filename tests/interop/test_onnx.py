@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from torch import Tensor
 
 import glassformer
 import late
-from configs import BERT, CONFIGS, GPT, LLAMA, ONE_WAY, PAPER, RECURRENT, TINY, random_inputs, random_model
+from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, RECURRENT, random_inputs, random_model
 from glassformer.apps.interop.export import export
-from glassformer.apps.interop.runtimes import onnx, recurrent_scan
+from glassformer.apps.interop.runtimes import onnx
 from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
-from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GenerationConfig, Run
 from glassformer.config.schema import to_dict
 from glassformer.store.manifest import Manifest
@@ -83,8 +82,6 @@ CASES: dict[str, ModelConfig] = {
         source_vocab_size=13,
         source_max_len=14,
     ),
-    "bahdanau_one_way": replace(TINY, cell="gru", bidirectional=False, attention=AttendBefore(deep_output=True)),
-    "luong_reversed": replace(ONE_WAY, attention=AttendAfter(), reverse_source=True, source_vocab_size=13),
 }
 
 
@@ -162,35 +159,6 @@ def test_the_graph_gives_the_same_logits(name: str, tmp_path: Path, capfd: pytes
         assert_close(logits[real] if by_token else logits, wanted[real] if by_token else wanted)
 
 
-def looped(step: Any, state: Any, inputs: tuple[Tensor, ...], reverse: bool = False) -> Any:
-    """The definition of `scan`, without a graph."""
-    order = range(len(inputs[0]))
-    outputs = {}
-    for i in reversed(order) if reverse else order:
-        state, outputs[i] = step(state, tuple(x[i] for x in inputs))
-    parts = [outputs[i] for i in order]
-    if isinstance(parts[0], Tensor):
-        return state, torch.stack(parts)
-    return state, tuple(map(torch.stack, zip(*parts, strict=True)))
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_a_recurrent_network_of_scans_gives_the_same_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cells, layers, directions and attentions; the graphs of two of them are compared above."""
-    monkeypatch.setattr(recurrent_scan, "scan", looped)
-    network = random_model(name)
-    scanned = recurrent_scan.ScannedRecurrent(network)
-    inputs = random_inputs(network, 4, 13, 10)
-    real, real_source = torch.rand(4, 13) < 0.7, torch.rand(4, 10) < 0.7
-    real[:, 0], real_source[:, 1] = True, True
-    feeds = inputs.others | {"source_attention_mask": real_source}
-    with torch.no_grad():
-        hidden = scanned.hidden(inputs.token_ids, real, **feeds)
-        wanted = network(inputs.token_ids, real, **feeds)
-        assert_close(hidden[real], network.hidden(inputs.token_ids, real, **feeds)[real])
-    assert_close(scanned.head(hidden, real)[real], wanted[real])
-
-
 def test_an_export_and_a_graph_with_other_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tokenizer gives equal ids; the folder has names of labels; the graph has its configuration and no paths.
 
@@ -245,6 +213,8 @@ def test_transformers_reads_the_files_beside_the_graphs(tmp_path: Path) -> None:
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="max_len: expected at least 2"):
         onnx.write_onnx(stored(replace(SMALLEST, max_len=1)), tmp_path)
+    with pytest.raises(UserError, match="the ONNX export has no recurrent encoder-decoder: use the model with"):
+        onnx.write_onnx(stored(next(iter(RECURRENT.values()))), tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"package onnxruntime: pip install 'glassformer\[export\]'"):
         onnx.write_onnx(stored(SMALLEST), tmp_path)

@@ -17,7 +17,7 @@ from glassformer.apps.interop.generation import token_ids, write_generation
 from glassformer.apps.interop.importing import MULTI_LABEL, find_family, read_config, read_weights
 from glassformer.common import files
 from glassformer.common.errors import UserError
-from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict, toml_value
 from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.models.build import undrawn_model
@@ -67,7 +67,9 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
 def transformer_of(stored: StoredModel, program: str) -> tuple[TransformerConfig, Transformer]:
     """Return configuration and network; raise `UserError` for a recurrent model, which `program` cannot represent."""
     if not isinstance(stored.config, TransformerConfig) or not isinstance(stored.network, Transformer):
-        raise UserError(f"{program} has no recurrent encoder-decoder: export this model to onnx instead")
+        raise UserError(
+            f"{program} has no recurrent encoder-decoder: use the model with glassformer, or export it with --to web"
+        )
     return stored.config, stored.network
 
 
@@ -283,7 +285,7 @@ def example_inputs(
         token_ids[:, -1] = config.eos_id
     # Masks and the second text
     inputs = {"token_ids": token_ids}
-    if not has_source(config) or isinstance(config, RecurrentConfig):
+    if not has_source(config):
         inputs["attention_mask"] = mask(n_tokens)
     if has_source(config):
         source_ids = ids(config.encoder_vocab_size, n_source)

@@ -8,7 +8,6 @@ has 1 for a real token. The graphs take any number of rows and tokens, and have 
 | one stack | `model.onnx` | `input_ids`, `attention_mask`, with token types also `token_type_ids` | by the head |
 | encoder-decoder | `encoder_model.onnx` | `input_ids`, `attention_mask` | `last_hidden_state` |
 | | `decoder_model.onnx` | `input_ids`, `encoder_attention_mask`, `encoder_hidden_states` | by the head |
-| recurrent | `model.onnx` | as one stack, `decoder_input_ids`, `decoder_attention_mask` | by the head |
 
 Outputs are `logits` and `last_hidden_state`; of a vector head, `last_hidden_state` and `sentence_embedding`.
 """
@@ -28,21 +27,18 @@ from torch import Tensor, nn
 from glassformer.apps.interop import tokenizer_files
 from glassformer.apps.interop.directory import CONFIG
 from glassformer.apps.interop.hf import (
-    PAIR,
     Inputs,
     choose_family,
     example_inputs,
     has_source,
     their_inputs,
+    transformer_of,
     write_settings,
 )
-from glassformer.apps.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.common import files
 from glassformer.common.errors import UserError, first_line, needs
-from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig, VectorHead
-from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import LABELS, StoredModel, weights_of
 
@@ -67,8 +63,8 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
         import onnx  # noqa: F401
         import onnxruntime
         import onnxscript  # noqa: F401
-    config, network = stored.config, stored.network
-    if isinstance(config, TransformerConfig) and config.experts is not None:
+    config, network = transformer_of(stored, "the ONNX export")
+    if config.experts is not None:
         raise UserError("the ONNX export has no experts: export to transformers, without --to onnx")
     if min(config.max_len, config.encoder_max_len) < 2:
         raise UserError("max_len: expected at least 2 for an ONNX graph that takes any length, got 1")
@@ -107,9 +103,7 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
 def _write_settings(stored: StoredModel, folder: Path) -> list[str]:
     """Write the files beside the graphs that other programs read; return lines for the report."""
     tokenizer_files.write_tokenizers(stored, folder)
-    config, network = stored.config, stored.network
-    if not isinstance(config, TransformerConfig):
-        return [f"no {CONFIG}: transformers has no recurrent encoder-decoder, and onnxruntime reads the graph alone"]
+    config, network = transformer_of(stored, "the ONNX export")
     try:
         family = choose_family(config, stored.run.architecture)
     except UserError:
@@ -132,28 +126,16 @@ class Graph:
 class _Forward(nn.Module):
     """The whole network with the inputs and outputs of `model.onnx`."""
 
-    def __init__(self, network: Transformer | RecurrentModel) -> None:
+    def __init__(self, network: Transformer) -> None:
         super().__init__()
-        self.network = ScannedRecurrent(network) if isinstance(network, RecurrentModel) else network
-        self.config = network.config
+        self.network = network
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         real = attention_mask != 0
-        if decoder_input_ids is not None and decoder_attention_mask is not None:
-            source: dict[str, Any] = {"source_ids": input_ids, "source_attention_mask": real}
-            real = decoder_attention_mask != 0
-            hidden = self.network.hidden(decoder_input_ids, real, **source)
-        else:
-            types: dict[str, Any] = {"token_types": token_type_ids}
-            hidden = self.network.hidden(input_ids, real, **types)
-        return _outputs(self.config, self.network.head(hidden, real), hidden)
+        hidden = self.network.hidden(input_ids, real, token_types=token_type_ids)
+        return _outputs(self.network.config, self.network.head(hidden, real), hidden)
 
 
 class _Encode(nn.Module):
@@ -186,25 +168,25 @@ class _Decode(nn.Module):
         return _outputs(self.network.config, self.network.head(hidden), hidden)
 
 
-def _outputs(config: ModelConfig, output: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
+def _outputs(config: TransformerConfig, output: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs of a graph in the order of `output_names`."""
     if output_names(config)[0] == "last_hidden_state":
         return hidden, output
     return output, hidden
 
 
-def output_names(config: ModelConfig) -> tuple[str, ...]:
+def output_names(config: TransformerConfig) -> tuple[str, ...]:
     """Return the names of a graph's outputs, which the head determines."""
-    if isinstance(getattr(config, "head", None), VectorHead):
+    if isinstance(config.head, VectorHead):
         return "last_hidden_state", "sentence_embedding"
     return "logits", "last_hidden_state"
 
 
-def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
+def graphs_of(network: Transformer) -> list[Graph]:
     """Return the graphs of a network."""
     config = network.config
     inputs, outputs = their_inputs(example_inputs(config, *TRACED, padded=True)), output_names(config)
-    if isinstance(network, RecurrentModel) or not has_source(config):
+    if not has_source(config):
         return [Graph(GRAPH, _Forward(network).eval(), inputs, outputs)]
     source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     target = {"input_ids": inputs["decoder_input_ids"], MEMORY_MASK: inputs["attention_mask"]}
@@ -219,12 +201,9 @@ def graphs_of(network: Transformer | RecurrentModel) -> list[Graph]:
 def _exported(graph: Graph) -> "torch.onnx.ONNXProgram":
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    sources: tuple[str, ...] = ()
+    lengths = dict.fromkeys(graph.inputs, "sequence_length")
     if MEMORY in graph.inputs:
-        sources = (MEMORY, MEMORY_MASK)
-    elif "decoder_input_ids" in graph.inputs:
-        sources = (PAIR["source_ids"], PAIR["source_attention_mask"])
-    lengths = dict.fromkeys(graph.inputs, "sequence_length") | dict.fromkeys(sources, "encoder_sequence_length")
+        lengths |= dict.fromkeys((MEMORY, MEMORY_MASK), "encoder_sequence_length")
     try:
         program = torch.onnx.export(
             graph.module,
@@ -267,7 +246,7 @@ def run_graphs(sessions: Mapping[str, Any], inputs: Inputs) -> dict[str, Tensor]
 
 
 @torch.no_grad()
-def _difference(network: Transformer | RecurrentModel, sessions: Mapping[str, Any]) -> tuple[float, float]:
+def _difference(network: Transformer, sessions: Mapping[str, Any]) -> tuple[float, float]:
     """Return the largest difference of the outputs at real tokens, and the network's largest output."""
     differences, sizes = [], []
     for shape in CHECKED:
@@ -278,7 +257,7 @@ def _difference(network: Transformer | RecurrentModel, sessions: Mapping[str, An
             raise UserError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
         expected, mask = network(**inputs), inputs.get("attention_mask")
         (name,) = (name for name in output_names(network.config) if name != "last_hidden_state")
-        is_per_token = mask is not None and not getattr(network.config, "reads_whole_sequence", False)
+        is_per_token = mask is not None and not network.config.reads_whole_sequence
         real = mask if is_per_token else ...  # outputs at padding have no meaning
         differences.append((expected[real] - outputs[name][real]).abs().max())
         sizes.append(expected.abs().max())
