@@ -24,41 +24,29 @@ from glassformer.common.figures import (
 )
 from glassformer.common.figures import save_figure as save
 from glassformer.common.formatting import count
-from glassformer.config.run import Run
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.evaluation.metrics import METRICS, axis
 from glassformer.inspection import attention_maps, plots, value_plots
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.capture import capture, encoded
-from glassformer.inspection.effects import effects
-from glassformer.inspection.measures import measure_of
-from glassformer.inspection.patching import patch_residual, patching_of
+from glassformer.inspection.capture import capture
 from glassformer.model import Model
-from glassformer.models.transformer import Transformer
 from glassformer.tasks.batches import Place
 from glassformer.tasks.requirements import no_classes
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.training.metrics_log import NAME, read_lines
-from glassformer.training.schedules import schedule_factor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "ablation",
     "alignment",
     "attention",
     "comparison",
     "confusion",
     "curves",
-    "lens",
-    "patching",
     "positions",
     "save",
-    "schedule",
 ]
-
-MAX_POINTS = 2000
 
 QUERY_KEY = ("query", "key")
 """Names of the rows and columns of attention weights."""
@@ -138,54 +126,6 @@ def alignment(
 
 
 @_of_model
-def lens(
-    model: Model,
-    text: str | None = None,
-    *,
-    source: str | None = None,
-    target: str | None = None,
-    norm: bool = True,
-) -> "Figure":
-    """Plot the logit lens: the most probable token that the head predicts from the residual stream after each layer."""
-    cells = model.logit_lens(text, source=source, target=target, norm=norm)
-    return value_plots.plot_lens(cells, cells.tokens, cells.vocabulary, f"{model.name}: logit lens")
-
-
-@_of_model
-def ablation(
-    model: Model, text: str | None = None, *, source: str | None = None, target: str | None = None
-) -> "Figure":
-    """Plot the change of the loss for each head and feed-forward that is switched off, one at a time."""
-    inputs = encoded(model, text, source=source, target=target).inputs
-    measured = effects(model.network, inputs, measure_of(model, inputs))
-    if not measured.changes:
-        raise UserError(f"{model.name} has no attention, so it has no heads to switch off")
-    return value_plots.plot_effects(measured, f"{model.name}: ablation")
-
-
-@_of_model
-def patching(
-    model: Model,
-    clean: str,
-    corrupted: str,
-    *,
-    stack: Literal["encoder", "decoder"] | None = None,
-    **settings: Any,
-) -> "Figure":
-    """Plot how much of a prediction each layer and position of a clean text restores in a corrupted text.
-
-    `settings` are `answer`, `wrong` and `target` of `inspection.patching_of`.
-    """
-    pair = patching_of(model, clean, corrupted, **settings)
-    assert isinstance(model.network, Transformer)  # `patching_of`
-    restored = patch_residual(model.network, pair, stack)
-    name = f"{model.name}: patching"
-    if model.is_seq2seq:
-        name += f" of the {stack or 'decoder'}"
-    return value_plots.plot_patching(restored, restored.columns, name)
-
-
-@_of_model
 def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) -> "Figure":
     """Plot the position encoding of a model: a table, angles, or a bias added to the attention scores."""
     return plots.plot_positions(model.network, stack)
@@ -201,30 +141,6 @@ def confusion(model: Model, path: Place = None) -> "Figure":
 
 
 # Runs
-
-
-def schedule(run: Run) -> "Figure":
-    """Plot the learning rate over the steps of a run, for each optimizer that it uses."""
-    require_type(run, Run, "run", "a Run, such as model.run")
-    train = run.train
-    rates = train.optimizer.traits.rates(train.optimizer)
-    steps = sorted({round(i * (train.max_steps - 1) / MAX_POINTS) for i in range(MAX_POINTS + 1)})
-    factors = [schedule_factor(train.schedule, step, train.max_steps) for step in steps]
-    figure = new_figure(6.4, 3.6)
-    axes = figure.subplots()
-    lines = []
-    for (name, rate), colour in zip(rates.items(), COLOURS, strict=False):
-        lines += axes.plot(steps, [rate * f for f in factors], color=colour, linewidth=1.8, label=name)
-    kind = train.schedule.kind.replace("_", " ")
-    drops = ", without drops" if train.schedule.kind == "plateau" else ""
-    title(axes, f"{run.name}: {kind} schedule, {train.schedule.warmup_steps:,} steps of warm-up{drops}")
-    quiet_axes(axes, "optimizer step", "learning rate")
-    axes.set_xlim(0, train.max_steps)
-    axes.set_ylim(0, 1.08 * max(rates.values()))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    if len(lines) > 1:
-        legend(axes, lines, list(rates), loc="best")
-    return figure
 
 
 def curves(*folders: str | Path) -> "Figure":

@@ -161,7 +161,6 @@ IN_EXAMPLES = {
 EXAMPLES_NOT_RUN = {
     "glassformer chat smollm2": "needs an imported model; the line before it runs",
     "glassformer serve smollm2": "needs an imported model; the line before it runs",
-    "glassformer plot patching gpt2": "needs an imported model; docs/tutorials has another line",
     "glassformer import hf:": "needs the network",
     "glassformer import SmolLM2": "needs a file of GGUF; tests/interop/test_gguf.py has one",
     "glassformer course assemble": "needs all functions of a reader; tests/course/test_lineages.py runs it",

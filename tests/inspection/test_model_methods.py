@@ -96,11 +96,7 @@ def test_every_picture_of_a_model(model: Model, pairs: Model, tmp_path: Path) ->
         plot.attention(model, TEXT),
         plot.attention(pairs, source="ab", layer=0, head=0),
         plot.alignment(pairs, "ab"),
-        plot.lens(model, TEXT),
-        plot.ablation(model, TEXT),
-        plot.patching(model, "one two", "one ten", answer="a", wrong="b"),
         plot.positions(model),
-        plot.schedule(model.run),
     ]
     assert all(isinstance(figure, matplotlib.figure.Figure) for figure in figures)
     assert plot.save(figures[0], tmp_path / "a.png") == [tmp_path / "a.png"]

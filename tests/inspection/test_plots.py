@@ -17,9 +17,6 @@ from configs import CONFIGS, LLAMA
 from glassformer import plot
 from glassformer.common.errors import UserError
 from glassformer.common.figures import label, plain
-from glassformer.config import recipes
-from glassformer.config.run import Run
-from glassformer.config.train import PlateauSchedule, TrainConfig
 from glassformer.config.transformer import RotaryPositions, Stack
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.inspection.plots import (
@@ -29,7 +26,7 @@ from glassformer.inspection.plots import (
 )
 from glassformer.models.build import build_model
 from glassformer.nn.positions import alibi_slopes, sinusoid
-from tolerances import about, is_close
+from tolerances import is_close
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -190,25 +187,6 @@ def test_positions_that_cannot_be_drawn_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=message):
             plot_positions(build_model(config), stack)
-
-
-def test_the_schedule_of_every_recipe() -> None:
-    """Only the longest title and the first legend are drawn."""
-    titles, with_legends = {}, []
-    for name in recipes.names():
-        run = recipes.load(name)
-        figure = plot.schedule(run)
-        x, y = figure.axes[0].lines[0].get_data()
-        assert x[0] == 0 and x[-1] == run.train.max_steps - 1
-        assert max(y) == about(run.train.optimizer.learning_rate, percent=2)
-        titles[figure.axes[0].get_title(loc="left")] = figure
-        with_legends += [figure] if figure.axes[0].get_legend() else []
-    drawn(titles[max(titles, key=len)])
-    drawn(with_legends[0])
-
-
-def test_a_schedule_of_one_step() -> None:
-    drawn(plot.schedule(Run(name="日_1", train=TrainConfig(max_steps=1, schedule=PlateauSchedule()))))
 
 
 def write_log(folder: Path, **scores: float) -> Path:

@@ -1,15 +1,13 @@
-"""Plots of the lens, ablation and patching show the values of the functions, for every family."""
+"""Plots of the lens and of patching show the values of the functions, for every family."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from glassformer.inspection.ablation import Part
-from glassformer.inspection.effects import Effects
 from glassformer.inspection.lens import LensCells
 from glassformer.inspection.patching import Restored
-from glassformer.inspection.value_plots import MAX_TEXTS, plot_effects, plot_lens, plot_patching
+from glassformer.inspection.value_plots import MAX_TEXTS, plot_lens, plot_patching
 
 
 def texts_of(figure: Any) -> list[str]:
@@ -28,20 +26,6 @@ def test_cells_of_the_lens_have_the_best_token() -> None:
     assert texts_of(figure) == ["a", "␣b", "$c", "$c"]
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["␣the", "$x"]
     figure.draw_without_rendering()
-
-
-def test_effects_have_one_row_per_layer() -> None:
-    changes = {Part("decoder", 0, 0): 0.5, Part("decoder", 0, 1): -0.001, Part("decoder", 0, feed_forward=True): 1.5}
-    figure = plot_effects(Effects("loss", 2.0, changes), "ablation")
-    assert texts_of(figure) == ["0.50", "0.00", "1.50"]
-    assert figure.axes[1].get_ylabel() == "Δ loss, nats per token"
-
-
-def test_attention_to_the_source_has_no_feed_forward() -> None:
-    changes = {Part("cross", 0, 0): 0.25, Part("decoder", 0, 0): 0.5, Part("decoder", 0, feed_forward=True): 1.0}
-    figure = plot_effects(Effects("loss", 2.0, changes), "ablation")
-    assert texts_of(figure) == ["0.25", "0.50", "1.00"], "an empty cell has no text"
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["cross 0", "decoder 0"]
 
 
 @pytest.mark.parametrize("n", [3, MAX_TEXTS + 1])

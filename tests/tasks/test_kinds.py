@@ -67,7 +67,6 @@ def test_every_tool_takes_a_model_of_every_kind(kind: str, tmp_path: Path, monke
         report = check_model(model.network)
         assert report.ok, str(report)
     plot.curves(outcome.folder)
-    plot.schedule(model.run)
     with monkeypatch.context() as patch:
         signal_at(patch, 4, signal.SIGTERM)
         with pytest.raises(Interrupted):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from configs import random_model
-from glassformer import api, plot
+from glassformer import api
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.config import extensions
 from glassformer.config.extensions import OPTIMIZERS, own_members, register_settings
@@ -34,7 +34,6 @@ TRAITS = OptimizerTraits(
     state=("momentum_buffer",),
     matrix_state=("momentum_buffer",),
     needs_whole_matrices=False,
-    rates=lambda settings: {"": settings.learning_rate},
 )
 
 
@@ -106,7 +105,7 @@ def test_it_is_planned_and_sharded_as_its_traits_state(
 @pytest.mark.parametrize("config", [*(cls() for cls in own_members(OptimizerConfig)), SGD], ids=lambda x: x.kind)
 @pytest.mark.usefixtures("registered")
 def test_the_traits_agree_with_the_optimizer(config: OptimizerConfig, tmp_path: Path) -> None:
-    """Names and number of the tensors, as the memory of a step counts them; each rate is one of a group."""
+    """Names and number of the tensors, as the memory of a step counts them."""
     network = random_model("gpt", seed=3, dtype=torch.float32)
     optimizer = build_optimizer(network, config)
     for parameter in network.parameters():
@@ -117,10 +116,6 @@ def test_the_traits_agree_with_the_optimizer(config: OptimizerConfig, tmp_path: 
     n_bytes = sum(x.numel() * x.element_size() for name, x in tensors.items() if not name.endswith("/step"))
     train = replace(tiny_run(tmp_path / "text").train, optimizer=config)
     assert training_memory(network.config, train, Activations(0, 0)).optimizer == n_bytes
-    rates = config.traits.rates(config)
-    assert {group["lr"] for group in optimizer.param_groups} == set(rates.values())
-    axes = plot.schedule(replace(tiny_run(tmp_path / "text"), train=train)).axes[0]
-    assert [line.get_label() for line in axes.lines if line.get_label() in rates] == [name for name in rates if name]
 
 
 def test_a_part_that_is_forgotten_is_an_error() -> None:

@@ -1,7 +1,7 @@
 """The sections `[train]` and `[parallel]` of a recipe: training loop, optimizers and schedules."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -52,8 +52,6 @@ class OptimizerTraits:
     """The same for a matrix of a block or of a recurrent layer."""
     needs_whole_matrices: bool
     """True if the weights cannot be divided among processes."""
-    rates: Callable[[Any], dict[str, float]]
-    """Function of the settings that gives the peak learning rate of each part of the parameters, for a plot."""
 
     def n_numbers(self, n_parameters: int, n_in_matrices: int) -> int:
         """Return how many numbers it keeps for parameters of which `n_in_matrices` are in matrices."""
@@ -67,7 +65,6 @@ _ADAM = OptimizerTraits(
     state=_MOMENTS,
     matrix_state=_MOMENTS,
     needs_whole_matrices=False,
-    rates=lambda settings: {"": settings.learning_rate},
 )
 
 
@@ -107,7 +104,6 @@ class MuonConfig:
         state=_MOMENTS,
         matrix_state=("momentum",),
         needs_whole_matrices=False,
-        rates=lambda muon: {"Muon, matrices": muon.learning_rate, "AdamW, the rest": muon.adamw.learning_rate},
     )
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")

@@ -1,4 +1,4 @@
-"""Plots of tables of values: the logit lens, effects of ablation, activation patching, and confusion matrices."""
+"""Plots of tables of values: the logit lens, activation patching, and confusion matrices."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from glassformer.common.figures import SIGNED_MAP, label, new_figure, plain, title
-from glassformer.inspection.effects import UNITS, Effects
 from glassformer.inspection.lens import LensCells
 from glassformer.inspection.patching import Restored
 from glassformer.inspection.plots import SHARES, heat_map
@@ -33,12 +32,6 @@ def plot_lens(cells: LensCells, tokens: Sequence[str], vocabulary: Sequence[str]
     figure.axes[0].set_xlabel("token")
     figure.axes[0].set_ylabel("layer")
     return figure
-
-
-def plot_effects(effects: Effects, name: str) -> "Figure":
-    """Plot the change of the measure for each head and feed-forward of each layer that is switched off."""
-    values, rows, columns = effects.table()
-    return _signed(torch.tensor(values), (rows, columns), name, UNITS[effects.measure])
 
 
 def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Figure":

@@ -1,23 +1,19 @@
-"""glassformer plot alignment|attention|lens|ablation|patching|positions|schedule|curves|confusion"""
+"""glassformer plot alignment|attention|positions|curves|confusion"""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from glassformer.apps.cli.arguments import Dir, Dirs, File, Group
 from glassformer.apps.cli.inputs_outputs import Measured, Stored, TextOrPair, require_picture
 from glassformer.common.errors import UserError
 from glassformer.common.figures import save_figure
-from glassformer.common.files import as_path
-from glassformer.config import recipes
 from glassformer.config.run import Run
 from glassformer.config.schema import checked, setting
-from glassformer.store.model_directory import read_run
 from glassformer.tasks.requirements import (
     require_classes,
     require_inputs,
     require_positions,
-    require_token_transformer,
 )
 from glassformer.training.run_folder import require_run
 
@@ -109,72 +105,6 @@ def attention(
     return picture.of_model("attention", directory, **named, stack=stack, **vars(which))
 
 
-def lens(
-    directory: Dir, text: Text | None = None, /, *, given: TextOrPair, no_norm: bool = False, picture: Picture
-) -> int:
-    """Plot the logit lens: the most probable token that the head predicts from the residual stream after each layer.
-
-    Args:
-        directory: The model directory of a Transformer that predicts tokens.
-        no_norm: Leave out the final norm before the head.
-
-    Examples:
-        glassformer plot lens runs/mybook "It was"
-    """
-    named = given.named(text)
-    run = picture.described("lens", directory)
-    require_inputs(run.model, str(directory), **named)
-    require_token_transformer(run.model, "the logit lens")
-    return picture.of_model("lens", directory, **named, norm=not no_norm)
-
-
-def ablation(directory: Dir, text: Text | None = None, /, *, given: TextOrPair, picture: Picture) -> int:
-    """Plot the change of the loss for each head and feed-forward that is switched off, one at a time.
-
-    Examples:
-        glassformer plot ablation runs/mybook "It was"
-    """
-    named = given.named(text)
-    require_inputs(picture.described("ablation", directory).model, str(directory), **named)
-    return picture.of_model("ablation", directory, **named)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Tokens that are compared."""
-
-    is_usual: ClassVar[bool] = True
-    answer: str | None = setting(
-        None, 'The token after the clean text, such as " Paris"; by default the most probable one.'
-    )
-    wrong: str | None = setting(None, "The token after the corrupted text; by default the most probable one.")
-    target: str | None = setting(
-        None,
-        "The target prefix of an encoder-decoder; by default the model's own output for the clean source, up to the "
-        "first token that differs from the output for the corrupted source.",
-    )
-    stack: Literal["encoder", "decoder"] | None = setting(
-        None, "The stack whose residual stream is copied; by default the one that produces the output."
-    )
-
-
-def patching(directory: Dir, /, *, clean: str, corrupted: str, given: Answers, picture: Picture) -> int:
-    """Plot how much of a prediction each layer and position of a clean text restores in a corrupted text.
-
-    For an encoder-decoder, both texts are sources, and the prediction is the token after a target prefix.
-
-    Args:
-        directory: The model directory of a Transformer that predicts tokens.
-        clean: A text, or the source of an encoder-decoder.
-        corrupted: A text with the same number of tokens and another prediction.
-
-    Examples:
-        glassformer plot patching gpt2 --clean "Paris is in" --corrupted "Rome is in"
-    """
-    require_token_transformer(picture.described("patching", directory).model, "patching")
-    return picture.of_model("patching", directory, clean=clean, corrupted=corrupted, **vars(given))
-
-
 def positions(directory: Dir, /, *, stack: Literal["encoder", "decoder"] | None = None, picture: Picture) -> int:
     """Plot the position encoding of a model: a table, angles, or a bias added to the attention scores.
 
@@ -186,23 +116,6 @@ def positions(directory: Dir, /, *, stack: Literal["encoder", "decoder"] | None 
     """
     require_positions(picture.described("positions", directory).model, stack)
     return picture.of_model("positions", directory, stack=stack)
-
-
-def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, picture: Output) -> int:
-    """Plot the learning rate at every step of a run.
-
-    Args:
-        run: A recipe's name, a TOML file, or a run folder.
-
-    Examples:
-        glassformer plot schedule python-docs --out rate.png
-    """
-    picture.require_place("schedule", run)
-    folder = as_path(run, "run")
-    settings = read_run(folder) if folder.is_dir() else recipes.load(run)
-    from glassformer import plot
-
-    return picture.write("schedule", plot.schedule(settings))
 
 
 def curves(*directories: Dirs, picture: Output) -> int:
@@ -243,5 +156,5 @@ def confusion(directory: Dir, /, *, data__path: File | None = None, picture: Pic
 main = Group(
     "Plot models and runs. Each plot is written as PNG and SVG, such as alignment.png and alignment.svg; --out FILE "
     "sets another path, and its suffix selects one format. Needs the extra: pip install 'glassformer[plot]'",
-    (alignment, attention, lens, ablation, patching, positions, schedule, curves, confusion),
+    (alignment, attention, positions, curves, confusion),
 )
