@@ -34,7 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "bounded_scores": {"score_cap": 2.0, "qk_norm": True},
     "bounded_logits": {"logit_cap": 3.0},
 }
-OTHERS = ("bert_alibi", "sandwich", "experts", "fused_qkv", "no_out_proj", "d_embedding", "paper")
+OTHERS = ("bert_alibi", "sandwich", "experts", "fused_qkv", "d_embedding", "paper")
 GRID: dict[str, ModelConfig] = {
     **{name: (CONFIGS | RECURRENT)[name] for name in (*POSITIONS, *OTHERS, "bahdanau", "luong")},
     **{f"{name}_{how}": replace(CONFIGS[name], **CHANGES[how]) for name, how in product(POSITIONS, CHANGES)},

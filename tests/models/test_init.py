@@ -94,7 +94,6 @@ def test_biases_start_at_zero_and_norms_at_one(name: str) -> None:
 def test_every_sublayer_has_a_residual_projection() -> None:
     assert len(residual_projections(build_model(CONFIGS["paper"]))) == 2 * 2 + 2 * 3
     assert len(residual_projections(build_model(CONFIGS["attention_only"]))) == 2
-    assert len(residual_projections(build_model(CONFIGS["no_out_proj"]))) == 2  # only feed-forward
 
 
 def test_a_seed_determines_every_weight() -> None:

@@ -299,14 +299,6 @@ def test_the_fused_projection_stacks_three_projections() -> None:
     assert_close(fused(x), apart(x))
 
 
-def test_without_output_projection_the_heads_are_returned() -> None:
-    whole, bare = attention(d_value=5), attention(d_value=5, out_proj=False)
-    bare.load_state_dict({k: x for k, x in whole.state_dict().items() if not k.startswith("out_proj")})
-    x = torch.randn(2, 3, 12, dtype=torch.float64)
-    assert bare(x).shape == (2, 3, 4 * 5)
-    assert_close(whole.out_proj(bare(x)), whole(x))
-
-
 def test_each_head_is_normed_before_the_scores() -> None:
     made = attention(qk_norm=RMSNorm)
     tap = Recorder()

@@ -344,7 +344,6 @@ class TransformerConfig:
     gated_ff: bool = setting(False, "gated feed-forward layer: down(act(gate(x)) · up(x))")
     fused_qkv: bool = setting(False, "self-attention has one matrix for queries, keys and values")
     qkv_bias: bool = setting(True, "biases of the query, key and value projections")
-    attn_out_proj: bool = setting(True, "attention has an output projection")
     attn_out_bias: bool = setting(True, "bias of the output projection")
     ff_bias: bool = setting(True, "biases of the feed-forward layers")
     experts: Experts | None = setting(None, "several feed-forward layers per block, of which a token uses a few")
@@ -438,17 +437,12 @@ class TransformerConfig:
             )
         if stack.n_kv_heads and stack.n_heads % stack.n_kv_heads:
             raise UserError(f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}")
-        widths = self.attention_widths(stack)
-        if not self.attn_out_proj and widths.context != self.d_model:
-            raise UserError(
-                f"model.attn_out_proj = false needs values of width d_model {self.d_model}, and all heads of "
-                f"model.{name} together have width {widths.context}: change d_value"
-            )
         if isinstance(self.positions, RotaryPositions):
-            width = self.positions.width(widths.d_head)
+            d_head = self.attention_widths(stack).d_head
+            width = self.positions.width(d_head)
             if width < 2 or width % 2:
                 raise UserError(
-                    f"model.positions.fraction {self.positions.fraction:g} rotates {width} of the {widths.d_head} "
+                    f"model.positions.fraction {self.positions.fraction:g} rotates {width} of the {d_head} "
                     f"dimensions of a head of model.{name}, and rotary positions rotate pairs: choose fraction (at "
                     "most 1) and d_head so that their product is even and at least 2"
                 )

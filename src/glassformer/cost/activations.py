@@ -256,7 +256,7 @@ class _StackActivations:
                 n_maps += 1 + (is_masked and not config.attention_dropout)
                 n += is_masked * self.n_own * (n_keys + 1)
             n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
-            n += kernels.product * own * w.context * config.attn_out_proj
+            n += kernels.product * own * w.context
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
             learned = self.positions.learns_bias and not config.score_cap
             return n + self.n_own * n_keys * (learned and is_masked)  # mask, 1 byte each
@@ -266,7 +266,7 @@ class _StackActivations:
         has_groups = kernels.on_cpu or (kernels.half and not is_masked and w.d_head == w.d_value)
         of_key = w.key + w.value if has_groups else w.n_heads * (w.d_head + w.d_value)
         n += kernels.attended * (own * (w.query + w.context) + keys * of_key)
-        if kernels.attended > kernels.product and config.attn_out_proj:
+        if kernels.attended > kernels.product:
             n += kernels.product * own * w.context  # a second copy, for the projection
         n += own * w.n_heads * _FP32
         if is_self and self.positions.has_bias and self._masked(window):

@@ -135,15 +135,14 @@ def values_bias(attention: MultiHeadAttention) -> Tensor:
 
 def output_of(attention: MultiHeadAttention, contexts: Tensor) -> Tensor:
     """Return the output of an attention for the concatenated contexts of its heads: (…, H·W) → (…, D)."""
-    return contexts if attention.out_proj is None else attention.out_proj(contexts.to(dtype_of(attention.out_proj)))
+    return attention.out_proj(contexts.to(dtype_of(attention.out_proj)))
 
 
 def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Tensor:
     """Return context · W_O of one head, without a bias: (…, W) → (…, D)."""
     contexts = context.new_zeros(*context.shape[:-1], attention.n_heads, attention.d_value)
     contexts[..., head, :] = context
-    whole = contexts.flatten(-2)
-    return whole if attention.out_proj is None else linear_part(attention.out_proj, dtype_of(attention.out_proj))(whole)
+    return linear_part(attention.out_proj, dtype_of(attention.out_proj))(contexts.flatten(-2))
 
 
 def linear_part(module: nn.Module, dtype: torch.dtype) -> Map:

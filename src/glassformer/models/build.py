@@ -173,7 +173,6 @@ def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: boo
         projections=Projections(
             qkv_bias=config.qkv_bias,
             fused_qkv=is_self and config.fused_qkv,
-            out_proj=config.attn_out_proj,
             out_bias=config.attn_out_bias,
             qk_norm=qk_norm,
             norms_all_heads=config.qk_norm_width == "all",

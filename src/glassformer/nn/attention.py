@@ -127,7 +127,6 @@ class Projections:
     qkv_bias: bool = True
     fused_qkv: bool = False
     """True if one matrix holds W_Q, W_K and W_V."""
-    out_proj: bool = True
     out_bias: bool = True
     d_memory: int | None = None
     """Width of the input of keys and values; `None` = D."""
@@ -141,8 +140,7 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention: MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2).
 
     Letters: B batch, T query length, S key length, D d_model, H n_heads, G n_kv_heads, K d_head, W d_value.
-    With G < H, each key-value head serves H / G adjacent query heads (Ainslie 2023). Without `out_proj`, `forward`
-    returns the concatenated heads, (B, T, H·W).
+    With G < H, each key-value head serves H / G adjacent query heads (Ainslie 2023).
     """
 
     def __init__(
@@ -188,9 +186,7 @@ class MultiHeadAttention(nn.Module):
             self.q_norm = projections.qk_norm(of_query)
             self.k_norm = projections.qk_norm(of_key)
         # W_O
-        self.out_proj = None
-        if projections.out_proj:
-            self.out_proj = Linear(n_heads * self.d_value, d_model, bias=projections.out_bias)
+        self.out_proj = Linear(n_heads * self.d_value, d_model, bias=projections.out_bias)
         self.dropout = number("dropout", dropout, 0, 1)
         self.scale = number("scale", scale_or_default(scale, self.d_head))
         self.cap = number("cap", cap, 0)
@@ -230,10 +226,7 @@ class MultiHeadAttention(nn.Module):
             query, key, value = tapped(tap, "query", query), tapped(tap, "key", key), tapped(tap, "value", value)
             context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap, self.cap)
         # Concatenated heads, output projection.
-        context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
-        if self.out_proj is not None:
-            context = self.out_proj(context)
-        return context
+        return self.out_proj(context.transpose(1, 2).flatten(2))  # (B, T, H·W) → (B, T, D)
 
     def project(
         self, x: Tensor, memory: Memory | None = None, rotary: tuple[Tensor, Tensor] | None = None
@@ -285,8 +278,7 @@ class MultiHeadAttention(nn.Module):
     def cost(self, n_queries: int, n_keys: int) -> AttentionCost:
         """Return the size of the attention of `n_queries` tokens to `n_keys` tokens."""
         of_query, *of_memory = self.split_sizes
-        if self.out_proj is not None:
-            of_query += self.n_heads * self.d_value
+        of_query += self.n_heads * self.d_value  # W_O
         return AttentionCost(
             products=self.d_model * (n_queries * of_query + n_keys * sum(of_memory)),
             scores=n_queries * n_keys * self.n_heads * (self.d_head + self.d_value),

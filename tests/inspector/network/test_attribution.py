@@ -23,7 +23,6 @@ ADDITIVE = {
     "parallel": "decoder",
     "shared_norm": "decoder",
     "output_norm": "decoder",
-    "no_out_proj": "decoder",
     "d_embedding": "decoder",
     "attention_only": "decoder",
     "t5": "encoder-decoder",

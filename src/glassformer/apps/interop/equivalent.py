@@ -150,14 +150,12 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
     if not torch.equal(order.sort().values, torch.arange(config.d_model)):
         raise ValueError(f"order: expected a permutation of {config.d_model} channels")
     if not _may_permute(config):
-        raise ValueError(
-            "cannot permute channels: the model needs d_embedding = d_model, attn_out_proj = true and no experts"
-        )
+        raise ValueError("cannot permute channels: the model needs d_embedding = d_model and no experts")
     return {name: _permuted(name, x, order.to(x.device)) for name, x in weights.items()}
 
 
 def _may_permute(config: TransformerConfig) -> bool:
-    return config.table_width == config.d_model and config.attn_out_proj and config.experts is None
+    return config.table_width == config.d_model and config.experts is None
 
 
 def _permuted(name: str, x: Tensor, order: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ export class MultiHeadAttention {
     this.q = projection("q_proj");
     this.k = projection("k_proj");
     this.v = projection("v_proj");
-    this.out = projection("out_proj");
+    this.out = weights.linear(`${path}.out_proj`);
     /** @type {Layer} */
     this.qNorm = config.qk_norm ? normOf(weights, `${path}.q_norm`, config) : (x) => x;
     /** @type {Layer} */
@@ -152,6 +152,6 @@ export class MultiHeadAttention {
     tapped(tap, "key", key);
     tapped(tap, "value", value);
     const joined = joinHeads(attentionReference(query, key, value, mask, this.sizes.scale, tap));
-    return this.out ? linear(joined, ...this.out) : joined;
+    return linear(joined, ...this.out);
   }
 }
