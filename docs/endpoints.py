@@ -1,4 +1,4 @@
-"""The page of the server's endpoints: parameters, answers, limits, errors and metrics, from the code of the server."""
+"""The page of the server's endpoints: parameters, answers, limits and errors, from the code of the server."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from glassformer.apps.serving.application import application
 from glassformer.apps.serving.errors import TYPES
 from glassformer.apps.serving.limits import Limits
-from glassformer.apps.serving.metrics import Metrics
 from glassformer.apps.serving.schemas import ERRORS
 from glassformer.config.schema import describe
 
@@ -111,5 +110,3 @@ def sections() -> Iterator[tuple[str, str, Sequence[str], Sequence[Row]]]:
     errors = [(str(status), f"`{TYPES.get(int(status), 'invalid_request_error')}`", error["description"])
               for status, error in ERRORS.items()]  # fmt: skip
     yield "Errors", "The type is in `error.type` of the answer.", ("Status", "Type", "Meaning"), errors
-    metrics = [(f"`{metric.name}`", metric.type, metric.documentation) for metric in Metrics().registry.collect()]
-    yield "Metrics", "Names that `/metrics` writes; a counter ends in `_total`.", ("Name", "Kind", "Meaning"), metrics

@@ -134,7 +134,7 @@ def preset_list() -> str:
 
 
 def endpoint_list() -> str:
-    """List the endpoints of the server with their parameters and answers; its limits, errors and metrics."""
+    """List the endpoints of the server with their parameters and answers; its limits and errors."""
     lines = [
         "# Endpoints of the server",
         "",

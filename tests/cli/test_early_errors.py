@@ -291,8 +291,6 @@ LINES = {
     "serve cut": "cut is damaged",
     "serve model model": "two models have the name model: give one of them another name",
     "serve model --host 0.0.0.0": "other computers reach 0.0.0.0, and the server has no key",
-    "serve model --hosts a*b": "hosts: 'a*b' is not the name of a server",
-    "serve model --origins https://example.org/": "give https://example.org",
     "serve model --key-file nowhere": "no such file: nowhere",
     "serve model --max-rows 0": "max_rows is 0 and must be at least 1",
     "plot alignment nowhere --source a": "no such model directory: nowhere",

@@ -135,7 +135,7 @@ def test_clients_that_disconnect_leave_no_place_and_no_row(running: Run) -> None
 
 def test_clients_that_stop_reading_lose_their_place(running: Run) -> None:
     """The others are answered meanwhile."""
-    server = running("chat", limits=Limits(client_timeout=2))
+    server = running("chat", limits=Limits(deadline=2))
     server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     reference, n_readers = Reference(server), count(5, 50)
     large_answer = {"stream": True, "n": 4, "temperature": 1, "seed": 0, "top_logprobs": 20, "logprobs": True}

@@ -1,7 +1,6 @@
 """The server refuses what is not allowed, in one sentence, and an error ends one request and nothing else."""
 
 import ast
-import asyncio
 import contextlib
 import http.client
 import itertools
@@ -11,20 +10,17 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
-from uvicorn.server import ServerState
 
 from glassformer.apps.serving.access import Access, read_key
 from glassformer.apps.serving.engine_thread import EngineThread
 from glassformer.apps.serving.limits import Limits
 from glassformer.apps.serving.operations import Classify
-from glassformer.apps.serving.run import uvicorn_server
 from glassformer.common.errors import UserError
 from glassformer.inference.engine import Engine, Step
 from glassformer.inference.text import RowText
@@ -51,7 +47,7 @@ def test_every_path_but_the_open_ones_needs_the_key(running: Run) -> None:
     server = running("chat", access=Access(key=KEY))
     paths = {path: set(methods) for path, methods in server.app.openapi()["paths"].items()}
     closed = {path: methods for path, methods in paths.items() if path not in ("/", "/health", "/session")}
-    assert {"/v1/models", "/v1/models/{name}", "/v1/chat/completions", "/v1/completions", "/metrics"} <= set(closed)
+    assert {"/v1/models", "/v1/models/{name}", "/v1/chat/completions", "/v1/completions"} <= set(closed)
     others = ("/openapi.json", "/look/", "/healthy", "/health/", "/pages", "/page", "/session/x")
     closed |= {path: {"get"} for path in others}
     for path, methods in closed.items():
@@ -76,21 +72,6 @@ def test_another_host_is_refused_on_every_path(running: Run) -> None:
         assert send(f"{address}/health", host=host)[0] == 200
 
 
-def test_other_sites_may_send_requests_only_if_they_are_named(running: Run) -> None:
-    origin = "https://example.org"
-    asks_first = {"origin": origin, "access_control_request_method": "POST"}
-    alone, open_to = running("chat"), running("chat", access=Access(key=KEY, origins=[origin]))
-    for method, headers in (("GET", {"origin": origin}), ("OPTIONS", asks_first)):
-        _, answered, _ = send(f"{alone.address}/v1/models", method=method, **headers)
-        assert not [name for name in answered if name.lower().startswith("access-control")]
-    status, answered, _ = send(f"{open_to.address}/v1/chat/completions", method="OPTIONS", **asks_first)
-    assert status == 200 and answered["access-control-allow-origin"] == origin
-    status, answered, _ = send(f"{open_to.address}/v1/models", origin=origin)
-    assert status == 401 and answered["access-control-allow-origin"] == origin
-    _, answered, _ = send(f"{open_to.address}/v1/models", origin="https://example.com")
-    assert "access-control-allow-origin" not in answered
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -99,17 +80,9 @@ def test_other_sites_may_send_requests_only_if_they_are_named(running: Run) -> N
         ({"key": "two words"}, "one word of printable ASCII"),
         ({"key": "line\nbreak"}, "one word of printable ASCII"),
         ({"key": "schlüssel"}, "one word of printable ASCII"),
-        ({"hosts": ["a*b"]}, "'a*b' is not the name of a server"),
-        ({"hosts": ["example.org:80"]}, "without a port"),
-        ({"hosts": ["https://example.org"]}, "'https://example.org' is not the name"),
-        ({"origins": ["example.org"]}, "'example.org' is not a site"),
-        ({"origins": ["*"]}, "'*' is not a site"),
-        ({"origins": ["http://["]}, "'http://[' is not a site"),
-        ({"origins": ["https://example.org/"]}, "give https://example.org"),
-        ({"origins": ["https://Example.org"]}, "give https://example.org"),
     ],
 )
-def test_access_that_is_not_safe_or_never_matches_is_refused(given: dict[str, Any], sentence: str) -> None:
+def test_access_that_is_not_safe_is_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         Access(**given)
 
@@ -269,15 +242,14 @@ LARGE = CHAT | {"stream": True, "n": 16, "logprobs": True, "top_logprobs": 20, "
 LARGE |= {"temperature": 1, "seed": 0}
 
 
-def test_clients_that_are_too_slow_lose_their_connection(running: Run) -> None:
-    server = running("chat", limits=Limits(client_timeout=1))
-    with connect(server) as no_head, connect(server) as half_head, connect(server) as half_body:
-        half_head.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: ")
+def test_clients_that_are_too_slow_lose_their_place(running: Run) -> None:
+    """The deadline ends a request whose body does not arrive, and one whose answer is not read."""
+    server = running("chat", limits=Limits(deadline=1))
+    with connect(server) as half_body, connect(server) as stalled:
         half_body.sendall(request_bytes(CHAT, length=500))
-        assert rest(no_head) == rest(half_head) == b""
-        answer = rest(half_body)
-        assert b" 408 " in answer.splitlines()[0] and b"took more than 1 seconds" in answer
-    with connect(server) as stalled:
+        answer = http.client.HTTPResponse(half_body)
+        answer.begin()
+        assert answer.status == 504
         stalled.sendall(request_bytes(LARGE))
         assert stalled.recv(100).startswith(b"HTTP/1.1 200")
         until(lambda: server.models.n_requests == 0)
@@ -286,20 +258,8 @@ def test_clients_that_are_too_slow_lose_their_connection(running: Run) -> None:
     assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
 
 
-@pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"])
-def test_a_body_in_tiny_parts_costs_no_more_than_a_large_body(running: Run, end: bytes) -> None:
-    server = running("chat", limits=Limits(max_body=100_000))
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    with connect(server) as client, contextlib.suppress(ConnectionError):
-        client.sendall(head + b"transfer-encoding: chunked\r\n\r\n")
-        client.sendall(b"1\r\n \r\n" * 99_999 + end)
-        assert rest(client) == b""
-    assert ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
-    until(lambda: server.models.n_requests == 0)
-
-
 def test_a_connection_is_kept_between_requests_and_ends_when_it_is_not_used(running: Run) -> None:
-    parts = urlsplit(running("chat", limits=Limits(client_timeout=1)).address)
+    parts = urlsplit(running("chat").address)
     assert parts.hostname is not None
     client = http.client.HTTPConnection(parts.hostname, parts.port, timeout=WAIT_S)
     with contextlib.closing(client):
@@ -309,64 +269,6 @@ def test_a_connection_is_kept_between_requests_and_ends_when_it_is_not_used(runn
             client.request("GET", "/health")
             assert client.getresponse().read() and client.sock is first
         assert rest(first) == b""
-
-
-def test_connections_above_the_limit_are_closed_at_once(running: Run) -> None:
-    server = running("chat", limits=Limits(max_connections=3))
-    with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(connect(server)) for _ in range(3)]
-        health = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
-        for client in idle:
-            assert status_of(client, health) == 200
-        for _ in range(20):
-            with connect(server) as further:
-                with contextlib.suppress(ConnectionError):
-                    further.sendall(health)
-                assert rest(further) == b""
-        assert status_of(idle[0], request_bytes(CHAT)) == 200
-        idle[1].close()
-        until(lambda: can_ask(server))
-
-
-def test_requests_of_lost_connections_do_not_count_as_connections() -> None:
-    """uvicorn itself would answer 503 in plain text."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def status_line() -> bytes:
-        any_app: Any = app
-        server = uvicorn_server(any_app, Limits(max_connections=1))
-        server.config.load()
-        state = ServerState()
-        state.tasks |= {asyncio.ensure_future(asyncio.sleep(0)) for _ in range(3)}
-        make = partial(server.config.http_protocol_class, config=server.config, server_state=state, app_state={})
-        async with await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0) as listening:
-            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
-            writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-            line = await reader.readline()
-            writer.close()
-        return line
-
-    assert asyncio.run(asyncio.wait_for(status_line(), 60)).startswith(b"HTTP/1.1 200")
-
-
-def status_of(client: socket.socket, request: bytes) -> int:
-    """Send a request over an open connection, read the whole answer, and return its status."""
-    client.sendall(request)
-    answer = http.client.HTTPResponse(client)
-    answer.begin()
-    answer.read()
-    return answer.status
-
-
-def can_ask(server: RunningServer) -> bool:
-    """Return True if a new connection gets an answer."""
-    try:
-        return ask(f"{server.address}/v1/chat/completions", CHAT)[0] == 200
-    except (OSError, http.client.HTTPException):
-        return False
 
 
 # Failures

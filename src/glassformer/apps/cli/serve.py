@@ -16,8 +16,6 @@ def main(
     host: str = "127.0.0.1",
     port: int = 8000,
     key_file: Path | None = None,
-    hosts: tuple[str, ...] = (),
-    origins: tuple[str, ...] = (),
     log_texts: bool = False,
     limits: Limits,
     loading: Loading,
@@ -34,8 +32,6 @@ def main(
         port: The port of the server; 0 chooses a free one.
         key_file: A file with the key that requests need. Without it, the environment variable GLASSFORMER_API_KEY has
             the key, if there is one.
-        hosts: Names under which the server is reached, for example those of a proxy.
-        origins: Other sites whose pages may send requests, such as https://example.org.
         log_texts: Write the requests and the answers to the log, too.
 
     Examples:
@@ -56,7 +52,7 @@ def main(
             raise UserError(f"two models have the name {name}: give one of them another name, as NAME={folder}")
         named[name] = path
         loading.run(path)
-    access = Access(host, read_key(key_file), hosts, origins)
+    access = Access(host, read_key(key_file))
     with needs("the server", "serve"):
         from glassformer.apps.serving.run import serve  # imports torch
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)

@@ -6,9 +6,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 
 from glassformer.apps.inspector.worker import Busy, Worker
 from glassformer.apps.serving import chat, completions, lineages, schemas, talk
@@ -17,7 +15,6 @@ from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.errors import ApiError, answer_error
 from glassformer.apps.serving.guard import Guard
 from glassformer.apps.serving.limits import Limits
-from glassformer.apps.serving.metrics import Metrics
 from glassformer.apps.serving.models import Models, Served, TheModels, named
 from glassformer.apps.serving.texts import SETTINGS, defaults_of
 from glassformer.common.errors import UserError
@@ -29,7 +26,7 @@ def application(
 ) -> FastAPI:
     """Return the application that serves models by name; `log_texts` adds requests and answers to the log."""
     access = access or Access()
-    worker, metrics = Worker(limits.max_waiting, limits.deadline), Metrics()
+    worker = Worker(limits.max_waiting, limits.deadline)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -45,20 +42,15 @@ def application(
         docs_url=None,
         redoc_url=None,
     )
-    served = {name: Served(name, named(model, name), worker, limits, metrics) for name, model in models.items()}
-    app.state.models = Models(served, limits, metrics, Batches(worker, limits, metrics.batch))
+    served = {name: Served(name, named(model, name), worker, limits) for name, model in models.items()}
+    app.state.models = Models(served, limits, Batches(worker, limits))
     for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Busy, Exception):
         app.add_exception_handler(error, answer_error)
     for router in (completions.router, chat.router, lineages.router):
         app.include_router(router)
     _add_facts(app)
     talk.add_page(app, app.state.models, access)
-    app.add_middleware(Guard, access=access, limits=limits, metrics=metrics, log_texts=log_texts)
-    if access.origins:
-        headers = ["authorization", "content-type"]
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(access.origins), allow_methods=["GET", "POST"], allow_headers=headers
-        )
+    app.add_middleware(Guard, access=access, limits=limits, log_texts=log_texts)
     return app
 
 
@@ -69,11 +61,6 @@ def _add_facts(app: FastAPI) -> None:
     async def health() -> dict[str, str]:
         """Answer while the server runs."""
         return {"status": "ok"}
-
-    @app.get("/metrics", tags=["server"], response_class=PlainTextResponse)
-    async def metrics(models: TheModels) -> PlainTextResponse:
-        """Return numbers of the server in the text format of Prometheus."""
-        return PlainTextResponse(models.metrics.text())
 
     @app.get("/v1/models", tags=["server"], responses=schemas.ERRORS)
     async def list_models(models: TheModels) -> schemas.ServedModels:

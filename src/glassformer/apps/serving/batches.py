@@ -5,7 +5,7 @@ batches. A batch is bounded in rows and in tokens, which bounds the time that a 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -55,9 +55,8 @@ class _Input:
 class Batches:
     """The inputs that wait for the thread; `run` is called in an event loop, the other methods run in the thread."""
 
-    def __init__(self, worker: Worker, limits: Limits, seen: Callable[[int, int], None]) -> None:
-        """Set the limits; `seen` receives the numbers of inputs and of tokens of each batch."""
-        self.worker, self.limits, self.seen = worker, limits, seen
+    def __init__(self, worker: Worker, limits: Limits) -> None:
+        self.worker, self.limits = worker, limits
         self._waiting: list[_Input] = []
         self._is_running = False
 
@@ -92,7 +91,6 @@ class Batches:
         self._is_running = False
         batch = self._next()
         if batch:
-            self.seen(len(batch), sum(one.n_tokens for one in batch))
             self._answer(batch)
         self._go_on()
 

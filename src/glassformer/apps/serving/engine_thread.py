@@ -4,7 +4,7 @@ Each step of the engine is one job of the thread, so that jobs of other models r
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -41,9 +41,8 @@ class _Reader:
 class EngineThread:
     """An engine whose steps are jobs of a thread; methods are called in an event loop."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, worker: Worker, seen: Callable[[int], None]) -> None:
-        """Set the engine; `seen` receives the number of new tokens of each step."""
-        self.engine, self.tokenizer, self.worker, self.seen = engine, tokenizer, worker, seen
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, worker: Worker) -> None:
+        self.engine, self.tokenizer, self.worker = engine, tokenizer, worker
         self._rows: dict[Sample, tuple[_Reader, int, RowText]] = {}
         self._is_running = False
 
@@ -104,7 +103,6 @@ class EngineThread:
         except BaseException as error:  # also MemoryError: the requests end, and the server continues
             self._fail(error)
             return
-        self.seen(sum(step.token is not None for step in steps))  # a client that has its answer finds it counted
         pieces: dict[_Reader, list[Piece]] = {}
         for step in steps:
             if step.sample in self._rows:

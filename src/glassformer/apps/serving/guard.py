@@ -1,4 +1,4 @@
-"""Checks of every request: host, key, deadline, and the kind, size and time of the body; and the log."""
+"""Checks of every request: host, key, deadline, and the kind and size of the body; and the log."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from glassformer.apps.serving.access import Access
 from glassformer.apps.serving.errors import ApiError, as_api_error
 from glassformer.apps.serving.limits import Limits
-from glassformer.apps.serving.metrics import Metrics
 
 COOKIE = "glassformer"
 OPEN = ("/", "/health", "/session")
@@ -38,17 +37,15 @@ log = logging.getLogger("glassformer.serving")
 
 
 class Guard:
-    """Middleware that refuses requests without the key, and bodies that are not JSON, too large or too slow.
+    """Middleware that refuses requests without the key, and bodies that are not JSON or too large.
 
     A request that is not answered at the deadline is cancelled, also while it waits.
     The key is in the header `Authorization: Bearer KEY`, or the page has a cookie computed from it (`cookie_of`). An
     error of the application, or the end of the server, is answered with an error object.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, access: Access, limits: Limits, metrics: Metrics, log_texts: bool = False
-    ) -> None:
-        self.app, self.access, self.limits, self.metrics, self.log_texts = app, access, limits, metrics, log_texts
+    def __init__(self, app: ASGIApp, *, access: Access, limits: Limits, log_texts: bool = False) -> None:
+        self.app, self.access, self.limits, self.log_texts = app, access, limits, log_texts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -71,11 +68,7 @@ class Guard:
         except Exception as error:
             await exchange.end(as_api_error(error))
         finally:
-            seconds, route = time.monotonic() - begin, scope.get("route")
-            path = getattr(route, "path", "other")
-            self.metrics.answers.labels(path, exchange.status).inc()
-            self.metrics.seconds.labels(path).observe(seconds)
-            shown = _one_line(scope["path"])
+            seconds, shown = time.monotonic() - begin, _one_line(scope["path"])
             ignored = f", ignored: {exchange.ignored}" if exchange.ignored else ""
             log.info("%s %s %d %.3f s%s", _one_line(scope["method"]), shown, exchange.status, seconds, ignored)
             for what, text in zip(("request", "answer"), exchange.texts or (), strict=False):
@@ -86,7 +79,7 @@ class Guard:
         path = request.scope["path"]
         if not self.access.is_name(request.headers.get("host", "")):
             return ApiError(
-                400, "the header Host is not a name of this server; allow the name with --hosts", code="wrong_host"
+                400, "the header Host is not a name of this server; other names need a key", code="wrong_host"
             )
         is_open = path in OPEN or path.startswith(OPEN_FOLDER)
         if self.access.key is not None and not is_open and not _knows(self.access.key, request):
@@ -105,9 +98,8 @@ class _Exchange:
         """The status of the answer, or 0 before it begins."""
         self.texts: tuple[bytearray, bytearray] | None = None
         """The request and the answer, if they are logged."""
-        self._n_read, self._n_parts = 0, 0
+        self._n_read = self._n_parts = 0
         self._is_read = self._is_stream = self._is_done = False
-        self._end = time.monotonic() + limits.client_timeout
 
     async def receive(self) -> Message:
         """Return the next part of the body, or the end of the connection."""
@@ -115,12 +107,7 @@ class _Exchange:
             return await self._receive()
         if not self._n_parts:
             self._check_head()
-        try:
-            async with asyncio.timeout(self._end - time.monotonic()):
-                message = await self._receive()
-        except TimeoutError as error:
-            seconds = self.limits.client_timeout
-            raise HTTPException(408, f"the body of the request took more than {seconds} seconds") from error
+        message = await self._receive()
         body = message.get("body", b"")
         self._n_parts += 1
         self._n_read += len(body)

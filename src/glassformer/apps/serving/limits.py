@@ -10,7 +10,6 @@ class Limits:
     section = ""
     max_rows: int = setting(16, "number of texts that are generated at a time; others wait", "≥ 1")
     max_waiting: int = setting(64, "number of requests that are answered or wait; others get the status 429", "≥ 1")
-    max_connections: int = setting(512, "number of open connections; a further one is closed at once", "≥ 1")
     batch_tokens: int = setting(
         1024, "tokens of the texts that are classified, tagged, scored, translated or embedded at a time", "≥ 1"
     )
@@ -20,8 +19,5 @@ class Limits:
     )
     max_body: int = setting(1 << 20, "largest body of a request in bytes", "≥ 1")
     deadline: float = setting(600.0, "seconds after which a request ends with the status 504", "> 0")
-    client_timeout: int = setting(
-        30, "seconds that a client has to send a request, and to read a part of its answer", "≥ 1"
-    )
     grace: int = setting(30, "seconds that running requests have to end after SIGTERM", "≥ 1")
     prefix_mb: int = setting(512, "memory for the states of beginnings that requests share, in MB per model", "≥ 0")

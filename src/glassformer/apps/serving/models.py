@@ -14,7 +14,6 @@ from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.engine_thread import EngineThread
 from glassformer.apps.serving.errors import ApiError, busy
 from glassformer.apps.serving.limits import Limits
-from glassformer.apps.serving.metrics import Metrics
 from glassformer.common.errors import UserError, did_you_mean
 from glassformer.inference.engine import Engine
 from glassformer.model import Model
@@ -31,7 +30,6 @@ class Served:
     model: Model
     worker: Worker
     limits: Limits
-    metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -50,8 +48,7 @@ class Served:
             max_rows=self.limits.max_rows,
             max_bytes=self.limits.prefix_mb << 20,
         )
-        self.metrics.waiting.labels(self.name).set_function(lambda: engine.n_waiting)
-        return EngineThread(engine, model.tokenizer, self.worker, self.metrics.step)
+        return EngineThread(engine, model.tokenizer, self.worker)
 
     @cached_property
     def abilities(self) -> list[str]:
@@ -99,7 +96,6 @@ class Models:
 
     served: Mapping[str, Served]
     limits: Limits
-    metrics: Metrics
     batches: Batches
     n_requests: int = 0
 
@@ -125,12 +121,10 @@ class Models:
         if self.n_requests >= self.limits.max_waiting:
             raise busy(self.n_requests)
         self.n_requests += 1
-        self.metrics.requests.set(self.n_requests)
         try:
             yield
         finally:
             self.n_requests -= 1
-            self.metrics.requests.set(self.n_requests)
 
 
 def _models(request: Request) -> Models:

@@ -16,7 +16,6 @@ from glassformer.apps.inspector.listener import listen, url
 from glassformer.apps.serving.access import Access
 from glassformer.apps.serving.application import application
 from glassformer.apps.serving.limits import Limits
-from glassformer.apps.serving.protocol import PatientProtocol
 from glassformer.common.errors import UnknownText
 from glassformer.model import Model
 
@@ -49,20 +48,14 @@ def _end_now(seconds: float) -> None:
 
 
 def uvicorn_server(app: FastAPI, limits: Limits) -> Server:
-    """Return a server of the application whose connections have limits; uvicorn logs only warnings."""
-
-    class Protocol(PatientProtocol):
-        max_bytes = HEAD + limits.max_body + limits.max_body // 8  # an eighth for the lengths of parts
-
+    """Return a server of the application; uvicorn logs only warnings."""
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http="h11",
         h11_max_incomplete_event_size=HEAD,
         ws="none",
         log_level="warning",
         access_log=False,
-        limit_concurrency=limits.max_connections,
-        timeout_keep_alive=limits.client_timeout,
         timeout_graceful_shutdown=limits.grace,
         server_header=False,
     )

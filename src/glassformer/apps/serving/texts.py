@@ -109,21 +109,9 @@ class Job:
     def tokenizer(self) -> Tokenizer:
         return self.served.model.tokenizer
 
-    async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yield the pieces of all rows, and count their times and tokens."""
-        metrics, begin, latest = self.served.metrics, time.monotonic(), dict[int, float]()
-        metrics.prompt_tokens.inc(self.n_prompt)
-        async with aclosing(self.served.thread.run(self.requests, self.prompts)) as pieces:
-            async for piece in pieces:
-                now = time.monotonic()
-                if piece.row in latest:
-                    metrics.between.observe(now - latest[piece.row])
-                else:
-                    metrics.first.observe(now - begin)
-                    if piece.row % len(piece.sample.request.settings.samples) == 0:
-                        metrics.shared_tokens.inc(piece.sample.n_shared)
-                latest[piece.row] = now
-                yield piece
+    def pieces(self) -> AsyncGenerator[Piece]:
+        """Yield the pieces of all rows."""
+        return self.served.thread.run(self.requests, self.prompts)
 
     @property
     def n_prompt(self) -> int:
