@@ -78,8 +78,8 @@ CONFIGS: dict[str, TransformerConfig] = {
     # One stack with causal attention.
     "gpt": GPT,
     "llama": LLAMA,
-    "fused_qkv": replace(GPT, decoder=Stack(2, 4, 2, d_value=3, d_ff=24), fused_qkv=True),
-    "one_kv_head_wide_value": replace(GPT, decoder=Stack(2, 4, 1, d_head=4, d_value=7, d_ff=24)),
+    "fused_qkv": replace(GPT, decoder=Stack(2, 4, 2, d_head=6, d_ff=24), fused_qkv=True),
+    "one_wide_kv_head": replace(GPT, decoder=Stack(2, 4, 1, d_head=6, d_ff=24)),
     "window": replace(LLAMA, decoder=replace(LLAMA.decoder, window_pattern=(3,))),
     "window_pattern": replace(GPT, decoder=replace(TWO_LAYERS, n_layers=3, window_pattern=(2, 0))),
     "alibi": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, n_heads=3, d_head=4)),
@@ -178,7 +178,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "unequal_stacks": replace(
         PAPER,
         encoder=Stack(1, 2, d_ff=12),
-        decoder=Stack(2, 4, n_kv_heads=2, d_head=6, d_value=5, d_ff=20, window_pattern=(3, 0)),
+        decoder=Stack(2, 4, n_kv_heads=2, d_head=6, d_ff=20, window_pattern=(3, 0)),
         positions=RotaryPositions(),
         share_embeddings=False,
         tie_output=False,

@@ -47,7 +47,6 @@ SIZES: list[tuple[str, Any]] = [
     ("decoder.n_layers", 10**9),
     ("decoder.n_heads", 10**9),
     ("decoder.d_head", 10**9),
-    ("decoder.d_value", 10**9),
     ("decoder.d_ff", 10**9),
     ("decoder.window_pattern", [10**12]),
     ("decoder.n_layers", -1),

@@ -266,7 +266,6 @@ def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytes
         n_heads=n_groups * int(draw.integers(1, 3)),
         n_kv_heads=n_groups,
         d_head=4,
-        d_value=int(draw.integers(2, 6)),
         d_ff=8,
         window_pattern=tuple(draw.integers(0, 6, size=draw.integers(0, 3)).tolist()),
     )

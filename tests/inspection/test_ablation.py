@@ -44,7 +44,7 @@ def without_by_weights(network: Any, part: Part) -> Any:
         return changed
     attention = block.cross_attn if part.kind == "cross" else block.self_attn
     assert part.head is not None
-    width = attention.d_value
+    width = attention.d_head
     attention.out_proj.weight[:, part.head * width : (part.head + 1) * width] = 0.0
     return changed
 

@@ -124,7 +124,7 @@ def compared(network: Any) -> Iterator[list[str]]:
         size = float(tap.seen["scores"].abs().max()) + (0.0 if bias is None else 2 * float(bias.abs().max()))
         bound = 2 * (2 * size + 2) * unit * float(tap.seen["value"].abs().max())
         if attention.out_proj is not None:
-            width = attention.n_heads * attention.d_value
+            width = attention.n_heads * attention.d_head
             rows = attention.out_proj(torch.eye(width, dtype=output.dtype)).float()
             bound = bound * float(rows.abs().sum(dim=0).max()) + 2 * width * unit * float(output.abs().max() + 1)
         worst = float((readable - output).abs().max())

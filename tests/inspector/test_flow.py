@@ -22,7 +22,7 @@ from inspector.direct import Inspector
 from inspector.network.node import run_node
 from tolerances import NETWORK, assert_close
 
-FAMILIES = ["gpt", "llama", "t5", "bart", "bert", "paper", "sandwich", "one_kv_head_wide_value", *RECURRENT]
+FAMILIES = ["gpt", "llama", "t5", "bart", "bert", "paper", "sandwich", "one_wide_kv_head", *RECURRENT]
 EDGES = ["fused_qkv", "rotary_partial_qk_norm", "attention_only", "d_embedding", "token_types", "unequal_stacks"]
 """Configurations whose tensors have other names or widths."""
 

@@ -88,7 +88,7 @@ OTHER_VALUES: dict[str, tuple[Any, ...]] = {
     "positions": (c.LearnedPositions(1), c.RotaryPositions(fraction=0.5), c.AlibiPositions(), c.NoPositions()),
     "head": (c.TokenHead(transform=True), c.TokenHead(bias="learned"), c.TokenHead(bias="constant")),
 }
-OTHER_SHAPES = ({"n_kv_heads": 1}, {"d_head": 8}, {"d_value": 4}, {"window_pattern": (3,)}, {"window_pattern": (0, 4)})
+OTHER_SHAPES = ({"n_kv_heads": 1}, {"d_head": 8}, {"window_pattern": (3,)}, {"window_pattern": (0, 4)})
 
 
 def changed(config: c.TransformerConfig) -> Iterator[c.TransformerConfig]:

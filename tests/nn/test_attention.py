@@ -280,7 +280,7 @@ def test_adjacent_query_heads_share_keys() -> None:
 
 
 def attention(**changes: object) -> MultiHeadAttention:
-    sizes = {name: changes.pop(name) for name in ("n_kv_heads", "d_head", "d_value") if name in changes}
+    sizes = {name: changes.pop(name) for name in ("n_kv_heads", "d_head") if name in changes}
     parts = {name: changes.pop(name) for name in list(changes) if name not in ("scale", "dropout")}
     made = MultiHeadAttention(12, 4, sizes=HeadSizes(**sizes), projections=Projections(**parts), **changes)  # type: ignore[arg-type]
     made = made.double().eval()
@@ -289,7 +289,7 @@ def attention(**changes: object) -> MultiHeadAttention:
 
 
 def test_the_fused_projection_stacks_three_projections() -> None:
-    apart, fused = attention(n_kv_heads=2, d_value=5), attention(n_kv_heads=2, d_value=5, fused_qkv=True)
+    apart, fused = attention(n_kv_heads=2, d_head=5), attention(n_kv_heads=2, d_head=5, fused_qkv=True)
     with torch.no_grad():
         fused.out_proj.load_state_dict(apart.out_proj.state_dict())
         for part in ("weight", "bias"):

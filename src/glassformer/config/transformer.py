@@ -31,8 +31,7 @@ class Stack:
     n_layers: int = setting(6, "number of blocks", "≥ 0", at_most(MAX_LAYERS))
     n_heads: int = setting(8, "number of query heads", *WIDTH)
     n_kv_heads: int = setting(0, "number of key-value heads, shared by groups of query heads; 0 = n_heads", *WIDTH_OR_0)
-    d_head: int = setting(0, "width of each query and key head; 0 = d_model / n_heads", *WIDTH_OR_0)
-    d_value: int = setting(0, "width of each value head; 0 = d_head", *WIDTH_OR_0)
+    d_head: int = setting(0, "width of each query, key and value head; 0 = d_model / n_heads", *WIDTH_OR_0)
     d_ff: int = setting(2048, "inner width of the feed-forward layer; 0 = attention-only blocks", *WIDTH_OR_0)
     window_pattern: tuple[int, ...] = setting(
         (), "attention window of each layer in tokens, own token included; repeats over the layers; 0 or [] = all"
@@ -46,24 +45,16 @@ class AttentionWidths:
     n_heads: int
     n_kv_heads: int
     d_head: int
-    d_value: int
 
     @property
     def query(self) -> int:
-        """H·K, the width of all heads concatenated; the next three properties are analogous."""
+        """H·K, the width of all queries, and of the weighted values of all heads."""
         return self.n_heads * self.d_head
 
     @property
     def key(self) -> int:
+        """G·K, the width of all keys, and of all values."""
         return self.n_kv_heads * self.d_head
-
-    @property
-    def value(self) -> int:
-        return self.n_kv_heads * self.d_value
-
-    @property
-    def context(self) -> int:
-        return self.n_heads * self.d_value
 
 
 @checked
@@ -498,10 +489,10 @@ class TransformerConfig:
 
         >>> config = TransformerConfig(decoder=Stack(1, 8, n_kv_heads=2), d_model=64)
         >>> config.attention_widths(config.decoder)
-        AttentionWidths(n_heads=8, n_kv_heads=2, d_head=8, d_value=8)
+        AttentionWidths(n_heads=8, n_kv_heads=2, d_head=8)
         """
         d_head = stack.d_head or self.d_model // stack.n_heads
-        return AttentionWidths(stack.n_heads, stack.n_kv_heads or stack.n_heads, d_head, stack.d_value or d_head)
+        return AttentionWidths(stack.n_heads, stack.n_kv_heads or stack.n_heads, d_head)
 
     @property
     def head_stack(self) -> Stack:

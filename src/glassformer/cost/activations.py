@@ -246,7 +246,7 @@ class _StackActivations:
         # rotated queries and keys.
         is_turned = kernels.half if config.qk_norm else self.positions.rotates
         if fused and keeps_weights and config.qk_norm:
-            n += own * w.value * kernels.product
+            n += own * w.key * kernels.product
         elif fused and is_turned and not keeps_weights and kernels.attended == kernels.product:
             n += own * (w.query + w.key) * kernels.product
         # The readable path saves the maps of weights
@@ -255,19 +255,19 @@ class _StackActivations:
             if config.score_cap:  # also tanh; a mask is saved twice, 1 byte each, and copies the weights
                 n_maps += 1 + (is_masked and not config.attention_dropout)
                 n += is_masked * self.n_own * (n_keys + 1)
-            n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
-            n += kernels.product * own * w.context
+            n += kernels.attended * (own * w.query + keys * w.n_heads * 2 * w.d_head)
+            n += kernels.product * own * w.query
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
             learned = self.positions.learns_bias and not config.score_cap
             return n + self.n_own * n_keys * (learned and is_masked)  # mask, 1 byte each
         # The fused kernel saves queries, keys, values and a mask
         is_masked = is_self and (self.positions.has_bias or window > 0)
         # If the kernel does not accept shared key-value heads, they are repeated for all heads.
-        has_groups = kernels.on_cpu or (kernels.half and not is_masked and w.d_head == w.d_value)
-        of_key = w.key + w.value if has_groups else w.n_heads * (w.d_head + w.d_value)
-        n += kernels.attended * (own * (w.query + w.context) + keys * of_key)
+        has_groups = kernels.on_cpu or (kernels.half and not is_masked)
+        of_key = 2 * (w.key if has_groups else w.query)
+        n += kernels.attended * (own * 2 * w.query + keys * of_key)
         if kernels.attended > kernels.product:
-            n += kernels.product * own * w.context  # a second copy, for the projection
+            n += kernels.product * own * w.query  # a second copy, for the projection
         n += own * w.n_heads * _FP32
         if is_self and self.positions.has_bias and self._masked(window):
             n += self._bias_bytes
@@ -287,8 +287,7 @@ class _StackActivations:
     def _keeps_weights(self, is_self: bool) -> bool:
         """Return True if SDPA falls back to the math path, with no fused backward or with bounded scores."""
         learned = is_self and self.positions.learns_bias
-        differ = self.widths.d_head != self.widths.d_value
-        falls_back = self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)
+        falls_back = self.kernels.on_cpu and (learned or self.config.attention_dropout > 0)
         return falls_back or self.config.score_cap > 0
 
 

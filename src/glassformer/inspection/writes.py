@@ -124,7 +124,7 @@ def module_name(kind: Kind) -> str:
 def values_bias(attention: MultiHeadAttention) -> Tensor:
     """Return the bias of the values of each head, (H, W); zeros without one. A key-value head serves several heads."""
     projection = attention.qkv_proj if attention.fused_qkv else attention.v_proj
-    shape = attention.n_kv_heads, attention.d_value
+    shape = attention.n_kv_heads, attention.d_head
     if projection.bias is None:
         weight = next(attention.parameters())
         of_groups = torch.zeros(shape, dtype=dtype_of(attention), device=weight.device)
@@ -140,7 +140,7 @@ def output_of(attention: MultiHeadAttention, contexts: Tensor) -> Tensor:
 
 def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Tensor:
     """Return context · W_O of one head, without a bias: (…, W) → (…, D)."""
-    contexts = context.new_zeros(*context.shape[:-1], attention.n_heads, attention.d_value)
+    contexts = context.new_zeros(*context.shape[:-1], attention.n_heads, attention.d_head)
     contexts[..., head, :] = context
     return linear_part(attention.out_proj, dtype_of(attention.out_proj))(contexts.flatten(-2))
 

@@ -169,7 +169,7 @@ def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: boo
     return MultiHeadAttention(
         config.d_model,
         stack.n_heads,
-        sizes=HeadSizes(widths.n_kv_heads, widths.d_head, widths.d_value),
+        sizes=HeadSizes(widths.n_kv_heads, widths.d_head),
         projections=Projections(
             qkv_bias=config.qkv_bias,
             fused_qkv=is_self and config.fused_qkv,

@@ -115,9 +115,7 @@ class HeadSizes:
     n_kv_heads: int | None = None
     """G, the number of key-value heads; `None` = H."""
     d_head: int | None = None
-    """K, the width of a query and a key; `None` = D / H."""
-    d_value: int | None = None
-    """W, the width of a value; `None` = K."""
+    """K, the width of a query, a key and a value; `None` = D / H."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Projections:
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2).
 
-    Letters: B batch, T query length, S key length, D d_model, H n_heads, G n_kv_heads, K d_head, W d_value.
+    Letters: B batch, T query length, S key length, D d_model, H n_heads, G n_kv_heads, K d_head.
     With G < H, each key-value head serves H / G adjacent query heads (Ainslie 2023).
     """
 
@@ -163,9 +161,8 @@ class MultiHeadAttention(nn.Module):
         if n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads {n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         self.d_head = sizes.d_head or d_model // n_heads
-        self.d_value = sizes.d_value or self.d_head
         # W_Q, W_K and W_V; their output widths are in the order of the fused matrix
-        self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_value)
+        self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_head)
         self.fused_qkv, bias = projections.fused_qkv, projections.qkv_bias
         if self.fused_qkv:
             self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=bias)
@@ -186,7 +183,7 @@ class MultiHeadAttention(nn.Module):
             self.q_norm = projections.qk_norm(of_query)
             self.k_norm = projections.qk_norm(of_key)
         # W_O
-        self.out_proj = Linear(n_heads * self.d_value, d_model, bias=projections.out_bias)
+        self.out_proj = Linear(n_heads * self.d_head, d_model, bias=projections.out_bias)
         self.dropout = number("dropout", dropout, 0, 1)
         self.scale = number("scale", scale_or_default(scale, self.d_head))
         self.cap = number("cap", cap, 0)
@@ -221,17 +218,17 @@ class MultiHeadAttention(nn.Module):
         # Scores, mask, softmax, weighted values: one fused kernel, or the formulas one by one.
         dropout = self._active_dropout
         if tap is None and not self.cap:
-            context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, W)
+            context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, K)
         else:
             query, key, value = tapped(tap, "query", query), tapped(tap, "key", key), tapped(tap, "value", value)
             context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap, self.cap)
         # Concatenated heads, output projection.
-        return self.out_proj(context.transpose(1, 2).flatten(2))  # (B, T, H·W) → (B, T, D)
+        return self.out_proj(context.transpose(1, 2).flatten(2))  # (B, T, H·K) → (B, T, D)
 
     def project(
         self, x: Tensor, memory: Memory | None = None, rotary: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query (B, H, T, K), key (B, G, S, K) and value (B, G, S, W) of `forward`, with rotary positions."""
+        """Return query (B, H, T, K), key (B, G, S, K) and value (B, G, S, K) of `forward`, with rotary positions."""
         if memory is None:
             query, key, value = self.project_self(x)
         else:
@@ -244,44 +241,44 @@ class MultiHeadAttention(nn.Module):
         return query, key, value
 
     def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project `x` (B, T, D) to query (B, H, T, K), key (B, G, T, K) and value (B, G, T, W)."""
+        """Project `x` (B, T, D) to query (B, H, T, K), key (B, G, T, K) and value (B, G, T, K)."""
         if self.fused_qkv:
             q, k, v = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        return self.heads(q, self.q_norm), self.heads(k, self.k_norm), self.heads(v, None, self.d_value)
+        return self.heads(q, self.q_norm), self.heads(k, self.k_norm), self.heads(v)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, W)."""
+        """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, K)."""
         key = self.heads(self.k_proj(memory), self.k_norm)
-        return key, self.heads(self.v_proj(memory), None, self.d_value)
+        return key, self.heads(self.v_proj(memory))
 
-    def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None) -> Tensor:
+    def heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         """Split (B, T, H·K) into heads (B, H, T, K), and apply `norm` to each head, or before to all heads together."""
         if norm is not None and self.norms_all_heads:
             x, norm = norm(x), None
-        x = x.view(x.shape[0], x.shape[1], -1, width or self.d_head)  # (B, T, H, K)
+        x = x.view(x.shape[0], x.shape[1], -1, self.d_head)  # (B, T, H, K)
         if norm is not None:
             x = norm(x)
         return x.transpose(1, 2)
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
         """Return the mask with blocks for FlexAttention, or with its dense matrix, if the kernel reads one of them."""
-        if not self.cap and mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_value), self._active_dropout):
+        if not self.cap and mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_head), self._active_dropout):
             return mask.as_blocks()
         return mask.materialized(x.shape[1], n_keys, x.device)
 
     def new_cache(self, n_rows: int, max_len: int, like: Tensor) -> LayerCache:
         """Return empty buffers of keys and values, which grow up to `max_len` tokens plus one slot for padding."""
-        return LayerCache.empty((n_rows, self.n_kv_heads), (self.d_head, self.d_value), max_len, like)
+        return LayerCache.empty((n_rows, self.n_kv_heads), (self.d_head, self.d_head), max_len, like)
 
     def cost(self, n_queries: int, n_keys: int) -> AttentionCost:
         """Return the size of the attention of `n_queries` tokens to `n_keys` tokens."""
         of_query, *of_memory = self.split_sizes
-        of_query += self.n_heads * self.d_value  # W_O
+        of_query += self.n_heads * self.d_head  # W_O
         return AttentionCost(
             products=self.d_model * (n_queries * of_query + n_keys * sum(of_memory)),
-            scores=n_queries * n_keys * self.n_heads * (self.d_head + self.d_value),
+            scores=n_queries * n_keys * self.n_heads * 2 * self.d_head,
             cached=n_keys * sum(of_memory),
         )
 

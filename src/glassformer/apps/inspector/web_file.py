@@ -46,7 +46,7 @@ _IMPORT = re.compile(r'(from|import) "(?:\./|\.\./(\w+)/)([\w-]+\.js)"')
 _HEAD = re.compile(r'<link rel="stylesheet".*?>|<script type="module".*?</script>')
 
 SETTINGS = """
-encoder decoder n_layers n_heads n_kv_heads d_head d_value d_ff window_pattern d_model d_embedding vocab_size
+encoder decoder n_layers n_heads n_kv_heads d_head d_ff window_pattern d_model d_embedding vocab_size
 source_vocab_size n_token_types max_len source_max_len share_embeddings tie_output positions layout offset base
 fraction scaling factor low_freq_factor high_freq_factor original_max_len beta_fast beta_slow n_buckets max_distance
 norm norm_eps norm_weight norm_bias norm_order shared_norm final_norm embedding_norm qk_norm activation gated_ff
@@ -58,7 +58,7 @@ context_every_step deep_output input_feeding ends_at_base
 """
 """Names of the settings that the modules of `network/` follow, with any value."""
 KINDS = """
-transformer recurrent sinusoidal learned rotary alibi relative none linear llama3 yarn tokens positions sequence span
+transformer recurrent sinusoidal learned rotary alibi relative none linear llama3 yarn tokens positions sequence
 vectors normal xavier fan_in before after
 """
 """Kinds of settings that the modules of `network/` follow."""

@@ -84,8 +84,6 @@ def _effective_stack(flat: dict[str, Any], side: str) -> dict[str, Any]:
     n_heads, windows = stack["n_heads"], stack["window_pattern"] or (0,)
     stack["n_kv_heads"] = stack["n_kv_heads"] or n_heads
     stack["d_head"] = stack["d_head"] or flat["d_model"] / n_heads
-    if stack["d_value"] == stack["d_head"]:
-        stack["d_value"] = 0
     stack["window_pattern"] = [windows[i % len(windows)] for i in range(stack["n_layers"])]
     return stack
 

@@ -342,7 +342,7 @@ class Family:
         def rows(name: str) -> list[int]:
             """Return the rows of queries, keys and values in a fused matrix."""
             widths = config.attention_widths(stack_of(name))
-            return [widths.query, widths.key, widths.value]
+            return [widths.query, widths.key, widths.key]
 
         table = self.table(config)
         if config.fused_qkv:

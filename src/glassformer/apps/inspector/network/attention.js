@@ -6,7 +6,7 @@
  * @import { Tap, Tensor } from "./tensors.js"
  * @import { Weights } from "./weights.js"
  *
- * @typedef {{n_heads: number, n_kv_heads: number, d_head: number, d_value: number, scale: number}} AttentionSizes
+ * @typedef {{n_heads: number, n_kv_heads: number, d_head: number, scale: number}} AttentionSizes
  * @typedef {{key: Tensor, value: Tensor}} KeysAndValues (G, S, K) and (G, S, W)
  * @typedef {{allowed: Allowed, bias: Tensor | null}} Mask
  */
@@ -80,14 +80,14 @@ export class MultiHeadAttention {
    * @param {Tensor} x
    */
   projectSelf(x) {
-    const { n_heads, n_kv_heads, d_head, d_value } = this.sizes;
+    const { n_heads, n_kv_heads, d_head } = this.sizes;
     if (!this.qkv) return { query: this.projectQuery(x), ...this.projectMemory(x) };
     const [endOfQuery, endOfKey] = [n_heads * d_head, (n_heads + n_kv_heads) * d_head];
     const all = linear(x, ...this.qkv);
     return {
       query: this.qNorm(splitHeads(columns(all, 0, endOfQuery), n_heads)),
       key: this.kNorm(splitHeads(columns(all, endOfQuery, endOfKey), n_kv_heads)),
-      value: splitHeads(columns(all, endOfKey, endOfKey + n_kv_heads * d_value), n_kv_heads),
+      value: splitHeads(columns(all, endOfKey, endOfKey + n_kv_heads * d_head), n_kv_heads),
     };
   }
 
@@ -135,13 +135,13 @@ export class MultiHeadAttention {
 
   /** Return the value bias of each head, (1, H·W); zeros without a bias. Several query heads share a key-value head. */
   valueBias() {
-    const { n_heads, n_kv_heads, d_value } = this.sizes;
+    const { n_heads, n_kv_heads, d_head } = this.sizes;
     const [, bias = null] = this.qkv ?? this.v ?? [];
-    const found = zeros(1, n_heads * d_value);
-    const ofGroups = bias?.data.subarray(bias.data.length - n_kv_heads * d_value);
+    const found = zeros(1, n_heads * d_head);
+    const ofGroups = bias?.data.subarray(bias.data.length - n_kv_heads * d_head);
     for (let head = 0; ofGroups && head < n_heads; head++) {
       const group = Math.floor((head * n_kv_heads) / n_heads);
-      found.data.set(ofGroups.subarray(group * d_value, (group + 1) * d_value), head * d_value);
+      found.data.set(ofGroups.subarray(group * d_head, (group + 1) * d_head), head * d_head);
     }
     return found;
   }

@@ -31,7 +31,6 @@ function attentionSizes(config, stack) {
     n_heads: stack.n_heads,
     n_kv_heads: stack.n_kv_heads || stack.n_heads,
     d_head,
-    d_value: stack.d_value || d_head,
     scale: config.attention_scale ?? 1 / Math.sqrt(d_head),
   };
 }

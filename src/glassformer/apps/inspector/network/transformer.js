@@ -6,7 +6,7 @@
  * @import { Weights } from "./weights.js"
  *
  * @typedef {{
- *   n_layers: number, n_heads: number, n_kv_heads: number, d_head: number, d_value: number, d_ff: number, window_pattern: number[],
+ *   n_layers: number, n_heads: number, n_kv_heads: number, d_head: number, d_ff: number, window_pattern: number[],
  * }} StackConfig
  *
  * @typedef {{
