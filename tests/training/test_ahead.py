@@ -34,7 +34,6 @@ from glassformer.data.batching import Example, ReencodedEachEpoch
 from glassformer.store import checkpoint
 from glassformer.training import host
 from glassformer.training.ahead import Ahead
-from glassformer.training.host import Host
 from glassformer.training.non_finite import MAX_SKIPPED
 from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.step import Pending, TrainStep
@@ -290,11 +289,7 @@ def state_of(step: TrainStep) -> list[torch.Tensor]:
 def test_what_cannot_defer_reads_at_once() -> None:
     assert not tiny_step(None).defers, "SGD does not read found_inf"
     assert not tiny_step(AdamWConfig(), precision="fp16").defers, "the next step needs the loss scale"
-    step = tiny_step(AdamWConfig())
-    with pytest.MonkeyPatch.context() as patch:
-        works_ahead(patch)
-        other = step_of(step.network, step.optimizer, host=Host(torch.device("meta")))
-    assert step.defers and not other.defers, "the weights are on another device"
+    assert tiny_step(AdamWConfig()).defers
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
