@@ -61,7 +61,7 @@ def ours(shape: EncoderDecoder) -> Transformer:
         norm_order="post",
         final_norm=False,
         activation="silu",
-        scale_embeddings=True,
+        embedding_scale=0.0,
         head=TokenHead(bias="constant"),
     )
     return build_model(config)

@@ -70,7 +70,7 @@ PAPER = TransformerConfig(
     norm_order="post",
     final_norm=False,
     activation="relu",
-    scale_embeddings=True,
+    embedding_scale=0.0,
     init=XavierInit(),
 )
 
@@ -114,7 +114,12 @@ CONFIGS: dict[str, TransformerConfig] = {
     "attention_only": replace(GPT, decoder=replace(TWO_LAYERS, d_ff=0)),
     "experts": replace(GPT, experts=Experts(4, 2)),
     "experts_one_active": replace(LLAMA, experts=Experts(3, 1, normalize=False, balance=BalanceBias(0.01))),
+<<<<<<< HEAD
     "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, scale_embeddings=True, scale_logits=True),
+=======
+    "no_out_proj": replace(GPT, attn_out_proj=False, qkv_bias=False),
+    "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, embedding_scale=0.0, logit_scale=0.0),
+>>>>>>> 04c2b5b7 (Give embeddings and logits one factor each)
     "token_types": replace(GPT, n_token_types=3, head=TokenHead(bias="constant")),
     "gpt_classifier_unbiased": replace(GPT, head=SequenceHead(3, "last", bias=False)),
     "gpt_classifier": replace(GPT, head=SequenceHead(3, "last", "relu")),
@@ -157,7 +162,7 @@ CONFIGS: dict[str, TransformerConfig] = {
         PAPER,
         positions=LearnedPositions(offset=2),
         embedding_norm=True,
-        scale_embeddings=False,
+        embedding_scale=1.0,
         activation="gelu",
         head=TokenHead(bias="constant"),
     ),
@@ -167,8 +172,8 @@ CONFIGS: dict[str, TransformerConfig] = {
         norm="rmsnorm",
         norm_order="pre",
         final_norm=True,
-        scale_embeddings=False,
-        scale_logits=True,
+        embedding_scale=1.0,
+        logit_scale=0.0,
         attention_scale=1.0,
         qkv_bias=False,
         attn_out_bias=False,

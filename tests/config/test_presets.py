@@ -139,7 +139,7 @@ ACTIVATIONS = {"gelu_new": "gelu_tanh", "swish": "silu"}
 THEIRS = {  # fields of glassformer → keys of transformers' default configuration
     "gpt2": ("GPT2Config", {"norm_eps": "layer_norm_epsilon", "activation": "activation_function"}),
     "bert-base": ("BertConfig", {"norm_eps": "layer_norm_eps", "activation": "hidden_act"}),
-    "bart-large": ("BartConfig", {"activation": "activation_function", "scale_embeddings": "scale_embedding"}),
+    "bart-large": ("BartConfig", {"activation": "activation_function"}),
     "marian": ("MarianConfig", {}),
     "t5-small": ("T5Config", {"norm_eps": "layer_norm_epsilon", "activation": "dense_act_fn"}),
     "llama-3.1-8b": ("LlamaConfig", {"activation": "hidden_act"}),
@@ -167,6 +167,7 @@ def test_pitfall_17_presets_have_the_published_hyperparameters(name: str) -> Non
         assert getattr(config, f"{ours}_dropout") == getattr(theirs, key), ours
     if name in ("bart-large", "marian"):
         assert config.norm_eps == 1e-5, "both use torch's default"
+        assert config.embedding_scale == (0.0 if theirs.scale_embedding else 1.0)
 
 
 @pytest.mark.parametrize(("name", "dropout"), [("transformer-base", 0.1), ("transformer-big", 0.3)])
@@ -174,7 +175,7 @@ def test_pitfall_12_the_preset_of_the_paper_follows_its_text(name: str, dropout:
     """Vaswani 2017: LayerNorm(x + Sublayer(x)) (section 3.1), embeddings × √d_model (3.4), P_drop (table 3)."""
     config = preset(name)
     assert (config.norm, config.norm_order, config.final_norm) == ("layernorm", "post", False)
-    assert (config.activation, config.scale_embeddings, config.share_embeddings) == ("relu", True, True)
+    assert (config.activation, config.embedding_scale, config.share_embeddings) == ("relu", 0, True)
     assert (config.embedding_dropout, config.residual_dropout) == (dropout, dropout)
     assert (config.attention_dropout, config.ff_dropout) == (0.0, 0.0)
     assert isinstance(config.positions, SinusoidalPositions) and config.positions.layout == "interleaved"

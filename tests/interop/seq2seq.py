@@ -15,10 +15,10 @@ PAPER = TransformerConfig(
     norm_order="post",
     final_norm=False,
     activation="relu",
-    scale_embeddings=True,
+    embedding_scale=0.0,
 )
 """The original Transformer in small, without a setting for the logits' bias."""
-DENOISER = replace(PAPER, positions=LearnedPositions(offset=2), embedding_norm=True, scale_embeddings=False)
+DENOISER = replace(PAPER, positions=LearnedPositions(offset=2), embedding_norm=True, embedding_scale=1.0)
 
 
 def lines_of(path: Path, n: int = 30) -> list[str]:

@@ -72,7 +72,7 @@ def test_a_family_refuses_settings_that_it_does_not_read() -> None:
     gpt = replace(GPT, activation="gelu_tanh")
     assert GPT2.misfits(gpt) == []
     assert GPT2.misfits(replace(gpt, token_dropout=0.3, residual_dropout=0.1)) == []  # only for training
-    for change in ({"qk_norm": True}, {"norm": "rmsnorm"}, {"scale_logits": True}, {"n_token_types": 2}):
+    for change in ({"qk_norm": True}, {"norm": "rmsnorm"}, {"logit_scale": 0.0}, {"n_token_types": 2}):
         (misfit,) = GPT2.misfits(replace(gpt, **change))  # type: ignore[arg-type]
         assert misfit.startswith(f"model.{next(iter(change))}: expected ")
     assert len(GPT2.misfits(LLAMA)) == 5  # missing biases are no misfit

@@ -80,7 +80,7 @@ OURS: dict[str, TransformerConfig] = {
     "paper": PAPER,
     "fused": replace(PAPER, fused_qkv=True, activation="gelu_tanh", source_max_len=50),
     "halves": replace(PAPER, positions=SinusoidalPositions("halves"), head=TokenHead(bias="constant")),
-    "learned_bias": replace(PAPER, head=TokenHead(bias="learned"), scale_embeddings=False),
+    "learned_bias": replace(PAPER, head=TokenHead(bias="learned"), embedding_scale=1.0),
     "apart": replace(PAPER, share_embeddings=False),
     "untied": replace(PAPER, share_embeddings=False, tie_output=False),
 }

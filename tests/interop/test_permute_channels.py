@@ -72,7 +72,7 @@ def test_a_permutation_keeps_logits_and_is_reversible(name: str) -> None:
 
 
 def test_interleaved_sinusoids_become_halves() -> None:
-    config = replace(CONFIGS["shared"], positions=SinusoidalPositions("interleaved"), scale_embeddings=True)
+    config = replace(CONFIGS["shared"], positions=SinusoidalPositions("interleaved"), embedding_scale=0.0)
     model = network(config)
     halves, weights = with_halves(config, weights_of(model))
     assert halves == replace(config, positions=SinusoidalPositions("halves"))

@@ -65,7 +65,7 @@ def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str) 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_an_untied_head(tmp_path: Path, scaled: bool) -> None:
     both = imported(t5(untied=True, **({} if scaled else GATED)), tmp_path)
-    assert both.network.config.scale_logits is scaled and not both.network.config.tie_output
+    assert (both.network.config.logit_scale == 0) is scaled and not both.network.config.tie_output
     both.assert_same(mask=True)
     both.assert_comes_back(tmp_path / "back")
 
@@ -96,7 +96,7 @@ def test_older_files(tmp_path: Path, case: str) -> None:
     change_tensors(hf, **repeats, **{unread: torch.ones(8, 4)})
     import_model(hf, tmp_path / "ours", log=lambda text: None)
     both = Both(theirs, glassformer.load(tmp_path / "ours", device="cpu"), hf, tmp_path / "ours")
-    assert both.network.config.tie_output is both.network.config.scale_logits is (case == "v1.0")
+    assert both.network.config.tie_output is (both.network.config.logit_scale == 0) is (case == "v1.0")
     both.assert_same(mask=True)
 
 
@@ -162,8 +162,8 @@ T5 = TransformerConfig(
 OURS: dict[str, dict[str, Any]] = {
     "plain": {},
     "untied": {"tie_output": False, "gated_ff": True, "activation": "silu"},
-    "untied_scaled": {"tie_output": False, "scale_logits": True},
-    "fused": {"fused_qkv": True, "scale_logits": True, "activation": "gelu_tanh", "gated_ff": True},
+    "untied_scaled": {"tie_output": False, "logit_scale": 0.0},
+    "fused": {"fused_qkv": True, "logit_scale": 0.0, "activation": "gelu_tanh", "gated_ff": True},
     "norms": {"norm_weight": False, "activation": "relu2"},
 }
 

@@ -79,7 +79,7 @@ MARIAN = replace(
     positions=SinusoidalPositions("halves"),
     embedding_norm=False,
     activation="silu",
-    scale_embeddings=True,
+    embedding_scale=0.0,
 )
 LLAMA = TransformerConfig(
     decoder=Stack(LAYERS, HEADS, n_kv_heads=2, d_head=6, d_ff=D_FF),
@@ -109,9 +109,9 @@ T5 = TransformerConfig(
     ff_bias=False,
     attention_scale=1.0,
     share_embeddings=True,
-    scale_logits=True,
+    logit_scale=0.0,
 )
-T5_V1_1 = replace(T5, activation="gelu_tanh", gated_ff=True, tie_output=False, scale_logits=False)
+T5_V1_1 = replace(T5, activation="gelu_tanh", gated_ff=True, tie_output=False, logit_scale=1.0)
 
 
 def gpt2() -> nn.Module:

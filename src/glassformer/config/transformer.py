@@ -340,11 +340,9 @@ class TransformerConfig:
     experts: Experts | None = setting(None, "several feed-forward layers per block, of which a token uses a few")
     attention_scale: float | None = setting(None, "factor of the attention scores; none = d_head^-½")
     score_cap: float = setting(0.0, "bound of the attention scores: cap · tanh(score / cap); 0 = none", "[0, ∞)")
-    scale_embeddings: bool = setting(False, "multiply token embeddings by √d_model")
-    embedding_scale: float = setting(1.0, "further factor of token embeddings")
+    embedding_scale: float = setting(1.0, "factor of token embeddings; 0 = √d_model")
     residual_scale: float = setting(1.0, "factor of what each sublayer adds to the residual stream")
-    scale_logits: bool = setting(False, "multiply logits by d_model^-½")
-    logit_scale: float = setting(1.0, "further factor of the logits")
+    logit_scale: float = setting(1.0, "factor of the logits; 0 = d_model^-½")
     logit_cap: float = setting(0.0, "bound of the logits: cap · tanh(logit / cap); 0 = none", "[0, ∞)")
     token_dropout: float = setting(
         0.0, "dropout of whole token embeddings, before positions are added (Gal 2016)", "[0, 1)"

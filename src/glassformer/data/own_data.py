@@ -360,7 +360,7 @@ def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) ->
         _model(size, encoder=stack, decoder=stack),
         share_embeddings=not of_characters,
         tie_output=not of_characters,
-        scale_embeddings=True,
+        embedding_scale=0.0,
     )
     train = _train(size)
     if of_characters:

@@ -134,9 +134,7 @@ def _stack_parts(
     causal: bool,
     cross: bool = False,
 ) -> StackParts:
-    norm, width, scale = _norm(config), config.table_width, config.embedding_scale
-    if config.scale_embeddings:
-        scale *= math.sqrt(config.d_model)
+    norm, width = _norm(config), config.table_width
     added, rotaries, score_bias = build_positions(config, stack, n_positions, causal)
     token_types = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
     embedding_norm = norm(width) if config.embedding_norm else None
@@ -144,7 +142,7 @@ def _stack_parts(
         EmbeddingTables(table, added, token_types),
         config.d_model,
         norm=embedding_norm,
-        scale=scale,
+        scale=config.embedding_scale or math.sqrt(config.d_model),
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
@@ -268,9 +266,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         return SequenceLogits(head.pooling, pooler, Linear(config.d_model, head.n_labels, bias=head.bias), unit)
     width = config.table_width
     transform = _transform(config, head, width)
-    scale = config.logit_scale
-    if config.scale_logits:
-        scale *= config.d_model**-0.5
+    scale = config.logit_scale or config.d_model**-0.5
     projection = _vocabulary_projection(config, width, table)
     return TokenLogits(
         config.d_model, projection, transform=transform, bias=head.bias, scale=scale, cap=config.logit_cap

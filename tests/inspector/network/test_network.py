@@ -74,7 +74,7 @@ def test_only_these_configurations_are_refused() -> None:
         "rotary_pattern": ["positions.base_pattern", "qk_norm_width"],
         "rotary_longrope": ["positions.scaling"],
         "capped": ["score_cap", "logit_cap"],
-        "scaled": ["embedding_scale", "residual_scale", "logit_scale"],
+        "scaled": ["residual_scale"],
         "no_first_norm": ["first_norm"],
         "modernbert": ["positions.base_pattern", "first_norm", "head_bias"],
         "tagger_transform": ["head_bias"],

@@ -70,7 +70,7 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
     if not flat["qk_norm"]:
         without_effect.add("qk_norm_width")
     if flat["head"] != "tokens":
-        without_effect |= {"tie_output", "scale_logits", "logit_scale", "logit_cap"}
+        without_effect |= {"tie_output", "logit_scale", "logit_cap"}
     if not flat.get("head.transform") and flat.get("head.pooler", "none") == "none":
         without_effect.add("head_bias")
     if flat["positions"] != "learned":

@@ -64,7 +64,7 @@ EVERY_LINEAGE = (
     ),
     Lineage(
         "transformer",
-        replace(BOTH, positions=SinusoidalPositions(), activation="relu", scale_embeddings=True),
+        replace(BOTH, positions=SinusoidalPositions(), activation="relu", embedding_scale=0.0),
         lambda file, config: file.Transformer(sizes(file, config)),
     ),
     Lineage(

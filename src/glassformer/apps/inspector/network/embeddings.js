@@ -21,7 +21,7 @@ export class Embeddings {
     /** @type {Layer} */
     this.norm = config.embedding_norm ? normOf(weights, `${path}.norm`, config) : (x) => x;
     this.projection = weights.find(`${path}.projection.weight`);
-    this.scale = config.scale_embeddings ? Math.sqrt(config.d_model) : 1;
+    this.scale = config.embedding_scale || Math.sqrt(config.d_model);
   }
 
   /**

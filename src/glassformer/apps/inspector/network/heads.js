@@ -32,18 +32,19 @@ function transformOf(weights, { activation = "", norm = "", norm_eps = 0 }) {
  *
  * If the projection is narrower than the model, `narrow` or the transform reduces the width first.
  * @param {Weights} weights
- * @param {{d_model?: number, scale_logits?: boolean, activation?: string, norm?: string, norm_eps?: number}} config
+ * @param {{d_model?: number, logit_scale?: number, activation?: string, norm?: string, norm_eps?: number}} config
  * @returns {Head}
  */
-export function tokenLogits(weights, { d_model = 1, scale_logits = false, ...others }) {
+export function tokenLogits(weights, { d_model = 1, logit_scale = 1, ...others }) {
   const projection = weights.get("output.proj.weight");
   const bias = weights.find("output.bias");
   const narrow = weights.find("output.narrow.weight");
   const transform = transformOf(weights, others);
+  const scale = logit_scale || d_model ** -0.5;
   return (hidden) => {
     hidden = transform(hidden);
     if (narrow) hidden = linear(hidden, narrow);
-    if (scale_logits) hidden = map(hidden, (x) => x * d_model ** -0.5);
+    if (scale !== 1) hidden = map(hidden, (x) => x * scale);
     return linear(hidden, projection, bias);
   };
 }

@@ -4,6 +4,7 @@ Marian has other positions and no such norm. This file also contains the functio
 """
 
 from dataclasses import replace
+from typing import Any
 
 from glassformer.apps.interop.equivalent import Recast, Weights, with_scales_and_biases
 from glassformer.apps.interop.families.bert import ROBERTA_ROLES
@@ -37,7 +38,6 @@ SETTINGS = _sizes("encoder") | _sizes("decoder")
 SETTINGS |= settings(int, d_model="d_model") | settings(int, 1024, max_len="max_position_embeddings")
 SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="dropout")
 SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout", ff_dropout="activation_dropout")
-SETTINGS |= settings(bool, False, scale_embeddings="scale_embedding")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu", activation="activation_function")
 """Settings of BART and Marian, as the next three tables."""
@@ -49,8 +49,16 @@ UNUSED = (  # keys of training, of distillation, and of generation (forced token
 )
 
 
+def read_scale(hf: HFConfig, *, is_scaled: bool = False) -> Fields:
+    return {"embedding_scale": 0.0 if hf.take("scale_embedding", bool, is_scaled) else 1.0}
+
+
+def write_scale(config: TransformerConfig) -> dict[str, Any]:
+    return {"scale_embedding": config.embedding_scale != 1}
+
+
 def read_bart(hf: HFConfig, fields: Fields) -> Fields:
-    return {"share_embeddings": fields["tie_output"]}
+    return {"share_embeddings": fields["tie_output"]} | read_scale(hf)
 
 
 def read_bare(hf: HFConfig, fields: Fields) -> Fields:
@@ -107,7 +115,7 @@ BART = Family(
     only=ONLY | {"extra_pos_embeddings": 2, "static_position_embeddings": False, "normalize_embedding": True},
     unused=UNUSED,
     read_others=read_bart,
-    write_others=lambda config: {"forced_eos_token_id": None},
+    write_others=lambda config: {"forced_eos_token_id": None} | write_scale(config),
     limits=limits_bart,
     prefix="model.",
     recast=recast_bart,

@@ -112,7 +112,7 @@ family = partial(
     table=table_gemma,
     roles={"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
 )
-ALWAYS: Fields = llama.ALWAYS | {"scale_embeddings": True}
+ALWAYS: Fields = llama.ALWAYS | {"embedding_scale": 0.0}
 GEMMA = family(
     "Gemma",
     SETTINGS,

@@ -222,7 +222,7 @@ def write_granite(config: TransformerConfig) -> dict[str, Any]:
     scale = config.attention_scale
     if scale is None:
         scale = config.attention_widths(config.head_stack).d_head ** -0.5
-    divisor = 1 / (config.logit_scale or 1.0)
+    divisor = 1 / (config.logit_scale or config.d_model**-0.5)
     return llama.write_common(config) | {"attention_multiplier": scale, "logits_scaling": divisor}
 
 

@@ -27,6 +27,7 @@ def read_marian(hf: HFConfig, fields: Fields) -> Fields:
         "vocab_size": n_target,
         "source_vocab_size": 0 if share or n_source == n_target else n_source,
         "share_embeddings": share and fields["tie_output"],
+        **bart.read_scale(hf),
     }
 
 
@@ -37,6 +38,7 @@ def write_marian(config: TransformerConfig) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": config.share_embeddings,
         "max_position_embeddings": max(config.max_len, config.source_max_len),
         "forced_eos_token_id": None,
+        **bart.write_scale(config),
         **STATIC,
     }
     if config.activation == "silu":

@@ -6,7 +6,7 @@ M2M-100 and NLLB (2022) count the positions of their sinusoids from the id of th
 from dataclasses import replace
 
 from glassformer.apps.interop.equivalent import with_halves, with_scales_and_biases
-from glassformer.apps.interop.families.bart import BART, limits_bart, read_bart
+from glassformer.apps.interop.families.bart import BART, limits_bart, read_bart, read_scale
 from glassformer.apps.interop.families.marian import MARIAN
 from glassformer.apps.interop.hf_config import Fields, HFConfig, settings
 from glassformer.apps.interop.vocabulary_files import Parts
@@ -15,7 +15,6 @@ from glassformer.config.transformer import SinusoidalPositions, TokenHead, Trans
 
 PRE_NORM: Fields = {"norm_order": "pre", "final_norm": True}
 ONLY = {"normalize_before": True, "add_final_layer_norm": True}
-SCALED = settings(bool, True, scale_embeddings="scale_embedding")
 STARTS_WITH_THE_LAST_TOKEN = "its decoder starts with the last token of the text, and not with decoder_start_token_id"
 
 MBART = replace(
@@ -50,7 +49,8 @@ def read_m2m100(hf: HFConfig, fields: Fields) -> Fields:
     pad, start = hf.take("pad_token_id", int, 1), hf.take("decoder_start_token_id", int, 2)
     if pad == start:
         hf.problem(f"decoder_start_token_id: expected another id than pad_token_id, got {start}")
-    return read_bart(hf, fields) | {"positions": SinusoidalPositions("halves", pad + 1, ends_at_base=True)}
+    positions = SinusoidalPositions("halves", pad + 1, ends_at_base=True)
+    return read_bart(hf, fields) | read_scale(hf, is_scaled=True) | {"positions": positions}
 
 
 def limits_m2m100(config: TransformerConfig) -> dict[str, bool]:
@@ -74,8 +74,7 @@ M2M100 = replace(
     refused={},
     settings=BART.settings
     | settings(str, "relu", activation="activation_function")
-    | settings(float, 0.1, attention_dropout="attention_dropout")
-    | SCALED,
+    | settings(float, 0.1, attention_dropout="attention_dropout"),
     always={**BART.always, **PRE_NORM, "embedding_norm": False},
     only={**MARIAN.only, **ONLY},
     read_others=read_m2m100,

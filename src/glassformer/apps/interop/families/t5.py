@@ -32,8 +32,8 @@ ALWAYS |= dict.fromkeys(("qkv_bias", "attn_out_bias", "ff_bias"), False)
 
 
 def read_encoder(hf: HFConfig, fields: Fields) -> Fields:
-    scale_logits, tie_output = _head(hf)
-    return _feed_forward(hf, "relu") | {"scale_logits": scale_logits, "tie_output": tie_output}
+    is_scaled, tie_output = _head(hf)
+    return _feed_forward(hf, "relu") | {"logit_scale": 0.0 if is_scaled else 1.0, "tie_output": tie_output}
 
 
 def read_mt5(hf: HFConfig, fields: Fields) -> Fields:
@@ -69,8 +69,8 @@ def _head(hf: HFConfig) -> tuple[bool, bool]:
 
 def write_t5(config: TransformerConfig) -> dict[str, Any]:
     # Before transformers 5, tie_word_embeddings scales the logits.
-    scaled = {"scale_decoder_outputs": config.scale_logits, "tie_word_embeddings": config.scale_logits}
-    return write_mt5(config) | scaled
+    is_scaled = config.logit_scale != 1
+    return write_mt5(config) | {"scale_decoder_outputs": is_scaled, "tie_word_embeddings": is_scaled}
 
 
 def write_mt5(config: TransformerConfig) -> dict[str, Any]:
