@@ -362,7 +362,6 @@ FLAGS = {
     "more.txt": "two sources are the text files of pairs, and ",
     "--train.batch-size 100000000": "train.batch_size is 100,000,000 and must be at most 16,777,216",
     "--train.grad-accumulation 2147483648": "train.grad_accumulation is 2,147,483,648 and must be at most 1,048,576",
-    "--train.optimizer.kind muon --train.optimizer.ns-steps 2147483648": "must be at most 1,000",
 }
 """Words after `train tiny.toml --data.path text.txt` → a part of the sentence."""
 OPTIONS = {

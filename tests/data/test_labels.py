@@ -12,6 +12,7 @@ import pytest
 
 from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData
+from glassformer.data import builtin
 from glassformer.data.labels import (
     LabelCorpus,
     Labelled,
@@ -67,14 +68,13 @@ def test_pitfall_22_training_texts_in_the_validation_data_are_skipped(write: Wri
     assert found.news() == ["2 training texts are also in the validation data and are skipped"]
 
 
-def test_the_test_data_is_read_if_it_is_named(write: Write) -> None:
+def test_the_test_data_is_read_if_there_is_any(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     train, valid, test = (table(write, name, "a 0", "b 1", f"{name} 0") for name in "tvx")
     assert corpus(train, valid_fraction=0.4).test is None
-    assert (
-        corpus(train, valid_path=table(write, "w", "w 1"), test_path=test).test
-        == LabelCorpus(LabelData(path=test)).whole()
-    )
-    report = class_report(corpus(train, valid_path=table(write, "u", "u 1"), test_path=valid))
+    monkeypatch.setattr(builtin, "test_part", lambda name: test)
+    assert corpus(train, valid_path=table(write, "w", "w 1")).test == LabelCorpus(LabelData(path=test)).whole()
+    monkeypatch.setattr(builtin, "test_part", lambda name: valid)
+    report = class_report(corpus(train, valid_path=table(write, "u", "u 1")))
     assert report.n_test == 3
     assert report.news == ("2 of the 3 test texts are also in the training or validation data",)
 
@@ -97,11 +97,14 @@ def test_digests_distinguish_words_from_joined_words(write: Write) -> None:
     assert len(digests) == 3
 
 
-@pytest.mark.parametrize("side", ["valid_path", "test_path"])
-def test_a_label_missing_in_training_is_named_with_its_place(write: Write, side: str) -> None:
+@pytest.mark.parametrize("is_test", [False, True])
+def test_a_label_missing_in_training_is_named_with_its_place(
+    write: Write, is_test: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train = table(write, "t", *(f"text{i} {('positive', 'negative')[i % 2]}" for i in range(8)))
     other = table(write, "v", "x negative", "y positiv")
-    found = corpus(train, **{side: other})
+    found = corpus(train) if is_test else corpus(train, valid_path=other)
+    monkeypatch.setattr(builtin, "test_part", lambda name: other if is_test else None)
     with pytest.raises(
         UserError, match=r"v.tsv:3 has the label 'positiv', which no training text has: did you mean "
     ) as e:
@@ -209,9 +212,8 @@ def test_a_dataset_validates_on_its_validation_split(monkeypatch: pytest.MonkeyP
         get_dataset_split_names=lambda *address: list(sides), load_dataset=lambda *address, split: sides[split]
     )
     monkeypatch.setitem(sys.modules, "datasets", hub)
-    found = corpus("hf:name", test_path="hf:name")
-    assert found.test is not None
-    for side, name in zip((*found.split, found.test), sides, strict=True):
+    found = corpus("hf:name")
+    for side, name in zip(found.split, sides, strict=False):
         assert [record.inputs[0] for record in side] == [row["text"] for row in sides[name]]
     train, valid = corpus("hf:name#test", valid_fraction=0.25).split
     assert len(train) == 3 and len(valid) == 1

@@ -33,7 +33,7 @@ OURS = {
         norm="rmsnorm",
         qk_norm=True,
         tie_output=False,
-        init=c.FanInInit(head="zero"),
+        init=c.FanInInit(),
     ),
     "experts": c.TransformerConfig(decoder=STACK, d_model=32, vocab_size=V, max_len=24, experts=c.Experts(4, 2)),
 }

@@ -64,21 +64,18 @@ def test_xavier_draws_each_part_of_a_fused_matrix_separately() -> None:
     assert std(table) == sampled(96**-0.5, table.numel())
 
 
-@pytest.mark.parametrize("residual", ["same", "zero"])
-@pytest.mark.parametrize("head", ["same", "zero"])
-def test_fan_in_initialisation(residual: str, head: str) -> None:
-    model = built(FanInInit(residual, 0.7, head))  # type: ignore[arg-type]
+def test_fan_in_initialisation() -> None:
+    model = built(FanInInit())
     for name, module in linears(model):
-        is_zero = (residual == "zero" and name in RESIDUAL) or (head == "zero" and name == "proj")
-        expected = 0.0 if is_zero else module.in_features**-0.5
+        expected = 0.0 if name in (*RESIDUAL, "proj") else module.in_features**-0.5
         assert std(module.weight) == sampled(expected, module.weight.numel()), name
     table = model.decoder.embeddings.tokens.weight
-    assert std(table) == sampled(0.7, table.numel())
+    assert std(table) == sampled(1.0, table.numel())
 
 
 def test_a_zero_head_does_not_change_a_tied_table() -> None:
     torch.manual_seed(0)
-    model = build_model(replace(WIDE, tie_output=True, init=FanInInit(head="zero")))
+    model = build_model(replace(WIDE, tie_output=True, init=FanInInit()))
     assert std(model.output.proj.weight) == sampled(1.0, model.output.proj.weight.numel())
 
 
@@ -108,7 +105,7 @@ def test_a_seed_determines_every_weight() -> None:
 
 def test_the_initial_loss_is_near_ln_v() -> None:
     """No token is more likely than others before training."""
-    for scheme in (NormalInit(), FanInInit(head="zero")):
+    for scheme in (NormalInit(), FanInInit()):
         logits = built(scheme)(torch.randint(200, (4, 32)))
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(200, (4 * 32,)))
         assert loss.item() == within(math.log(200), 0.2)

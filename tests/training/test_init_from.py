@@ -50,18 +50,6 @@ def test_frozen_modules_are_unchanged_and_the_rest_learns(masked: Outcome, tmp_p
             assert torch.equal(before[name], tensor) == stays, name
 
 
-def test_layer_decay_moves_lower_layers_less(masked: Outcome, tmp_path: Path) -> None:
-    def moved(decay: float) -> float:
-        folder = tmp_path / str(decay)
-        folder.mkdir()
-        outcome = api.train(tuned(folder, masked.folder, layer_decay=decay), folder / "run")
-        before, after = (load_file(path / "model.safetensors") for path in (masked.folder, outcome.folder))
-        name = "encoder.blocks.0.self_attn.q_proj.weight"
-        return float((before[name] - after[name]).norm())
-
-    assert moved(0.1) < 0.1 * moved(1.0)
-
-
 def test_an_adapted_run_trains_few_parameters_resumes_and_merges(
     masked: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

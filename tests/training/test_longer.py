@@ -29,7 +29,6 @@ SCHEDULES = {
     "plateau": PlateauSchedule(patience=0, ratio=0.5),
     "cosine with its own end": CosineSchedule(warmup_steps=2, decay_steps=9),
     "linear in its warm-up": LinearSchedule(warmup_steps=14),
-    "stable before the decay": WarmupStableDecaySchedule(warmup_steps=2, decay_fraction=0.05),
 }
 INTERVALS = {  # eval_every, log_every, checkpoint_every
     "on schedule": (4, 2, 0),

@@ -62,7 +62,7 @@ def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> Transfor
         qk_norm=True,
         activation="relu2",
         **_NO_BIASES,
-        init=FanInInit(residual="zero", embedding_std=1.0, head="zero"),
+        init=FanInInit(),
     )
 
 

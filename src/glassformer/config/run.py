@@ -150,7 +150,6 @@ class LabelData:
         None, "tsv, csv, jsonl, parquet, conll (word TAB tag, blank line between sentences), builtin:NAME or hf:NAME"
     )
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
-    test_path: str | None = setting(None, "test data in the same format; training never reads it")
     text_field: str = setting("text", "column or field of the text; for tags: a list of words")
     second_field: str | None = setting(None, "column or field of the second text of a pair")
     label_field: str = setting("label", "column or field of the label; for tags: a list of tags")
@@ -383,8 +382,6 @@ class InfillingConfig:
 
     kind: ClassVar[str] = "infilling"
     section: ClassVar[str] = "objective."
-    noise_density: float = setting(0.3, "fraction of the tokens that are removed", "(0, 1)")
-    mean_span_length: float = setting(3.0, "mean of the Poisson distribution of span lengths, in tokens", "[1, ∞)")
     permute_sentences: bool = setting(True, "shuffle the sentences")
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
@@ -395,8 +392,6 @@ class SpansConfig:
 
     kind: ClassVar[str] = "spans"
     section: ClassVar[str] = "objective."
-    noise_density: float = setting(0.15, "fraction of the tokens that are removed", "(0, 1)")
-    mean_span_length: float = setting(3.0, "mean span length, in tokens", "[1, ∞)")
     n_sentinels: int = setting(
         32, "sentinel tokens [SPAN_0], [SPAN_1] … that replace the spans of a row", "≥ 2", at_most(MAX_SENTINELS)
     )
@@ -468,7 +463,6 @@ class InitConfig:
         None, "SHA-256 of the weights of path, which a run that is compared with them records; none = any weights"
     )
     freeze: tuple[str, ...] = setting((), "modules to freeze, such as encoder.embeddings or encoder.blocks.0.*")
-    layer_decay: float = setting(1.0, "learning rate of a block ÷ that of the block above it", "(0, 1]")
 
 
 @checked

@@ -13,7 +13,6 @@ MAX_ROWS = 1 << 24  # per micro-batch: the loss of more rows would take tens of 
 MAX_ACCUMULATION = 1 << 20  # all micro-batches of a step are in memory together
 MAX_PROFILED = 1000  # steps in a trace, of which each takes megabytes
 UNPROFILED = 5  # first steps of a process, which allocate memory and compile
-MAX_ITERATIONS = 1000  # of Newton-Schulz: about 100 × a useful number
 CHANGEABLE = (
     "train.max_steps",
     "train.max_time",
@@ -107,8 +106,6 @@ class MuonConfig:
     )
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")
-    ns_steps: int = setting(5, "number of Newton-Schulz iterations", "≥ 1", at_most(MAX_ITERATIONS))
-    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scaling of an update by the matrix shape")
     weight_decay: float = setting(0.0, "decoupled weight decay of the matrices", "[0, ∞)")
     adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "AdamW for embeddings, head, norms and biases")
 
@@ -164,11 +161,10 @@ class PlateauSchedule:
 
 @checked
 class WarmupStableDecaySchedule:
-    """Linear warm-up, constant peak learning rate, then linear decay to final_ratio × peak."""
+    """Linear warm-up, constant peak learning rate, then linear decay to final_ratio × peak in the last fifth."""
 
     kind: ClassVar[str] = "warmup_stable_decay"
     warmup_steps: int = setting(100, "steps of linear warm-up to the peak learning rate", "≥ 0")
-    decay_fraction: float = setting(0.2, "fraction of max_steps used for the decay", "[0, 1]")
     final_ratio: float = setting(0.0, "final learning rate as a fraction of the peak", "[0, 1]")
 
 

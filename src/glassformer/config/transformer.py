@@ -244,12 +244,9 @@ class XavierInit:
 
 @checked
 class FanInInit:
-    """Matrices uniform with variance 1 / fan-in, embeddings from N(0, embedding_std²)."""
+    """Matrices uniform with variance 1 / fan-in, embeddings from N(0, 1), residual projections and untied heads 0."""
 
     kind: ClassVar[str] = "fan_in"
-    residual: Literal["same", "zero"] = setting("zero", "init of projections to the residual stream")
-    embedding_std: float = setting(1.0, "standard deviation of the embedding tables")
-    head: Literal["same", "zero"] = setting("same", "init of an untied output head")
 
 
 Init = NormalInit | XavierInit | FanInInit

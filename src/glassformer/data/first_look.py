@@ -66,13 +66,13 @@ def _items(data: DataConfig) -> Iterator[Any]:
 
 
 def _parts(data: DataConfig) -> Iterator[DataConfig]:
-    """Yield the data and its validation and test data, each as data of its own; check the settings of the paths."""
+    """Yield the data and its validation data, each as data of its own; check the settings of the paths."""
     if isinstance(data, PairData):
         yield from filter(None, (data, PairCorpus(data).valid_data))
         return
     if not isinstance(data, TextData):
         CORPORA[type(data)](data)
-    for name in ("path", "valid_path", "test_path"):
+    for name in ("path", "valid_path"):
         if (path := getattr(data, name, None)) is not None:
             yield replace(data, path=path)
 

@@ -177,8 +177,8 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
 
     @cached_property
     def test(self) -> list[Labelled] | None:
-        """Records of `test_path`, or of the test part of built-in texts; None without either."""
-        path = self.data.test_path or builtin.test_part(self.name)
+        """Records of the test part of built-in texts; None for other texts."""
+        path = builtin.test_part(self.name)
         if path is None:
             return None
         test = LabelCorpus(replace(self.data, path=path))

@@ -87,7 +87,7 @@ def _draw_table(weight: Tensor, scheme: Init) -> None:
     if isinstance(scheme, NormalInit):
         nn.init.normal_(weight, std=scheme.std)
     elif isinstance(scheme, FanInInit):
-        nn.init.normal_(weight, std=scheme.embedding_std)
+        nn.init.normal_(weight, std=1.0)
     else:
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
 
@@ -97,8 +97,7 @@ def _draw_matrix(weight: Tensor, scheme: Init, is_residual: bool, is_head: bool,
     if isinstance(scheme, XavierInit):
         nn.init.xavier_uniform_(weight)
     elif isinstance(scheme, FanInInit):
-        zero = (is_residual and scheme.residual == "zero") or (is_head and scheme.head == "zero")
-        bound = 0.0 if zero else math.sqrt(3 / weight.shape[1])
+        bound = 0.0 if is_residual or is_head else math.sqrt(3 / weight.shape[1])
         weight.uniform_(-bound, bound)
     else:
         std = scheme.std

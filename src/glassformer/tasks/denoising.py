@@ -81,23 +81,21 @@ def infilling_noise(run: Run, tokenizer: Tokenizer) -> Noise:
     """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
     config, mask_id = run.objective, tokenizer.mask_id
     assert isinstance(config, InfillingConfig) and mask_id is not None
-    edges, density, length = word_boundaries(tokenizer), config.noise_density, config.mean_span_length
+    edges = word_boundaries(tokenizer)
 
     def noise(ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         source = ids
         if config.permute_sentences:
             source = permute_sentences(source, rng, ends_sentence=edges.ends_sentence[source])
-        return infill(source, rng, mask_id=mask_id, noise_density=density, mean_span_length=length), ids
+        return infill(source, rng, mask_id=mask_id), ids
 
     return noise
 
 
 def span_noise(run: Run, tokenizer: Tokenizer) -> Noise:
     """Return noise that replaces spans by sentinels; the target consists of the spans (Raffel 2020)."""
-    config, sentinels = run.objective, sentinel_ids(tokenizer)
-    assert isinstance(config, SpansConfig)
-    density, length = config.noise_density, config.mean_span_length
-    return partial(corrupt_spans, sentinel_ids=sentinels, noise_density=density, mean_span_length=length)
+    assert isinstance(run.objective, SpansConfig)
+    return partial(corrupt_spans, sentinel_ids=sentinel_ids(tokenizer))
 
 
 def _span_tokens(run: Run) -> tuple[str, ...]:

@@ -68,8 +68,7 @@ class LabelTask(TrainableTask):
         return LabelRunData(self, run)
 
     def test_path(self, run: Run) -> str | None:
-        data = data_of(run, LabelData)
-        return data.test_path or builtin.test_part(data.path)
+        return builtin.test_part(data_of(run, LabelData).path)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Example]:
         data, path = data_of(model.run, LabelData), places.path_alone(model.run.name, "texts with labels")

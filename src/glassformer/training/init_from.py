@@ -1,7 +1,6 @@
 """The start of a run: pretrained model, tokenizers, complete configuration, new and trainable weights."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -27,9 +26,6 @@ from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.run_folder import with_whole_paths
 from glassformer.training.trainer_state import read_progress
-
-_LAYER = re.compile(r"(?:(?P<stack>.*)\.)?(?:blocks\.(?P<block>\d+)\.|cells\.\w+?_l(?P<cells>\d+))")
-_INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
 
 
 def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host: Host) -> Tokenizers:
@@ -178,35 +174,3 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
     for parameter in frozen:
         parameter.requires_grad_(False)
     return [name for name, parameter in network.named_parameters() if parameter in frozen]
-
-
-def layer_scales(network: nn.Module, decay: float) -> dict[str, float]:
-    """Return the learning rate factor of each parameter: `decay` for each layer below the head.
-
-    Howard 2018, section 3.2; Clark 2020, appendix B. The factor is `decay` to the power of the parameter's depth. In
-    each stack the last layer has depth 1, the one before it 2, and so on. The inputs of the first layer (embedding
-    tables, relative position biases) are one deeper. All other parameters have depth 0: the head, the final norms and
-    the link from encoder to decoder.
-
-    >>> stack = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(2)])})
-    >>> layer_scales(nn.ModuleDict({"encoder": stack, "output": nn.Linear(1, 1, bias=False)}), 0.5)
-    {'encoder.blocks.0.weight': 0.25, 'encoder.blocks.1.weight': 0.5, 'output.weight': 1.0}
-    """
-    names = [name for name, _ in network.named_parameters()]
-    n_layers: dict[str, int] = {}  # per stack
-    for stack, number in filter(None, map(_layer, names)):
-        n_layers[stack] = max(n_layers.get(stack, 0), number + 1)
-
-    def depth(name: str) -> int:
-        if (layer := _layer(name)) is not None:
-            return n_layers[layer[0]] - layer[1]
-        match = _INPUT.match(name)
-        return 0 if match is None else n_layers.get(match["stack"] or "", 0) + 1
-
-    return {name: decay ** depth(name) for name in names}
-
-
-def _layer(name: str) -> tuple[str, int] | None:
-    """Return stack and layer index, such as ("encoder", 3) for `encoder.blocks.3.ff.up_proj.weight`."""
-    match = _LAYER.match(name)
-    return None if match is None else (match["stack"] or "", int(match["block"] or match["cells"]))

@@ -154,7 +154,7 @@ def assemble(
     if teacher is not None:
         teacher.network.to(host.device)
         data = replace(data, step_objective=taught(data.objective, run, teacher, tokenizers, labels))
-    optimizer = build_optimizer(network, run.train.optimizer, init_from.layer_scales(network, run.init.layer_decay))
+    optimizer = build_optimizer(network, run.train.optimizer)
     in_background = run.train.background_saving
 
     def write_model(into: Path, weights: Tensors) -> None:

@@ -21,7 +21,7 @@ _OF_TORCHRUN = ".torchrun"
 """File with the id of the `torchrun` call that began the run."""
 RECORDS = Path("data", "records.jsonl")
 """Records that were in memory, in the folder of the run."""
-_PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
+_PATHS = ("path", "valid_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 """Keys of `[data]` that contain paths."""
 
 

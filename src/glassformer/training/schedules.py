@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from glassformer.config import train as settings
 
+DECAY_PART = 0.2
+"""Part of the steps in which the rate of warm-up, stable, decay falls (Hu 2024, section 4: about a tenth suffices)."""
+
 
 def schedule_factor(config: settings.ScheduleConfig, step: int, max_steps: int) -> float:
     """Return the factor of the peak learning rate at `step` of a run of `max_steps`.
@@ -29,7 +32,7 @@ def schedule_factor(config: settings.ScheduleConfig, step: int, max_steps: int) 
         case settings.InverseSqrtSchedule():
             return inverse_sqrt(step, config.warmup_steps)
         case settings.WarmupStableDecaySchedule():
-            decay_steps = round(config.decay_fraction * max_steps)
+            decay_steps = round(DECAY_PART * max_steps)
             return warmup_stable_decay(step, config.warmup_steps, decay_steps, config.final_ratio, max_steps)
 
 

@@ -52,9 +52,7 @@ def main(*names: Annotated[str, "RECIPE"], output: Annotated[RunOutput, "out", "
 def _check(run: Run, result: ExpectedResult) -> None:
     """Raise `UserError` before the training for a result that cannot be measured."""
     if result.side == "test" and trainable_task(run).test_path(run) is None:
-        raise UserError(
-            "result.side is test, but this data has no test part: use built-in data, or give data.test_path"
-        )
+        raise UserError("result.side is test, but this data has no test part: use built-in data")
     task = trainable_task(run)
     known = {"loss", *task.metrics(run)} - {"perplexity"}  # it is a function of the loss
     pair_scores = task.pair_scores(run)

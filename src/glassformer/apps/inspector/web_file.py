@@ -56,7 +56,7 @@ fused_qkv qkv_bias attn_out_bias ff_bias attention_scale scale_embeddings scale_
 fused_qkv qkv_bias attn_out_proj attn_out_bias ff_bias attention_scale embedding_scale logit_scale token_dropout
 >>>>>>> 04c2b5b7 (Give embeddings and logits one factor each)
 embedding_dropout residual_dropout attention_dropout ff_dropout layer_dropout output_dropout head transform bias
-n_labels pooling pooler mean std normalize max_tokens init residual embedding_std init_range pad_id bos_id eos_id
+n_labels pooling pooler mean std normalize max_tokens init residual init_range pad_id bos_id eos_id
 unk_id mask_id decoder_start_id cell bidirectional reverse_source d_encoder d_decoder attention score d_attention
 context_every_step deep_output input_feeding ends_at_base
 """

@@ -4,7 +4,7 @@ The loop calls `build_optimizer(model, settings)` once and `set_learning_rates(o
 To add an optimizer, write its settings and `OptimizerTraits` in `config/train.py`, and a file with a function `build`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -19,20 +19,15 @@ NamedParameters = list[tuple[str, nn.Parameter]]
 _FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
-def build_optimizer(
-    model: nn.Module, config: OptimizerConfig, scales: Mapping[str, float] | None = None
-) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Return the optimizer that `config` describes, for all trainable parameters of `model`.
 
-    Each group (`new_group`) keeps its peak learning rate as `initial_lr`. `scales` maps each parameter name to a factor
-    of this rate; groups are split so that each has one factor.
+    Each group (`new_group`) keeps its peak learning rate as `initial_lr`.
     """
     optimizer: torch.optim.Optimizer = import_module(config.traits.module).build(model, config)
     for group in optimizer.param_groups:
         if not {"param_names", "initial_lr", "state"} <= group.keys():
             raise ValueError(f"{config.traits.module}.build must make its groups with `new_group`")
-    if scales is not None:
-        optimizer.param_groups = [part for group in optimizer.param_groups for part in _scaled(group, scales)]
     return optimizer
 
 
@@ -100,15 +95,3 @@ def can_fuse(parameters: Iterable[Tensor]) -> bool:
 def _is_dense(x: Tensor) -> bool:
     """Return True if the elements of a tensor, in some order, fill a block of memory without gaps."""
     return torch.empty_like(x, device="meta").stride() == x.stride()
-
-
-def _scaled(group: Group, scales: Mapping[str, float]) -> list[Group]:
-    """Return a group, split so that each part has one factor of the learning rate."""
-    parts = []
-    for scale in dict.fromkeys(scales[name] for name in group["param_names"]):
-        named = zip(group["param_names"], group["params"], strict=True)
-        members = [(name, p) for name, p in named if scales[name] == scale]
-        rate = scale * group["initial_lr"]
-        names, parameters = [name for name, _ in members], [p for _, p in members]
-        parts.append(group | {"params": parameters, "param_names": names, "lr": rate, "initial_lr": rate})
-    return parts

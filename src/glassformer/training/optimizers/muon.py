@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from glassformer.training.optimizers.build import (
     trained_parameters,
 )
 
-Adjust = Literal["original", "match_rms_adamw"]
 # a, b, c of the polynomial a·x + b·x³ + c·x⁵ (Jordan 2024), chosen for a steep slope at 0. Five iterations bring
 # every singular value that is not tiny to about 0.7 - 1.2. This works as well as exactly 1 and is cheaper.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -61,7 +60,7 @@ def _groups(model: nn.Module, config: MuonConfig) -> list[Group]:
             "muon needs trainable linear layers inside blocks or recurrent layers, and this model has no such layer: "
             "use --train.optimizer.kind adamw"
         )
-    options = {"momentum": config.momentum, "ns_steps": config.ns_steps, "adjust": config.adjust, "orthogonal": True}
+    options = {"momentum": config.momentum, "orthogonal": True}
     hidden = new_group(matrices, config.traits.matrix_state, config.learning_rate, config.weight_decay, **options)
     names = {name for name, _ in matrices}
     rest = [(name, parameter) for name, parameter in trained_parameters(model) if name not in names]
@@ -87,8 +86,8 @@ def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 class Muon(torch.optim.Optimizer):
     """Orthogonalised momentum (Jordan 2024) for hidden matrices and AdamW for the rest, in one optimizer.
 
-    Groups with `orthogonal=True` contain matrices W (rows = outputs) and the options `momentum` μ, `ns_steps` and
-    `adjust`. With gradient G, learning rate η and weight decay λ:
+    Groups with `orthogonal=True` contain matrices W (rows = outputs) and the option `momentum` μ. With gradient G,
+    learning rate η and weight decay λ:
 
         M ← μ·M + (1 - μ)·G       U = orthogonalize(μ·M + (1 - μ)·G)       W ← (1 - η·λ)·W - η·scale(W)·U
 
@@ -174,9 +173,9 @@ class Muon(torch.optim.Optimizer):
         pairs = zip(parameters, directions, strict=True)
         of_each = [self._parts(p, whole(like_part(direction, p))) for p, direction in pairs]
         dtype = self.dtype or _fast_dtype(parameters[0].device.type, parameters[0].dtype)
-        done = iter(orthogonalize([part for parts in of_each for part in parts], group["ns_steps"], dtype))
+        done = iter(orthogonalize([part for parts in of_each for part in parts], dtype=dtype))
         for p, parts in zip(parameters, of_each, strict=True):
-            scales = [update_scale(part.shape, group["adjust"]) for part in parts]
+            scales = [update_scale(part.shape) for part in parts]
             if is_part(p):
                 scaled = torch.cat([next(done) * scale for scale in scales])
                 yield local_part(p), local_part(part_of(scaled, p)), 1.0
@@ -224,21 +223,16 @@ def _together(parameters: list[Tensor]) -> list[list[int]]:
     return [[i] for i in numbers] if any(is_part(p) for p in parameters) else [numbers]
 
 
-def update_scale(shape: Sequence[int], adjust: Adjust) -> float:
+def update_scale(shape: Sequence[int]) -> float:
     """Return the factor of an orthogonal update of this shape (rows = outputs), so that one learning rate fits all.
 
-    `original` (Jordan 2024) bounds the change of the output. `match_rms_adamw` (Liu 2025, section 2.2) gives the update
-    the root mean square of AdamW's, about 0.2, so that AdamW's learning rates apply.
+    It bounds the change of the output (Jordan 2024).
 
-    >>> update_scale((512, 128), "original"), update_scale((128, 512), "original")
+    >>> update_scale((512, 128)), update_scale((128, 512))
     (2.0, 1.0)
-    >>> update_scale((100, 25), "match_rms_adamw")
-    2.0
     """
     rows, columns = shape
-    if adjust == "original":
-        return math.sqrt(max(1.0, rows / columns))
-    return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns))
 
 
 def newton_schulz_reference(matrix: Tensor, ns_steps: int = 5) -> Tensor:
