@@ -2,7 +2,7 @@
 
     python benchmarks/bag_of_words.py TRAIN VALID TEST
 
-Each argument is a path or address that `glassformer data labels` reads. Words and pairs of words have tf-idf weights;
+Each argument is a path or address that `glassformer data` reads. Words and pairs of words have tf-idf weights;
 the strength of the regularisation is chosen on VALID, and TEST is scored once.
 """
 

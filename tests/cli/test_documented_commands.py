@@ -781,7 +781,7 @@ def test_the_output_of_a_command_block_is_compared(
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer, made_runs)
     document = folder / "document.md"
-    document.write_text(f"```shell\nglassformer data report nowhere.txt\n```\n\n```text\n{shown}\n```\n")
+    document.write_text(f"```shell\nglassformer data nowhere.txt\n```\n\n```text\n{shown}\n```\n")
     wrong = [what for command in commands(document, shell) for what in world.run(command)]
     assert len(wrong) == len(expected) and all(map(str.startswith, wrong, expected)), wrong
 

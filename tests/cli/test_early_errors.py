@@ -63,7 +63,7 @@ print(json.dumps(results))
 LINES = {
     "demo x.txt": "demo takes no file",
     "demo --train.max-stes 5": "did you mean train.max_steps?",
-    "train": "nothing to train on: give a recipe, a file, data",
+    "train": "no data is given: give a recipe, a file, data",
     "train nothing": "no recipe or file is called 'nothing'",
     "train none.txt": "no such file: none.txt",
     "train empty.txt": "empty.txt is empty; use a file with text",
@@ -312,20 +312,16 @@ LINES = {
     "tokenizer train latin.txt --vocab-size 300 --out t.json": "is not UTF-8",
     "tokenizer train text.txt --vocab-size 300 --out text.txt": "which is an input",
     "tokenizer encode none.json a": "no such file: none.json",
-    "tokenizer decode none.json 1": "no such file: none.json",
     "tokenizer explain folder a": "no such file: folder/tokenizer.json",
     "tokenizer report none.json text.txt": "no such file: none.json",
-    "data reprt x": "unknown verb `data reprt`: expected one of report, pairs",
-    "data report": "give at least one text file",
-    "data report none.txt": "no such file: none.txt",
-    "data report latin.txt": "is not UTF-8",
-    "data report text.txt --tokenizer none.json": "no such file: none.json",
-    "data pairs": "no pairs are given",
-    "data conversations": "no conversations are given: set --path FILE",
-    "data conversations --path none.jsonl": "no such file: none.jsonl",
-    "data conversations --path x.jsonl --context 0": "--context: expected at least 1, got 0",
-    "data labels --data.path none.tsv": "unknown option --data.path: did you mean --path?",
-    "data labels --path none.tsv": "no such file: none.tsv",
+    "tokenizer reprt x": "unknown verb `tokenizer reprt`: expected one of train, encode",
+    "data": "no data is given: give a recipe, a file, data",
+    "data none.txt": "no such file: none.txt",
+    "data latin.txt": "is not UTF-8",
+    "data text.txt --tokenizer none.json": "no such file: none.json",
+    "data text.txt --kind pairs": "text.txt is not records: expected JSON, or rows of equally many columns",
+    "data sums-preference": "no report on preferences: it is for texts, pairs, labelled texts and conversations",
+    "data multi30k-de-en --tokenizer model": "--tokenizer is for texts and conversations, and this data has pairs",
     "doctor nowhere": "no such model directory: nowhere",
     "doctor cut": "cut is damaged: model.safetensors is not the file that was written",
     "doctor model --device gpu": "device is gpu and must be",
@@ -377,15 +373,12 @@ OPTIONS = {
     "export model": "missing arguments of glassformer export: PATH",
     "plot attention model --stack x": "--stack: expected one of encoder, decoder, cross; got 'x'",
     "tokenizer train text.txt --out t.json": "missing arguments of glassformer tokenizer train: --vocab-size",
-    "tokenizer decode model a": "expected numbers (INT), got 'a'",
-    "tokenizer decode model 1 a 3 1.0": "expected numbers (INT), got 'a', '1.0'",
-    "data report x.txt --tokeniser t": "did you mean --tokenizer?",
-    "data labels --outputs x": "--outputs: expected one of classes, multi_label, regression, tags; got 'x'",
+    "data x.txt --tokeniser t": "did you mean --tokenizer?",
 }
 """Command line that the parser refuses → a part of the sentence, before the name of the help."""
 LINES |= {f"train tiny.toml --data.path text.txt {words}": sentence for words, sentence in FLAGS.items()}
 for line, sentence in OPTIONS.items():
-    verb = " ".join(line.split()[: 1 + line.startswith(("tokenizer ", "data ", "plot "))])
+    verb = " ".join(line.split()[: 1 + line.startswith(("tokenizer ", "plot "))])
     LINES[line] = f"{sentence} (see glassformer {verb} --help)"
 
 

@@ -25,13 +25,11 @@ WITHOUT_TORCH = [
     ["recipes", "copy-task"],
     ["plot"],
     ["plot", "attention", "--help"],
-    ["data"],
-    ["data", "report", "--help"],
+    ["data", "--help"],
     ["checkpoint", "prune", "--help"],
     ["tokenizer"],
     ["tokenizer", "explain", "TOKENIZER", "words"],
     ["tokenizer", "encode", "TOKENIZER", "words"],
-    ["tokenizer", "decode", "TOKENIZER", "20"],
     ["train", "--help", "train.optimizer.kind"],
 ]
 

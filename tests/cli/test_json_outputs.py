@@ -130,13 +130,13 @@ CASES = {
     ],
     "compare": ["{text} {pairs} --json"],
     "checkpoint list": ["{text} --json"],
-    "data report": ["text.txt --json"],
-    "data pairs": ["--source train.en --target train.de --json"],
-    "data labels": [
-        "--path labels.tsv --json",
-        "--path labels.tsv --outputs regression --label-field number --json",
+    "data": [
+        "text.txt --json",
+        "train.en train.de --json",
+        "labels.tsv --json",
+        "labels.tsv --outputs regression --label-field number --json",
+        "conversations.jsonl --max-len 40 --json",
     ],
-    "data conversations": ["--path conversations.jsonl --context 40 --json"],
     "doctor": ["{text} --json"],
     "plan": ["gpt2 --json", "gpt2 --gpus 2 --json"],
 }
@@ -166,7 +166,7 @@ def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer,
 
 
 def test_every_verb_with_json_has_a_section_and_a_case() -> None:
-    verbs = {"checkpoint list": "checkpoint"} | {verb: "data" for verb in CASES if verb.startswith("data ")}
+    verbs = {"checkpoint list": "checkpoint"}
     mains = {verb: import_module(f"glassformer.apps.cli.{verb}").main for verb in VERBS}
     functions = {verb: main.functions if isinstance(main, Group) else [main] for verb, main in mains.items()}
     with_json = {

@@ -1,12 +1,10 @@
-"""--dtype and --matmul-precision of the verbs that use a model."""
+"""--dtype of the verbs that use a model."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from glassformer import api
 from glassformer.common.errors import UserError
@@ -24,13 +22,6 @@ def models(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> dict[str, Pa
     folder = tmp_path_factory.mktemp("models")
     text = api.train(tiny_run(write_text(folder), precision="bf16"), folder / "text").folder
     return {"text": text} | {kind: tiny(kind) for kind in ("pairs", "classes", "tags", "masked")}
-
-
-@pytest.fixture(autouse=True)
-def same_matmul_precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
@@ -75,14 +66,6 @@ def test_every_model_of_an_ensemble_is_converted(glassformer: Glassformer, model
     done = glassformer("evaluate", models["pairs"], models["pairs"], "--loss-only", "--json", "--dtype", "bf16")
     exact = api.load(models["pairs"]).evaluate().loss
     assert json.loads(done.out)["loss"] == within(exact, NEAR)
-
-
-def test_the_matmul_precision_is_set_only_for_fp32_weights(glassformer: Glassformer, models: dict[str, Path]) -> None:
-    words = ["--prompt", "abc", "--max-new-tokens", 2]
-    assert glassformer("generate", models["text"], *words, "--matmul-precision", "high").code == 0
-    assert torch.get_float32_matmul_precision() == "high"
-    refused = glassformer("generate", models["text"], *words, "--matmul-precision", "high", "--dtype", "bf16")
-    assert refused.code == 2 and "--matmul-precision needs fp32 weights, got --dtype bf16" in refused.err
 
 
 def test_an_unknown_dtype_is_one_sentence(glassformer: Glassformer, models: dict[str, Path]) -> None:

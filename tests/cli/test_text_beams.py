@@ -92,8 +92,8 @@ def test_texts_that_are_written_token_by_token_have_no_beams(model: Model) -> No
 
 
 def test_generate_prints_the_best_texts_of_a_beam(glassformer: Glassformer, trained: Outcome, model: Model) -> None:
-    few = ["--beam", 3, "--max-new-tokens", 6, "--min-new-tokens", 2]
-    found = model.continuations(PROMPTS, n=2, min_new_tokens=2, **FEW)
+    few = ["--beam", 3, "--max-new-tokens", 6]
+    found = model.continuations(PROMPTS, n=2, **FEW)
     one = glassformer("generate", trained.folder, PROMPTS[0], *few)
     assert one.out == f"{PROMPTS[0]}{found[0][0].text}\n"
     two = glassformer("generate", trained.folder, PROMPTS[0], "-n", 2, *few)
@@ -112,7 +112,7 @@ def test_generate_prints_the_best_texts_of_a_beam(glassformer: Glassformer, trai
     ("options", "words"),
     [
         (["--length-penalty", 2], "--length-penalty has no effect without beams"),
-        (["--beam", 1, "--early-stopping", "never"], "--early-stopping has no effect without beams"),
+        (["--beam", 1, "--length-penalty", 2], "--length-penalty has no effect without beams"),
         (["--beam", 2, "--temperature", 0], "temperature is for samples, and beam asks for a search"),
         (["--beam", 2, "--sample", 1], "sample is for samples"),
         (["--beam", 2, "--context", "slide"], "slide is for samples"),

@@ -199,7 +199,7 @@ COMMANDS: dict[str, Words] = {
     "compare": lambda m, text: ["compare", folder_of(m, "causal"), "--data.path", text, "--json"],
     "plot": lambda m, text: ["plot", "attention", folder_of(m, "causal"), STRANGE, "--out", f"{text}.png"],
     "tokenizer": lambda m, text: ["tokenizer", "encode", folder_of(m, "causal"), STRANGE],
-    "data": lambda m, text: ["data", "report", text, "--tokenizer", folder_of(m, "causal")],
+    "data": lambda m, text: ["data", text, "--tokenizer", folder_of(m, "causal")],
     "chat": lambda m, text: ["chat", folder_of(m, "conversations"), STRANGE, "--max-new-tokens", "1"],
 }
 WITHOUT_TEXT = {

@@ -172,7 +172,7 @@ def test_a_recipe_has_a_kind_of_data() -> None:
         own_data.run_of("python-docs", kind="pairs")
     with pytest.raises(UserError, match="2 sources are texts, not labels: put the rows in one file"):
         own_data.run_of("a", "b", kind="labels")
-    with pytest.raises(UserError, match="nothing to train on"):
+    with pytest.raises(UserError, match="no data is given"):
         own_data.run_of()
 
 

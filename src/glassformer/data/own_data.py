@@ -139,7 +139,7 @@ def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str,
     elif not sources:
         named = _by_short_name(changes, ("source", "target"))
         if len(named) < 2:
-            raise UserError("nothing to train on: give a recipe, a file, data, or source and target (two files)")
+            raise UserError("no data is given: give a recipe, a file, data, or source and target (two files)")
         sources = (named["source"], named["target"])
     return run_for(sources, kind, _by_short_name(changes, SETTINGS))
 

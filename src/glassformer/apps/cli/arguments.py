@@ -34,8 +34,14 @@ Dirs = Annotated[Path, "DIR…", "Model directories."]
 File = Annotated[str, "FILE"]
 Files = Annotated[str, "FILE…", "txt or jsonl files, folders of them, or builtin:NAME."]
 Json = Annotated[bool, "", "Print one JSON object."]
-Sampling = Annotated[dict[str, Any], GenerationConfig]
-Search = Annotated[dict[str, Any], BeamConfig]
+Sampling = Annotated[
+    dict[str, Any],
+    GenerationConfig,
+    *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram_size", "stop"),
+    *("seed", "prompt_lookup", "draft_tokens"),
+]
+"""The most used settings of generation; the others are keys of a recipe, and arguments in Python."""
+Search = Annotated[dict[str, Any], BeamConfig, "beam", "length_penalty", "max_new_tokens"]
 
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
 HELP = ("-h", "--help")

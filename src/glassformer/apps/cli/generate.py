@@ -82,7 +82,7 @@ class Prompts:
             raise UserError("--chat reads a prompt as a message: remove --special-tokens, or --context slide")
 
 
-Beams = Annotated[dict[str, Any], BeamConfig, "beam", "length_penalty", "length_penalty_type", "early_stopping"]
+Beams = Annotated[dict[str, Any], BeamConfig, "beam", "length_penalty"]
 
 
 def main(

@@ -36,9 +36,6 @@ Texted = Annotated[
 """Model directories, then an optional text (`directories_and_text`)."""
 
 
-COVERAGE = "coverage_penalty", "coverage_penalty_type"
-
-
 def no_effect(option: str, why: str) -> UserError:
     """Return the error for an option that has no effect; `why` is the reason, and perhaps what to do instead."""
     return UserError(f"--{option.replace('_', '-')} has no effect{why}")
@@ -46,11 +43,9 @@ def no_effect(option: str, why: str) -> UserError:
 
 def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
     """Raise `UserError` for an option of beam search that has no effect with a beam of 1."""
-    for option in (*COVERAGE, "length_penalty", "length_penalty_type", "early_stopping"):
+    for option in ("length_penalty", "early_stopping"):
         if option in search and model.translator.beam(search).beam == 1:
             raise no_effect(option, " with a beam of 1, a greedy search: remove it, or set --beam above 1")
-    if COVERAGE[1] in search and not model.translator.beam(search).coverage_penalty:
-        raise no_effect(COVERAGE[1], " without a weight of this penalty: set --coverage-penalty above 0")
 
 
 def require_draft_model(settings: Mapping[str, Any], draft: Path | None = None) -> None:
@@ -102,27 +97,12 @@ class Loading(Stored):
     dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "type of the weights, by default fp32; evaluate uses the training precision by default"
     )
-    matmul_precision: Literal["highest", "high", "medium"] | None = setting(
-        None, "fp32 matrix products: highest = fp32; high = TF32 on CUDA; medium = also bf16; implies --dtype fp32"
-    )
-
-    def __post_init__(self) -> None:
-        """Raise `UserError` for weights that the precision of fp32 products does not apply to."""
-        if self.matmul_precision is not None and self.dtype not in (None, "fp32"):
-            raise UserError(f"--matmul-precision needs fp32 weights, got --dtype {self.dtype}; give only one option")
 
     def model(self, directory: str | Path) -> "Model":
         """Load the model of a directory with these options."""
         from glassformer import api
 
-        dtype: str | None = self.dtype
-        if self.matmul_precision is not None:
-            checkpoint.find(files.as_path(directory, "the model directory"), self.checkpoint)
-            import torch
-
-            torch.set_float32_matmul_precision(self.matmul_precision)
-            dtype = "fp32"
-        return api.load(directory, step=self.checkpoint, device=self.device, dtype=dtype)
+        return api.load(directory, step=self.checkpoint, device=self.device, dtype=self.dtype)
 
     def ensemble(self, directories: Sequence[str | Path], verb: str) -> "Model":
         """Load one model, or an ensemble of several models, if each has learned the verb (`require`)."""

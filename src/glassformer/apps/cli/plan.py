@@ -40,16 +40,8 @@ class Work:
     """Work of the run."""
 
     is_usual: ClassVar[bool] = True
-    batch_size: int | None = setting(None, "Rows per micro-batch on each GPU (default train.batch_size).")
     context: int | None = setting(None, "Tokens per row (default data.context, or model.max_len).")
-    precision: str | None = setting(None, "fp32, bf16 or fp16 (default train.precision).")
     tokens: int | None = setting(None, "Number of training tokens, such as 300e9 (default steps × tokens per step).")
-
-    @property
-    def keys(self) -> dict[str, str]:
-        """The settings of a run among these options."""
-        same = {"train.batch_size": self.batch_size, "train.precision": self.precision}
-        return {key: str(value) for key, value in same.items() if value is not None}
 
 
 def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, json_: Json = False, **keys: str) -> int:
@@ -66,10 +58,8 @@ def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, jso
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
         raise UserError(f"{one}; see `glassformer presets` and `recipes`")
     require_mfu(hardware.mfu)
-    given = work.keys | keys
-    base, evidence = run_to_plan(configs[0], given)
-    given = recipes.whole_changes(base, given)
-    run = with_flags(base, given)
+    base, evidence = run_to_plan(configs[0], keys)
+    run = with_flags(base, recipes.whole_changes(base, keys))
     gpu = find_gpu(hardware.gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 

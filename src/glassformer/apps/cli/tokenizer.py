@@ -1,4 +1,4 @@
-"""glassformer tokenizer train|encode|decode|explain"""
+"""glassformer tokenizer train|encode|explain|report"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -25,7 +25,6 @@ def train(
     vocab_size: int,
     out: Path,
     scheme: Scheme = "byte",
-    learner: Literal["glassformer", "greatest_pair", "tokenizers"] = "glassformer",
     text_field: str = "text",
 ) -> int:
     """Train a BPE tokenizer and write tokenizer.json.
@@ -34,8 +33,6 @@ def train(
         vocab_size: Number of tokens, including special tokens; 0 = only the alphabet, without merges.
         out: The file to write.
         scheme: byte is lossless on every text; the other schemes have a rule for unknown characters.
-        learner: The implementation: glassformer's, or the Rust library tokenizers; both learn the same merges. Or
-            greatest_pair: of equally frequent pairs, the one with the greatest bytes is merged, not the lowest ids.
         text_field: The field of a jsonl record that holds the text.
 
     Examples:
@@ -50,7 +47,7 @@ def train(
 
     texts = (piece.text for piece in read_pieces(list(text_files), TextData(text_field=text_field)))
     with reporting() as reporter, reporter.phase("training the tokenizer") as progress:
-        tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner, progress=progress)
+        tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, progress=progress)
     tokenizer.save(out)
     print(f"{out}: {tokenizer.vocab_size:,} tokens ({len(SPECIAL_TOKENS)} special), {len(tokenizer.merges):,} merges")
     return 0
@@ -72,24 +69,6 @@ def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = Fals
         text = read_stdin()
     ids = loaded.encode(text, allow_special=loaded.special_tokens if allow_special else ())
     print(" ".join(loaded.tokens(ids) if tokens else map(str, ids)))
-    return 0
-
-
-def decode(tokenizer: TokenizerFile, /, *ids: Annotated[int, "ID…"]) -> int:
-    """Print the text of token ids.
-
-    Args:
-        ids: Token ids; by default they are read from standard input.
-
-    Examples:
-        glassformer tokenizer decode runs/mybook 262 417
-    """
-    loaded = load_tokenizer(tokenizer)
-    try:
-        numbers = list(ids) or [int(word) for word in read_stdin().split()]
-    except ValueError as error:
-        raise UserError("standard input: expected token ids (integers separated by spaces)") from error
-    print(loaded.decode(numbers))
     return 0
 
 
@@ -131,5 +110,5 @@ def load_tokenizer(path: Path) -> "Tokenizer":
 
 main = Group(
     "Train and inspect tokenizers; TOKENIZER is a tokenizer.json or a model directory.",
-    (train, encode, decode, explain, report),
+    (train, encode, explain, report),
 )

@@ -3,9 +3,9 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from glassformer.apps.cli.arguments import File, Search
+from glassformer.apps.cli.arguments import File
 from glassformer.apps.cli.inputs_outputs import (
     GivenTexts,
     Loading,
@@ -18,6 +18,7 @@ from glassformer.apps.cli.inputs_outputs import (
 )
 from glassformer.apps.cli.progress import reporting
 from glassformer.common import files
+from glassformer.config.run import BeamConfig
 from glassformer.config.schema import setting
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class Targets:
     target_language: str | None = setting(
         None, "The language of the targets; default: that of the imported generation settings."
     )
+
+
+Search = Annotated[
+    dict[str, Any],
+    BeamConfig,
+    *("beam", "length_penalty", "early_stopping", "max_new_tokens", "repetition_penalty", "no_repeat_ngram_size"),
+]
 
 
 def main(
