@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
@@ -39,33 +40,42 @@ class Range(NamedTuple):
     holds: Callable[[Any], bool]
     spec: str = ""
     """Format specification of the wrong value."""
+    bounds: Mapping[str, float] = {}
+    """The bounds as keywords of JSON Schema, also infinite ones."""
+
+
+_HOLDS = {"minimum": ge, "maximum": le, "exclusiveMinimum": gt, "exclusiveMaximum": lt}
+
+
+def _within(must: str, spec: str = "", **bounds: float) -> Range:
+    return Range(must, lambda x: all(_HOLDS[name](x, bound) for name, bound in bounds.items()), spec, bounds)
 
 
 RANGES = {
-    "≥ 0": Range("not be negative", lambda x: x >= 0),
-    "≥ 1": Range("be at least 1", lambda x: x >= 1),
-    "≥ 2": Range("be at least 2", lambda x: x >= 2),
-    "> 0": Range("be positive", lambda x: x > 0),
-    "> 1": Range("be above 1", lambda x: x > 1),
-    "[0, ∞)": Range("not be negative", lambda x: 0 <= x < math.inf),
-    "[1, ∞)": Range("be at least 1", lambda x: 1 <= x < math.inf),
-    "(0, ∞)": Range("be a positive number", lambda x: 0 < x < math.inf),
-    "(-∞, ∞)": Range("be a finite number", math.isfinite),
-    "[0, 1]": Range("be from 0 to 1", lambda x: 0 <= x <= 1),
-    "[0, 1)": Range("be at least 0 and below 1", lambda x: 0 <= x < 1),
-    "(0, 1]": Range("be above 0 and at most 1", lambda x: 0 < x <= 1),
-    "(0, 1)": Range("be above 0 and below 1", lambda x: 0 < x < 1),
+    "≥ 0": _within("not be negative", minimum=0),
+    "≥ 1": _within("be at least 1", minimum=1),
+    "≥ 2": _within("be at least 2", minimum=2),
+    "> 0": _within("be positive", exclusiveMinimum=0),
+    "> 1": _within("be above 1", exclusiveMinimum=1),
+    "[0, ∞)": _within("not be negative", minimum=0, exclusiveMaximum=math.inf),
+    "[1, ∞)": _within("be at least 1", minimum=1, exclusiveMaximum=math.inf),
+    "(0, ∞)": _within("be a positive number", exclusiveMinimum=0, exclusiveMaximum=math.inf),
+    "(-∞, ∞)": _within("be a finite number", exclusiveMinimum=-math.inf, exclusiveMaximum=math.inf),
+    "[0, 1]": _within("be from 0 to 1", minimum=0, maximum=1),
+    "[0, 1)": _within("be at least 0 and below 1", minimum=0, exclusiveMaximum=1),
+    "(0, 1]": _within("be above 0 and at most 1", exclusiveMinimum=0, maximum=1),
+    "(0, 1)": _within("be above 0 and below 1", exclusiveMinimum=0, exclusiveMaximum=1),
 }
 """Common ranges; a round bracket excludes the bound."""
 
 
 def between(least: int, most: int) -> Range:
-    return Range(f"be from {least} to {most:,}", lambda x: least <= x <= most)
+    return _within(f"be from {least} to {most:,}", minimum=least, maximum=most)
 
 
 def at_most(most: int) -> Range:
     """Return a range that rejects sizes beyond any machine, and typing errors."""
-    return Range(f"be at most {most:,}", lambda x: x <= most, ",")
+    return _within(f"be at most {most:,}", ",", maximum=most)
 
 
 def setting(default: T, doc: str, *ranges: str | Range) -> T:

@@ -70,7 +70,8 @@ USAGE = """usage: glassformer VERB …
 
 {verbs}
 
-`glassformer help VERB` describes one verb. Start with:  glassformer train FILE.txt"""
+`glassformer help VERB` describes one verb. Start with:  glassformer train FILE.txt
+`glassformer --completion bash` (or zsh, fish) prints the completion for a shell."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -155,6 +156,11 @@ def _dispatch(argv: list[str]) -> int:
         from importlib.metadata import version
 
         print(f"glassformer {version('glassformer')}")
+        return 0
+    if argv[0] == "--completion":
+        from glassformer.apps.cli.completion import script
+
+        print(script("".join(argv[1:])), end="")
         return 0
     if argv[0] == "help":
         from glassformer.apps.cli.arguments import Group
