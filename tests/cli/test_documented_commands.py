@@ -185,7 +185,7 @@ WRITTEN = [
     (r"step-\d+", "step"),
     (r"( of them scored).*", r"\1"),
     (r"\S+/(minilm;|runs/docs;)", r"\1"),  # a folder of the machine
-    (r"\S*│\S*( +\(.* \+ .*\))?", "PIECES"),  # tokenizer explain
+    (r"\S*│\S*( +\(.* \+ .*\))?", "PIECES"),  # tokenizer encode --merges
     (r"^( +ids ).*", r"\1PIECES"),
     (r"(mask \d+: ).*%.*", r"\1CANDIDATES"),  # fill
     (r"^(The|An) ?.* (executed|found)\.$", "FILLED"),

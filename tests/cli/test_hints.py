@@ -129,7 +129,7 @@ def test_no_text_is_read_for_a_missing_model(verb: str, monkeypatch: pytest.Monk
         ("import model --out new", "unknown option --out: give it without an option: glassformer import HF_DIR"),
         ("generate --model runs/a text", "unknown option --model: give it without an option: glassformer generate DIR"),
         ("resume run --out new", "unknown option --out (see"),
-        ("tokenizer explain tokenizer.json -s", "unknown option -s; if it is a text, put -- before it: -- -s"),
+        ("tokenizer encode tokenizer.json -s", "unknown option -s; if it is a text, put -- before it: -- -s"),
         ("train text.txt --out-dir new", "unknown option --out-dir: did you mean --out?"),
     ],
 )

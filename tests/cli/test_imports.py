@@ -28,7 +28,7 @@ WITHOUT_TORCH = [
     ["data", "--help"],
     ["checkpoint", "prune", "--help"],
     ["tokenizer"],
-    ["tokenizer", "explain", "TOKENIZER", "words"],
+    ["tokenizer", "encode", "TOKENIZER", "words", "--merges"],
     ["tokenizer", "encode", "TOKENIZER", "words"],
     ["train", "--help", "train.optimizer.kind"],
 ]

@@ -290,7 +290,7 @@ def test_generate_reads_prompts_from_a_terminal(glassformer: Glassformer, traine
     assert "glassformer: prompt 1 has" in found.err  # a mistake does not end the conversation
 
 
-def test_tokenizer_trains_encodes_and_explains(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
+def test_tokenizer_trains_and_encodes(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
     text, out = write_text(tmp_path), tmp_path / "t" / "tokenizer.json"
     made = glassformer("tokenizer", "train", text, "--vocab-size", 290, "--out", out)
     assert made.code == 0 and "290 tokens (7 special), 27 merges" in made.out
@@ -298,8 +298,8 @@ def test_tokenizer_trains_encodes_and_explains(glassformer: Glassformer, tmp_pat
     assert glassformer("tokenizer", "encode", out, "-", stdin="é abc").out.split() == ids
     assert glassformer("tokenizer", "encode", trained.folder, "[MASK]", "--allow-special").out == "6\n"
     assert len(glassformer("tokenizer", "encode", trained.folder, "[MASK]").out.split()) > 1
-    assert "a│b│c" in glassformer("tokenizer", "explain", out, "abc").out
-    assert "Ġ" not in glassformer("tokenizer", "explain", out, "a abc").out
+    assert "a│b│c" in glassformer("tokenizer", "encode", out, "abc", "--merges").out
+    assert "Ġ" not in glassformer("tokenizer", "encode", out, "a abc", "--merges").out
     assert "290" in glassformer("tokenizer", "report", out, text).out
 
 

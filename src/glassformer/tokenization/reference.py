@@ -102,7 +102,7 @@ class ChunkExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All merges of a text, chunk by chunk; `str()` of it is the output of `tokenizer explain`."""
+    """All merges of a text, chunk by chunk; `str()` of it is the output of `tokenizer encode --merges`."""
 
     chunks: tuple[ChunkExplanation, ...]
     show: Callable[[str], str]

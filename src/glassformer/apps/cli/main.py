@@ -52,7 +52,7 @@ VERBS = {
     "inspect": "show the inner values of a model on a page in the browser",
     "serve": "serve models to other programs, with OpenAI's interface",
     "plot": "plot attention, ablations, positions, curves or confusion",
-    "tokenizer": "train a tokenizer, encode or explain text with it",
+    "tokenizer": "train a tokenizer, encode text, count tokens",
     "data": "report on texts, pairs, labels or conversations",
     "doctor": "check a model for common implementation errors",
     "reproduce": "train a recipe and compare with its required result",

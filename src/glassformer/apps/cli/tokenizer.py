@@ -1,4 +1,4 @@
-"""glassformer tokenizer train|encode|explain|report"""
+"""glassformer tokenizer train|encode|report"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -53,35 +53,37 @@ def train(
     return 0
 
 
-def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = False, tokens: bool = False) -> int:
-    """Print the ids of a text.
+def encode(
+    tokenizer: TokenizerFile,
+    text: str,
+    /,
+    *,
+    allow_special: bool = False,
+    tokens: bool = False,
+    merges: bool = False,
+) -> int:
+    """Print the ids of a text, its tokens, or the merges that form them.
 
     Args:
         text: The text, or - for standard input.
         allow_special: Read "[MASK]" and the like in the text as special tokens.
         tokens: Print readable tokens instead of ids.
+        merges: Print the merges that form the tokens, step by step, instead of ids.
 
     Examples:
         glassformer tokenizer encode runs/mybook "It was" --tokens
+        glassformer tokenizer encode runs/mybook lowest --merges
     """
+    if merges and (tokens or allow_special):
+        raise UserError("--merges prints the merges of a text: remove --tokens and --allow-special")
     loaded = load_tokenizer(tokenizer)
     if text == "-":
         text = read_stdin()
+    if merges:
+        print(loaded.explain(text))
+        return 0
     ids = loaded.encode(text, allow_special=loaded.special_tokens if allow_special else ())
     print(" ".join(loaded.tokens(ids) if tokens else map(str, ids)))
-    return 0
-
-
-def explain(tokenizer: TokenizerFile, word: Annotated[str, "WORD"], /) -> int:
-    """Print the merges that form the tokens of a word, step by step.
-
-    Args:
-        word: A word or a short text.
-
-    Examples:
-        glassformer tokenizer explain runs/mybook lowest
-    """
-    print(load_tokenizer(tokenizer).explain(word))
     return 0
 
 
@@ -110,5 +112,5 @@ def load_tokenizer(path: Path) -> "Tokenizer":
 
 main = Group(
     "Train and inspect tokenizers; TOKENIZER is a tokenizer.json or a model directory.",
-    (train, encode, explain, report),
+    (train, encode, report),
 )
