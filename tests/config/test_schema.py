@@ -45,8 +45,8 @@ def read(text: str) -> Run:
         ("[model.decoder]\nn_head = 1", "unknown key model.decoder.n_head: did you mean model.decoder.n_heads?"),
         ("[train.optimizer]\nkind = 'adamw'\nbeta = 1", "train.optimizer.beta: did you mean train.optimizer.betas?"),
         (
-            "[train.optimizer]\nkind = 'muon'\n[train.optimizer.adamw]\nepsilon = 1",
-            "train.optimizer.adamw.epsilon: did you mean train.optimizer.adamw.eps?",
+            "[model.positions]\nkind = 'rotary'\n[model.positions.scaling]\nkind = 'yarn'\nbeta_slo = 1",
+            "model.positions.scaling.beta_slo: did you mean model.positions.scaling.beta_slow?",
         ),
         (
             "[model.positions]\nkind = 'rotary'\n[model.positions.scaling]\nkind = 'yarn'\nfacto = 1",
@@ -97,7 +97,7 @@ def test_a_value_of_the_wrong_type_names_its_key(text: str, words: str) -> None:
         ("[train]\nema_decay = 1.0", "train.ema_decay"),
         ("[train.optimizer]\nkind = 'adam'\nlearning_rate = -1", "train.optimizer.learning_rate is -1.0"),
         ("[train.optimizer]\nkind = 'muon'\nlearning_rate = nan", "learning_rate must be number, not nan"),
-        ("[train.optimizer]\nkind = 'muon'\n[train.optimizer.adamw]\nbetas = [0.9, 1]", "optimizer.adamw.betas"),
+        ("[train.optimizer]\nkind = 'adamw'\nbetas = [0.9, 1]", "optimizer.betas"),
         ("[train.schedule]\nkind = 'plateau'\nwarmup_steps = -1", "train.schedule.warmup_steps is -1"),
         ("[objective]\nlabel_smoothing = 1", "objective.label_smoothing is 1.0"),
         ("[tokenizer]\nbpe_dropout = 2", "tokenizer.bpe_dropout is 2.0"),
@@ -125,7 +125,7 @@ RUNS: dict[str, Run] = (
             name='quotes " and \\ and \n and é and \x7f',
             model=TransformerConfig(decoder=Stack(window_pattern=(3, 0)), attention_scale=1e-30),
             train=TrainConfig(
-                optimizer=MuonConfig(adamw=AdamWConfig(betas=(0.1, 0.2))),
+                optimizer=AdamWConfig(betas=(0.1, 0.2)),
                 schedule=PlateauSchedule(),
                 early_stopping=EarlyStopping("bits_per_byte"),
             ),

@@ -134,7 +134,7 @@ def test_muon_is_sharded_like_adamw() -> None:
 
 def test_an_optimizer_that_needs_whole_matrices_is_never_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MuonConfig, "traits", replace(MuonConfig.traits, needs_whole_matrices=True))
-    muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), grad_accumulation=16)
+    muon = tiny(optimizer=MuonConfig(adamw_weight_decay=0.1), grad_accumulation=16)
     plan = plan_run(muon, find_gpu("h200"), 16)
     assert plan.sharded is None and len(plan.notes) == 1 and plan.notes[0].startswith("muon needs whole matrices")
     assert plan_run(muon, find_gpu("h200"), 1).notes == ()

@@ -18,7 +18,7 @@ from glassformer.training.optimizers.state import load_state_tensors, state_tens
 OPTIMIZERS: list[OptimizerConfig] = [
     AdamConfig(weight_decay=0.1),
     AdamWConfig(weight_decay=0.1, decay="matrices_and_embeddings"),
-    MuonConfig(weight_decay=0.1, adamw=AdamWConfig(weight_decay=0.1)),
+    MuonConfig(weight_decay=0.1, adamw_weight_decay=0.1),
 ]
 BY_KIND = pytest.mark.parametrize("config", OPTIMIZERS, ids=lambda config: config.kind)
 

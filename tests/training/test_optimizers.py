@@ -19,7 +19,7 @@ from tolerances import assert_close
 CONFIGS: list[OptimizerConfig] = [
     AdamConfig(weight_decay=0.01),
     AdamWConfig(),
-    MuonConfig(weight_decay=0.1, adamw=AdamWConfig(weight_decay=0.1)),
+    MuonConfig(weight_decay=0.1, adamw_weight_decay=0.1),
 ]
 SHAPES = [(8, 8), (8, 24), (24, 8), (8, 8), (16, 5), (1, 8), (8, 1), (24, 8)]
 
@@ -96,8 +96,9 @@ def test_pitfall_25_no_decay_on_norms_biases_embeddings(tied: bool) -> None:
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_pitfall_25_a_step_without_gradient_decays_matrices_only(kind: str, tied: bool) -> None:
     # Without gradient, a step only applies the decay.
-    adamw = AdamWConfig(learning_rate=0.1, weight_decay=0.5)
-    configs = {"adamw": adamw, "muon": MuonConfig(learning_rate=0.1, weight_decay=0.5, adamw=adamw)}
+    rates = {"adamw_learning_rate": 0.1, "adamw_weight_decay": 0.5}
+    adamw, muon = AdamWConfig(learning_rate=0.1, weight_decay=0.5), MuonConfig(0.1, weight_decay=0.5, **rates)
+    configs = {"adamw": adamw, "muon": muon}
     model = tiny_model(tied)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
@@ -133,7 +134,7 @@ def test_an_empty_group_is_left_out() -> None:
 
 
 def test_rates_follow_the_peak_of_each_group() -> None:
-    config = MuonConfig(learning_rate=0.02, adamw=AdamWConfig(learning_rate=0.004))
+    config = MuonConfig(learning_rate=0.02, adamw_learning_rate=0.004)
     optimizer = build_optimizer(tiny_model(), config)
     for factor in (0.5, 0.25):
         set_learning_rates(optimizer, factor)
@@ -273,8 +274,8 @@ def test_a_muon_step_follows_its_equations() -> None:
 def test_muon_updates_linear_layers_of_blocks_and_adamw_the_rest(tied: bool) -> None:
     model, twin = tiny_model(tied), tiny_model(tied)
     assert {name for name, _ in hidden_matrices(model)} == BLOCK_MATRICES
-    adamw = AdamWConfig(learning_rate=0.01)
-    ours, theirs = build_optimizer(model, MuonConfig(adamw=adamw)), build_optimizer(twin, adamw)
+    muon, adamw = MuonConfig(adamw_learning_rate=0.01, adamw_weight_decay=0.1), AdamWConfig(learning_rate=0.01)
+    ours, theirs = build_optimizer(model, muon), build_optimizer(twin, adamw)
     for _ in range(3):
         step_both(list(model.parameters()), list(twin.parameters()), [ours.step, theirs.step])
     for (name, our), (_, their) in zip(model.named_parameters(), twin.named_parameters(), strict=True):

@@ -40,7 +40,9 @@ RUNS: dict[str, Make] = {
     "dropout": windows(),
     "average_and_accumulation": windows(ema_decay=0.9, grad_accumulation=3),
     "muon_and_plateau": windows(
-        optimizer=MuonConfig(adamw=AdamWConfig(learning_rate=0.3)), schedule=PlateauSchedule(patience=0), eval_every=2
+        optimizer=MuonConfig(adamw_learning_rate=0.3, adamw_weight_decay=0.1),
+        schedule=PlateauSchedule(patience=0),
+        eval_every=2,
     ),
     "early_stopping": windows(
         max_steps=40,

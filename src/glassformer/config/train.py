@@ -103,11 +103,21 @@ class MuonConfig:
         state=_MOMENTS,
         matrix_state=("momentum",),
         needs_whole_matrices=False,
+<<<<<<< HEAD
+=======
+        rates=lambda muon: {"Muon, matrices": muon.learning_rate, "AdamW, the rest": muon.adamw_learning_rate},
+>>>>>>> 2ef66696 (Give Muon's AdamW two settings instead of a table of its own)
     )
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")
     weight_decay: float = setting(0.0, "decoupled weight decay of the matrices", "[0, ∞)")
-    adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "AdamW for embeddings, head, norms and biases")
+    adamw_learning_rate: float = setting(1e-3, "peak learning rate of AdamW", "(0, ∞)")
+    adamw_weight_decay: float = setting(0.0, "decoupled weight decay of AdamW", "[0, ∞)")
+
+    @property
+    def adamw(self) -> AdamWConfig:
+        """AdamW for embeddings, head, norms and biases."""
+        return AdamWConfig(self.adamw_learning_rate, weight_decay=self.adamw_weight_decay)
 
 
 @checked

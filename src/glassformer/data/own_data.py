@@ -28,7 +28,7 @@ from glassformer.config.run import (
     TextData,
     TokenizerConfig,
 )
-from glassformer.config.train import AUTO, AdamWConfig, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
+from glassformer.config.train import AUTO, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
 from glassformer.config.transformer import (
     NormalInit,
     PositionHead,
@@ -323,7 +323,7 @@ def text_run(name: str, data: TextData, n_bytes: int) -> Run:
         max_steps=size.steps,
         batch_size=size.rows,
         eval_every=size.steps // N_EVALUATIONS,
-        optimizer=MuonConfig(0.01, adamw=AdamWConfig(0.01, weight_decay=0.0)),
+        optimizer=MuonConfig(0.01, adamw_learning_rate=0.01),
         schedule=LinearSchedule(),
     )
     tokenizer = TokenizerConfig(vocab_size=size.vocab_size)
@@ -430,7 +430,7 @@ def _train(size: Size) -> TrainConfig:
     return TrainConfig(
         max_steps=size.steps,
         eval_every=size.steps // N_EVALUATIONS,
-        optimizer=MuonConfig(adamw=AdamWConfig(0.005, weight_decay=0.0)),
+        optimizer=MuonConfig(adamw_learning_rate=0.005),
         schedule=LinearSchedule(warmup_steps=size.steps // 20),
     )
 
