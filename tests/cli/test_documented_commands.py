@@ -521,7 +521,7 @@ class Reader(World):
 
         def only_read(signature: Signature, words: list[str]) -> None:
             _, options = read(signature, words)
-            short = {entry.key.rpartition(".")[2] for entry in signature.keys}
+            short = {key.rpartition(".")[2] for key in signature.keys}
             for name in options if signature.keys else ():
                 if "." in name or name in short:
                     require_key(name, options[name])

@@ -138,8 +138,8 @@ class Signature:
     options: list[Option]
     groups: dict[str, tuple[str, Callable[..., Any]]]
     """Parameters that expand to several options: the title of the options, and the function that builds the value."""
-    keys: list[Entry]
-    """The keys of a run that are also options."""
+    keys: dict[str, list[Entry]]
+    """The keys of a run that are also options, each with one entry per kind that has it."""
     examples: list[str]
     """Command lines."""
 
@@ -150,7 +150,7 @@ class Signature:
         text, _, examples = (inspect.getdoc(function) or "").partition("\nExamples:\n")
         doc, _, listed = text.partition("\nArgs:\n")
         docs = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
-        signature = cls(verb, doc.strip(), [], [], {}, [], [line.strip() for line in examples.splitlines()])
+        signature = cls(verb, doc.strip(), [], [], {}, {}, [line.strip() for line in examples.splitlines()])
         # The parameters
         hints = typing.get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
@@ -158,7 +158,9 @@ class Signature:
             table = next((part for part in (type_, *extras) if dataclasses.is_dataclass(part)), None)
             if parameter.kind is Parameter.VAR_KEYWORD:
                 starts = tuple(extras) or ("",)
-                signature.keys.extend(entry for entry in all_flags() if entry.key.startswith(starts))
+                for entry in all_flags():
+                    if entry.key.startswith(starts):
+                        signature.keys.setdefault(entry.key, []).append(entry)
             elif table is not None:
                 signature._add_group(name, table, [extra for extra in extras if extra is not table], table is type_)
             else:
@@ -182,6 +184,14 @@ class Signature:
             if not some or field.name in some:
                 default = field.default if is_whole else None
                 self.options.append(Option.of(field.name, hints[field.name], default, setting_doc(field), name))
+
+    @property
+    def by_short_name(self) -> dict[str, list[str]]:
+        """The keys by the last part of their name."""
+        keys: dict[str, list[str]] = {}
+        for key in self.keys:
+            keys.setdefault(key.rsplit(".", 1)[-1], []).append(key)
+        return keys
 
     @property
     def usage(self) -> str:
@@ -240,9 +250,8 @@ class Signature:
         plain = name.replace("-", "_")
         if self.keys and "." in name:
             return name
-        keys = _by_short_name(self.keys).get(plain, [])
-        takes_all = any(entry.key == recipes.PRESET for entry in self.keys)
-        if takes_all and (keys or plain in SAME or (plain in NO_KEY and plain not in OUTPUT)):
+        keys = self.by_short_name.get(plain, [])
+        if recipes.PRESET in self.keys and (keys or plain in SAME or (plain in NO_KEY and plain not in OUTPUT)):
             return plain  # `whole_keys` finds its key in the run, or the hint for a name of another toolkit
         if len(keys) != 1:
             raise self.unknown(name)
@@ -251,8 +260,8 @@ class Signature:
     def _is_switch(self, key: str) -> bool:
         """Return True if a key is true or false, so that it needs no value."""
         plain = key.replace("-", "_")
-        switches = {entry.key for entry in self.keys if entry.type == "true | false"}
-        return not switches.isdisjoint(_by_short_name(self.keys).get(plain, [plain]))
+        entries = [entry for one in self.by_short_name.get(plain, [plain]) for entry in self.keys.get(one, ())]
+        return any(entry.type == "true | false" for entry in entries)
 
     def is_option(self, word: str) -> bool:
         """Return True for `--anything` and for `-x`: a dash and one letter."""
@@ -261,9 +270,8 @@ class Signature:
     def unknown(self, name: str) -> UserError:
         """Return the error for an unknown option; it suggests the nearest option."""
         plain = name.replace("-", "_")
-        keys = {entry.key: [entry.key.replace("_", "-")] for entry in self.keys}
-        short = {name: [key.replace("_", "-") for key in same] for name, same in _by_short_name(self.keys).items()}
-        known = keys | short | {option.name.replace("-", "_"): [option.name] for option in self.options}
+        keys = {key: [key] for key in self.keys}
+        known = keys | self.by_short_name | {option.name.replace("-", "_"): [option.name] for option in self.options}
         kinds = [key for key in keys if f".{key}".endswith(f".{plain}.kind")]
         usual = (other for other in (SAME.get(plain, plain), *OPTIONS.get(plain, ()), *kinds) if other in known)
         near, instead = next(usual, None), self._without_option(plain)
@@ -272,7 +280,7 @@ class Signature:
         suggested = known.get(near or "") or known.get(plain.rsplit(".", 1)[-1], [])
         hint = f": {instead}" if instead else ""
         if suggested:
-            hint = f": did you mean {dashed(suggested[0])}?"
+            hint = f": did you mean {dashed(suggested[0].replace('_', '-'))}?"
         elif len(name) == 1 and not hint and any(place.type is str for place in self.places):
             hint = f"; if it is a text, put -- before it: -- -{name}"
         return UserError(f"unknown option {dashed(name)}{hint}")
@@ -322,14 +330,6 @@ def _checked(table: Any) -> Callable[..., dict[str, Any]]:
         return given
 
     return values
-
-
-def _by_short_name(entries: Sequence[Entry]) -> dict[str, list[str]]:
-    """Return the keys by the last part of their name, each once."""
-    keys: dict[str, list[str]] = {}
-    for key in dict.fromkeys(entry.key for entry in entries):
-        keys.setdefault(key.rsplit(".", 1)[-1], []).append(key)
-    return keys
 
 
 def dashed(name: str) -> str:

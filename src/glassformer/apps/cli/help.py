@@ -47,7 +47,7 @@ def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
     lines = textwrap.wrap(f"usage: {verb.usage}", WIDTH, subsequent_indent=" " * 7)
     for paragraph in verb.doc.split("\n\n"):
         lines += ["", *_wrapped(paragraph)]
-    keys = _by_key(verb.keys)
+    keys = verb.keys
     is_whole = is_whole or len(keys) <= 2 * N_FIRST
     is_long = bool(keys) or len(verb.options) > N_FIRST
     usual = ["", *(group for group, (_, make) in verb.groups.items() if getattr(make, "is_usual", False))]
@@ -81,7 +81,7 @@ def of_option(verb: Signature, name: str) -> str:
     for option in verb.options:
         if option.name == name.replace("_", "-"):
             return "\n".join(table([_row(option)]))
-    keys = _by_key(verb.keys)
+    keys = verb.keys
     if not keys:
         raise verb.unknown(name)
     [key] = whole_keys(Run(), {name: ""}, [recipes.PRESET])
@@ -122,13 +122,6 @@ def _row(option: Option) -> Row:
     if not option.is_required and option.default not in (None, False, "", ()):
         notes.append(f"default {_shown(option.default)}")
     return f"{dashed(option.name)} {option.metavar}".strip(), [_with_notes(option.doc, notes)]
-
-
-def _by_key(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    keys: dict[str, list[Entry]] = {}
-    for entry in entries:
-        keys.setdefault(entry.key, []).append(entry)
-    return keys
 
 
 def _key_row(entries: Sequence[Entry]) -> Row:
