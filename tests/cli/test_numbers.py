@@ -72,7 +72,6 @@ def test_keys_and_options_read_the_same_numbers() -> None:
         ["generate", "DIR", "--prompt", "a", "--seed", HUGE],
         ["generate", "DIR", "--prompt", "a", "--checkpoint", HUGE],
         ["tokenizer", "train", "a.txt", "--out", "b.json", "--vocab-size", HUGE],
-        ["tokenizer", "decode", "DIR", "1", HUGE],
         ["average", "DIR", "--out", "out", "--last", HUGE],
     ],
 )

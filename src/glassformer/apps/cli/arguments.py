@@ -114,8 +114,6 @@ class Option:
                 wrong.append(word)
         if wrong and self.choices:
             raise UserError(f"{shown}: expected one of {', '.join(self.choices)}; got {wrong[0]!r}")
-        if wrong and self.is_repeated:
-            raise UserError(f"expected numbers ({METAVARS[self.type]}), got {', '.join(map(repr, wrong))}")
         if wrong:
             raise UserError(f"{shown}: expected {METAVARS[self.type] or 'true or false'}, got {wrong[0]!r}")
         require_int64(self.name, tuple(values))
