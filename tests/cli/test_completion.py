@@ -28,7 +28,7 @@ CASES = {
 def test_bash_completes_a_word(line: str) -> None:
     words = line.split()
     typed = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _glassformer; echo ${{COMPREPLY[@]}}"
-    program = f"{script('bash')}\n{typed}"
+    program = f"{script('bash', VERBS)}\n{typed}"
     found = subprocess.run(["bash", "-u", "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert set(found.stdout.split()) == CASES[line] and not found.stderr
 

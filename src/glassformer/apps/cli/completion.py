@@ -1,11 +1,10 @@
 """glassformer --completion SHELL: the script that lets a shell complete verbs, options, keys and their values."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 
 from glassformer.apps.cli.arguments import Group, Signature
-from glassformer.apps.cli.main import VERBS
 from glassformer.common.errors import UserError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -29,16 +28,16 @@ complete -o default -F _glassformer glassformer
 ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 
 
-def script(shell: str) -> str:
-    """Return the script for a shell; verbs of other packages are not in it."""
+def script(shell: str, verbs: Mapping[str, str]) -> str:
+    """Return the script for a shell, with these verbs of glassformer and what each does."""
     if shell not in SHELLS:
         raise UserError(f"--completion: expected one of {', '.join(SHELLS)}, got {shell!r}")
-    return "".join(_fish()) if shell == "fish" else ZSH * (shell == "zsh") + _bash()
+    return "".join(_fish(verbs)) if shell == "fish" else ZSH * (shell == "zsh") + _bash(verbs)
 
 
-def _signatures() -> Iterator[Signature]:
+def _signatures(verbs: Iterable[str]) -> Iterator[Signature]:
     """Yield the signature of each verb; a verb of a group has two words."""
-    for name in VERBS:
+    for name in verbs:
         verb = import_module(f"glassformer.apps.cli.{name}").main
         inner = {f"{name} {one}": function for one, function in verb.verbs.items()} if isinstance(verb, Group) else {}
         yield from (Signature.of(function, whole) for whole, function in (inner or {name: verb}).items())
@@ -53,9 +52,9 @@ def _options(verb: Signature) -> dict[str, tuple[str, list[str]]]:
     return options
 
 
-def _bash() -> str:
-    words, values, groups = {"": " ".join(VERBS)}, dict[str, str](), dict[str, list[str]]()
-    for verb in _signatures():
+def _bash(verbs: Iterable[str]) -> str:
+    words, values, groups = {"": " ".join(verbs)}, dict[str, str](), dict[str, list[str]]()
+    for verb in _signatures(verbs):
         options = _options(verb)
         words[verb.verb] = " ".join(f"--{name}" for name in options)
         values |= {f"{verb.verb} --{name}": " ".join(x) for name, (_, x) in options.items() if x}
@@ -66,10 +65,10 @@ def _bash() -> str:
     return BASH.format(groups="|".join(groups), values="\n".join(cases[0]), verbs="\n".join(cases[1]))
 
 
-def _fish() -> Iterator[str]:
-    for name, text in VERBS.items():
+def _fish(verbs: Mapping[str, str]) -> Iterator[str]:
+    for name, text in verbs.items():
         yield f"complete -c glassformer -n __fish_use_subcommand -f -a {name} -d {_quoted(text)}\n"
-    for verb in _signatures():
+    for verb in _signatures(verbs):
         group, _, inner = verb.verb.rpartition(" ")
         if group:
             yield f'complete -c glassformer -n "__fish_seen_subcommand_from {group}" -f -a {inner}\n'

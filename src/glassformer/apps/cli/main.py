@@ -160,7 +160,7 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] == "--completion":
         from glassformer.apps.cli.completion import script
 
-        print(script("".join(argv[1:])), end="")
+        print(script("".join(argv[1:]), VERBS), end="")
         return 0
     if argv[0] == "help":
         from glassformer.apps.cli.arguments import Group
