@@ -6,10 +6,12 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from glassformer.common.errors import UserError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 TASKS = "glassformer.tasks"
 """Entry-point group of tasks: objects whose `settings` is the dataclass of their objective."""
@@ -39,14 +41,16 @@ def registered_settings(group: str) -> tuple[type, ...]:
     return (*(cls for cls in _installed(group) if cls not in _registered.get(group, [])), *_registered.get(group, []))
 
 
-def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
+def entry_points(group: str) -> "Mapping[str, EntryPoint]":
     """Return the entry points of a group by name."""
     return _entry_points(group, tuple(sys.path))
 
 
 @functools.cache
-def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, metadata.EntryPoint]:
+def _entry_points(group: str, path: tuple[str, ...]) -> "Mapping[str, EntryPoint]":
     """Read the entry points once for each search `path`, which may grow."""
+    from importlib import metadata  # a slow import, which most verbs do not need
+
     return {entry.name: entry for entry in metadata.entry_points(group=group)}
 
 
