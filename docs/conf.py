@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -31,7 +30,7 @@ html_show_copyright = False
 version = release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx-mathjax-offline"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "log"]
 
 nb_execution_mode = "cache"  # a chapter of the course runs again if its code or the package has changed
 nb_execution_cache_path = str(notebooks.cache_folder())
@@ -101,11 +100,6 @@ def mark_examples(app: Sphinx, what: str, name: str, obj: object, options: objec
     lines[:] = marked
 
 
-def leave_log_out_of_search(app: Sphinx, env: BuildEnvironment) -> None:
-    """Leave the log out of the search: its entries are older than the pages that answer a question."""
-    env.metadata["log"]["nosearch"] = True
-
-
 def mend_search(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Add a script to the page of the search, whose results of index entries have no summary (`search.js`)."""
     if page == "search":
@@ -159,7 +153,6 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", complete_chapter)
     app.connect("source-read", list_chapters)
     app.connect("source-read", list_contents)
-    app.connect("env-updated", leave_log_out_of_search)
     app.connect("html-page-context", resolve_navigation_once, priority=400)  # before the theme reads it
     app.connect("html-page-context", mend_search)
     app.connect("autodoc-process-docstring", mark_examples)

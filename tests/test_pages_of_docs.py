@@ -129,7 +129,7 @@ def wrong(texts: Mapping[str, str], others: set[str], terms: set[str]) -> Iterat
 def test_every_page_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     generate, commands, objects, glossary = map(import_module, ("generate", "commands", "objects", "terms"))
-    own = [path for path in DOCS.rglob("*.md") if "_build" not in path.parts and "generated" not in path.parts]
+    own = [path for path in DOCS.rglob("*.md") if not {"_build", "generated", "log"} & set(path.parts)]
     texts = {path.relative_to(DOCS).as_posix(): path.read_text("utf-8") for path in own}
     pages = [(name, page()) for name, page in generate.PAGES.items()]
     first = next(objects.pages())  # the table of all objects
@@ -139,6 +139,17 @@ def test_every_page_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = {name.lower() for name in glossary.terms().values()}
     found = list(wrong(texts, of_objects, terms))
     assert len(texts) > 100 and not found, "\n".join(found)
+
+
+def test_every_link_of_the_log_is_right() -> None:
+    """The log is no part of the site, so the tree of pages lacks it."""
+    texts = {path: path.read_text("utf-8") for path in (DOCS / "log").glob("*.md")}
+    for path, text in texts.items():
+        for address in links(text):
+            name, _, anchor = address.partition("#")
+            target = path.parent / name if name else path
+            assert target.is_file(), f"{path.name} links to {address}"
+            assert not anchor or anchor in anchors(target.read_text("utf-8")), f"{path.name} links to {address}"
 
 
 @pytest.mark.parametrize(

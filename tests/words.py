@@ -16,8 +16,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile")
-HISTORY = ("log.md",)
-"""Documents whose older entries are kept unchanged."""
 CODE = re.compile(r"```.*?^```|`[^`\n]+`|^\s*(?:>>>|\.\.\.).*(?:\n(?!\s*\n).*)*", re.MULTILINE | re.DOTALL)
 
 
@@ -80,7 +78,7 @@ def sentences(root: Path) -> Iterator[Sentence]:
             yield from of_python(path, name, is_test=name.startswith("tests/"))
     texts = (path for kind in ("*.md", "*.toml", "*.mistakes") for path in root.rglob(kind))
     for path in sorted([*texts, *(root / name for name in DOCUMENTS)]):
-        is_ours = path.name not in (*HISTORY, "CHANGELOG.md", "words.toml") and path.exists()
+        is_ours = path.name not in ("CHANGELOG.md", "words.toml") and path.exists()
         if is_ours and not {".venv", "_build", "generated"} & set(path.parts):
             prose = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text("utf-8"))
             for number, line in enumerate(prose.splitlines(), 1):

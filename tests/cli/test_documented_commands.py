@@ -59,7 +59,7 @@ README = ROOT / "README.md"
 DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ("index.md", "log.md")),
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "index.md"),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]

@@ -48,7 +48,7 @@ def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
 
 
 def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> TransformerConfig:
-    """Build the small model that trains best here (see docs/log.md).
+    """Build the small model that trains best here (see `docs/log/2026-quality.md`).
 
     Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no bias, zero residual projections, untied head."""
     return TransformerConfig(

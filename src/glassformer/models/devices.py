@@ -26,10 +26,11 @@ from glassformer.nn.kernels.flex_attention import has_c_compiler
 
 _AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
-"""Widths of a Transformer and of a recurrent decoder from which a step on a CPU is faster in bf16 (`docs/log.md`)."""
+"""Widths of a Transformer and of a recurrent decoder from which a step on a CPU is faster in bf16
+(`docs/log/2026-speed.md`)."""
 COMPILE_SECONDS, LEAST_RATIO = 60.0, 5.0
-"""Time that torch.compile takes for a step on two CPU cores (`docs/log.md`), and the least time of the steps of a run,
-as a multiple of it, from which `train.compile` = "auto" compiles."""
+"""Time that torch.compile takes for a step on two CPU cores (`docs/log/2026-speed.md`), and the least time of the steps
+of a run, as a multiple of it, from which `train.compile` = "auto" compiles."""
 WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 """The environment variable for the workspace size of cuBLAS, and its values that make results deterministic."""
 
@@ -94,7 +95,7 @@ def unused_device_note(name: str, device: torch.device) -> str | None:
 def emulation_note(dtype: str | None, device: torch.device) -> str | None:
     """Return a note with the cost if products in `dtype` need bf16 instructions that the CPU lacks, else None.
 
-    `docs/log.md` has the times.
+    `docs/log/2026-speed.md` has the times.
 
     >>> emulation_note("fp32", torch.device("cpu")), emulation_note("bf16", torch.device("cuda"))
     (None, None)
@@ -231,8 +232,8 @@ def freed_memory_kept() -> Iterator[None]:
     """Keep freed memory of the CPU in the process inside the block; return it to the system at the end.
 
     Each step allocates tensors of the same sizes again. By default, glibc gets large ones from the system every time,
-    which fills their pages with zeros: at 124 M parameters, that took a fifth of a step (`docs/log.md`). The block has
-    no effect with another C library.
+    which fills their pages with zeros: at 124 M parameters, that took a fifth of a step
+    (`docs/log/2026-speed.md`). The block has no effect with another C library.
     """
     global _keeps_memory
     if _keeps_memory or platform.libc_ver()[0] != "glibc":  # inside another block, such as the evaluation of a run

@@ -20,7 +20,7 @@ def cache_dtype(weight: Tensor) -> torch.dtype:
     """Return the dtype of cached keys and values: that of `weight`, but fp32 for half precision on a CPU.
 
     There, attention of one query would convert all keys and values to fp32 in each step, which takes longer than the
-    attention itself (`docs/log.md`).
+    attention itself (`docs/log/2026-speed.md`).
 
     >>> cache_dtype(torch.zeros(1, dtype=torch.bfloat16))
     torch.float32
