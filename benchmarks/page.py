@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import tables
@@ -9,6 +10,8 @@ from results import Result, read
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, RESULTS = DOCS / "benchmarks.md", DOCS / "benchmarks.json"
+MADE = ("date", "processor", "device", "threads", "torch", "skipped")
+"""The facts of a result that the page shows; the file has the versions of all packages."""
 BLOCK = re.compile(r"(<!-- results of ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
@@ -16,7 +19,8 @@ def block(result: Result | None) -> str:
     """Return the tables of a benchmark, or one sentence without results."""
     if result is None:
         return "Not measured yet.\n"
-    parts = [tables.facts(result) + ".", *map(tables.as_markdown, tables.tables(result)), *tables.failures(result)]
+    shown = replace(result, made={name: fact for name, fact in result.made.items() if name in MADE})
+    parts = [tables.facts(shown) + ".", *map(tables.as_markdown, tables.tables(result)), *tables.failures(result)]
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 

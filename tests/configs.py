@@ -114,12 +114,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "attention_only": replace(GPT, decoder=replace(TWO_LAYERS, d_ff=0)),
     "experts": replace(GPT, experts=Experts(4, 2)),
     "experts_one_active": replace(LLAMA, experts=Experts(3, 1, normalize=False, balance=BalanceBias(0.01))),
-<<<<<<< HEAD
-    "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, scale_embeddings=True, scale_logits=True),
-=======
-    "no_out_proj": replace(GPT, attn_out_proj=False, qkv_bias=False),
     "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, embedding_scale=0.0, logit_scale=0.0),
->>>>>>> 04c2b5b7 (Give embeddings and logits one factor each)
     "token_types": replace(GPT, n_token_types=3, head=TokenHead(bias="constant")),
     "gpt_classifier_unbiased": replace(GPT, head=SequenceHead(3, "last", bias=False)),
     "gpt_classifier": replace(GPT, head=SequenceHead(3, "last", "relu")),

@@ -15,7 +15,6 @@ MEASURED = re.compile(r"(?<![\w.,/#-])\d[\d,]*\.\d\d+(?![\w.]*\d)")
 WITHOUT_OUTPUT = {
     "README.md": {"3.11": "version of Python"},
     "inspector.md": {
-        "0.027": "mean of the induction score over even attention",
         **dict.fromkeys(("3.09", "1.61", "0.07", "0.59"), "curves of the run, heads of its checkpoints"),
     },
     "masks-and-vectors.md": {"5.89": "unigram entropy, docs/results.md"},

@@ -103,10 +103,6 @@ class MuonConfig:
         state=_MOMENTS,
         matrix_state=("momentum",),
         needs_whole_matrices=False,
-<<<<<<< HEAD
-=======
-        rates=lambda muon: {"Muon, matrices": muon.learning_rate, "AdamW, the rest": muon.adamw_learning_rate},
->>>>>>> 2ef66696 (Give Muon's AdamW two settings instead of a table of its own)
     )
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")

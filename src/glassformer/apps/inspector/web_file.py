@@ -50,11 +50,7 @@ encoder decoder n_layers n_heads n_kv_heads d_head d_ff window_pattern d_model d
 source_vocab_size n_token_types max_len source_max_len share_embeddings tie_output positions layout offset base
 fraction scaling factor low_freq_factor high_freq_factor original_max_len beta_fast beta_slow n_buckets max_distance
 norm norm_eps norm_weight norm_bias norm_order shared_norm final_norm embedding_norm qk_norm activation gated_ff
-<<<<<<< HEAD
-fused_qkv qkv_bias attn_out_bias ff_bias attention_scale scale_embeddings scale_logits token_dropout
-=======
-fused_qkv qkv_bias attn_out_proj attn_out_bias ff_bias attention_scale embedding_scale logit_scale token_dropout
->>>>>>> 04c2b5b7 (Give embeddings and logits one factor each)
+fused_qkv qkv_bias attn_out_bias ff_bias attention_scale embedding_scale logit_scale token_dropout
 embedding_dropout residual_dropout attention_dropout ff_dropout layer_dropout output_dropout head transform bias
 n_labels pooling pooler mean std normalize max_tokens init residual init_range pad_id bos_id eos_id
 unk_id mask_id decoder_start_id cell bidirectional reverse_source d_encoder d_decoder attention score d_attention

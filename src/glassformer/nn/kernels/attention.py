@@ -99,11 +99,7 @@ def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
 
 
 def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
-<<<<<<< HEAD
-    """Return True if `Blocks` is faster than the fused kernel (`docs/log.md`); the queries are in bfloat16.
-=======
-    """Return True if `Blocks` is faster than the fused kernel: `docs/log/2026-speed.md` has some times.
->>>>>>> 61838ec8 (Split the log by area, and take it out of the site)
+    """Return True if `Blocks` is faster than the fused kernel (`docs/log/2026-speed.md`); the queries are in bfloat16.
 
     It has no gradient of a bias, `torch.compile` would unroll its blocks, and `torch.func` has no rule for it.
     """
