@@ -585,10 +585,7 @@ def make_files(folder: Path) -> None:
     words = sorted(set(re.findall(r"[a-z]{4,10}", prose)))[:200]
     (folder / "words.tsv").write_text("source\ttarget\n" + "".join(f"{word}\t{word[::-1]}\n" for word in words))
     write_tags(folder)
-    conversations = write_conversations(folder).read_text().splitlines()
-    firsts = [[message["content"] for message in json.loads(line)["messages"][:2]] for line in conversations]
-    completions = [json.dumps({"prompt": prompt, "completion": answer}) for prompt, answer in firsts]
-    (folder / "completions.jsonl").write_text("\n".join(completions) + "\n")
+    write_conversations(folder)
     reviews = [(f"a {word} film number {n}", word) for n in range(30) for word in ("good", "bad", "long")]
     for name in ("train.tsv", "dev.tsv", "labels.tsv"):
         (folder / name).write_text("".join(f"{text} of {name}\t{label}\n" for text, label in reviews))
