@@ -9,7 +9,6 @@ from glassformer.apps.cli.tokenizer import load_tokenizer
 from glassformer.apps.cli.train import Source
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import output_width, show
-from glassformer.config import recipes
 from glassformer.config.run import ConversationData, LabelData, PairData, Run, TextData
 from glassformer.data import own_data
 from glassformer.data.first_look import look_at
