@@ -167,7 +167,6 @@ EXAMPLES_NOT_RUN = {
 NO_COMMANDS = {
     "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
     "text, pairs, labels or conversations ": "a diagram",
-    "cli → ": "a diagram",
 }
 """Blocks that show no command of glassformer, by their beginning, with the reason."""
 

@@ -22,7 +22,7 @@ from glassformer import api
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
 from glassformer.config.run import ExampleRows, LoraConfig, MaskedConfig, Run
-from glassformer.config.train import AdamConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
+from glassformer.config.train import AdamConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule, TrainConfig
 from glassformer.config.transformer import Stack
 from glassformer.data.batching import Batch
 from glassformer.models.build import build_model
@@ -37,6 +37,7 @@ from glassformer.store.model_directory import weights_of
 from glassformer.training import checkpointer, init_from
 from glassformer.training.distributed import process_group
 from glassformer.training.distributed.parts import is_part
+from glassformer.training.distributed.processes import processes
 from glassformer.training.trainer_state import read_progress
 from preference_runs import policy_run, preference_run, trained_start
 from runs import (
@@ -386,6 +387,17 @@ def test_micro_batches_that_cannot_be_shared_are_refused(tmp_path: Path) -> None
 
     assert ranks_done(2, refused) == [0, 0]
     assert not (tmp_path / "run").exists()
+
+
+def test_texts_of_every_script_reach_the_other_processes() -> None:
+    texts = ["first: ö – 漢字", "second: é 🙂"]
+
+    def exchanged() -> None:
+        with processes(ParallelConfig(), TrainConfig(grad_accumulation=2), torch.device("cpu")) as ranks:
+            assert ranks.texts(texts[int(os.environ["RANK"])]) == texts
+            assert ranks.text_of_first(lambda: texts[0]) == texts[0]
+
+    assert ranks_done(2, exchanged) == [0, 0]
 
 
 def test_13_all_processes_skip_a_nan_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

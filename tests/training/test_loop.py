@@ -136,9 +136,11 @@ def test_padding_rows_of_the_vocabulary_are_never_generated(tmp_path: Path) -> N
     assert api.load(outcome.folder).generate("abc", max_new_tokens=20)
 
 
-def test_every_step_and_every_seed_masks_different_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The noise of a step is a function of (seed, step): repeatable, and different for every step."""
-    run = text_run_of(tmp_path, MaskedConfig(), max_steps=3, batch_size=2)
+def test_every_micro_batch_and_every_seed_masks_different_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise is a function of (seed, micro-batch): repeatable, and different for every micro-batch of a step."""
+    run = text_run_of(tmp_path, MaskedConfig(), max_steps=3, batch_size=2, grad_accumulation=2)
     row = np.arange(30, 60)
     monkeypatch.setattr(Windows, "batch", lambda self, step: [Example(row), Example(row)])
     seen: list[tuple[bytes, ...]] = []
@@ -154,5 +156,5 @@ def test_every_step_and_every_seed_masks_different_tokens(tmp_path: Path, monkey
     for seed in (1, 2, 1):
         train = replace(run.train, seed=seed)
         api.train(replace(run, train=train), tmp_path / f"{len(seen)}")
-    assert len(seen) == 9 and seen[:3] == seen[6:]
-    assert len({labels for step in seen[:6] for labels in step}) == 12, "two rows in each of six steps, all different"
+    assert len(seen) == 18 and seen[:6] == seen[12:]
+    assert len({labels for batch in seen[:12] for labels in batch}) == 24, "two rows in each of twelve micro-batches"

@@ -106,8 +106,7 @@ class TrainStep:
 
     The loss sums of all micro-batches of all processes are divided once by the number of all their targets. So neither
     accumulation nor the number of processes changes the result of one large batch, for any distribution of the targets.
-    If the batches do not count their targets (`n_targets` 0), the losses count them, and the gradients are divided at
-    the end. After a loss or gradient of NaN or Inf, the weights do not change, in all processes alike.
+    After a loss or gradient of NaN or Inf, the weights do not change, in all processes alike.
 
     If the program runs ahead of the device (`Host.runs_ahead`), the optimizer reads on the device whether the numbers
     are finite. Then `update` does not wait for the numbers of its step: it returns those of the step before, and
@@ -176,21 +175,17 @@ class TrainStep:
     def backward(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> None:
         """Compute the gradients; `seeds` set the dropout generator for each micro-batch; None keeps its state."""
         own = sum(batch.n_targets for batch in micro_batches), sum(map(self.divisor, micro_batches))
-        counted_before, divisor = self.ranks.sum(*own)
-        n_targets = int(counted_before)
+        n_targets, divisor = self.ranks.sum(*own)
         scale = 1.0 if self.scale is None else self.scale.factor
         # Wrappers for data parallelism average over processes; this factor makes it a sum.
-        factor = self.ranks.n * scale / (divisor or 1)
+        divisor = divisor or 1
+        factor = self.ranks.n * scale / divisor
         ways = self._ways(self._most_parts(micro_batches))
-        (nats, counted), fit = fitted(lambda fit: self._accumulate(micro_batches, seeds, factor, fit), ways)
+        nats, fit = fitted(lambda fit: self._accumulate(micro_batches, seeds, factor, fit), ways)
         self.fit = self.fit.joined(fit)
-        if not n_targets:
-            n_targets = int(self.ranks.sum(counted)[0])
-            divisor = max(1, n_targets)
-            scale *= divisor
         if scale != 1:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], scale)
-        self.micro_batches, self.nats, self.n_targets, self.divided_by = micro_batches, nats, n_targets, divisor
+        self.micro_batches, self.nats, self.n_targets, self.divided_by = micro_batches, nats, int(n_targets), divisor
 
     def update(self) -> list[StepResult]:
         """Read the result of the step before; clip the gradients; update the weights, unless a number is not finite.
@@ -242,8 +237,8 @@ class TrainStep:
 
     def _accumulate(
         self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None, factor: float, fit: Fit
-    ) -> tuple[Tensor, int]:
-        """Compute the gradients of the sum of the losses × `factor`; return nats per micro-batch and counted targets.
+    ) -> Tensor:
+        """Compute the gradients of the sum of the losses × `factor`; return the nats of each micro-batch.
 
         Dropout is drawn once per micro-batch, from part to part.
         """
@@ -253,7 +248,7 @@ class TrainStep:
         for stack in self.stacks:
             setattr(stack, "activation_checkpointing", every)  # noqa: B010
         # Forward and backward, part by part
-        nats, counted = [], 0
+        nats = []
         self.routing.begin()
         self.network.train()
         for number, batch in enumerate(micro_batches):
@@ -267,9 +262,8 @@ class TrainStep:
                 is_last = number == len(micro_batches) - 1 and n_done == len(parts)
                 sums = self._backward_of(part, factor, is_last)
                 of_parts.append(sums.nats)
-                counted += sums.n_targets
             nats.append(torch.stack(of_parts).sum())
-        return torch.stack(nats), counted
+        return torch.stack(nats)
 
     def _backward_of(self, part: Batch, factor: float, is_last: bool) -> LossSums:
         """Add the gradients of one forward, and return its sums; processes exchange gradients after the last one."""
