@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,17 @@ from glassformer.nn.experts import Experts
 from glassformer.nn.kv_cache import CacheStep, Slots
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
+
+
+class StackInputs(TypedDict, total=False):
+    """Inputs of a stack besides token ids (B, T), their mask and a memory."""
+
+    token_types: Tensor | None
+    """(B, T): the part of a pair that each token belongs to."""
+    positions: Tensor | None
+    """(B, T); by default, those among the real tokens of a row."""
+    document_ids: Tensor | None
+    """(B, T): no token sees another document; -1 fills a row."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +95,11 @@ class _BlockStack(nn.Module):
         *,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
         tap: Tap | None = None,
+        **inputs: Unpack[StackInputs],
     ) -> Tensor:
-        """Return states (B, T, D) of `token_ids` (B, T), `memory` (B, S, D); masks (B, T) and (B, S), True = real.
-
-        `token_types`, `positions` and `document_ids` are (B, T): see `Transformer.forward`.
-        """
+        """Return states (B, T, D) of `token_ids` (B, T), `memory` (B, S, D); masks (B, T) and (B, S), True = real."""
+        positions, document_ids = inputs.get("positions"), inputs.get("document_ids")
         if positions is None:
             positions = self.token_positions(token_ids, attention_mask)
         documents, real = None, attention_mask
@@ -101,10 +108,10 @@ class _BlockStack(nn.Module):
         if not (self.has_experts and self.training):
             real = None
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, token_types)
+        x = self.embeddings(token_ids, positions, inputs.get("token_types"))
         memory_rule = _memory_mask(memory_mask, x)
-        inputs = BlockInputs(mask, memory=memory, memory_mask=memory_rule, real=real, tap=tap)
-        return self.run_blocks(x, inputs, Positions(positions, positions))
+        of_blocks = BlockInputs(mask, memory=memory, memory_mask=memory_rule, real=real, tap=tap)
+        return self.run_blocks(x, of_blocks, Positions(positions, positions))
 
     def run_blocks(self, x: Tensor, inputs: BlockInputs, positions: Positions, past: Past | None = None) -> Tensor:
         """Run `x` (B, T, D) through every block and the final norm; return (B, T, D).

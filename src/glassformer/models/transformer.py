@@ -1,6 +1,6 @@
 """The Transformer in its three kinds, by the stacks it has: encoder, decoder or both."""
 
-from typing import cast
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from glassformer.config.transformer import TransformerConfig
 from glassformer.models.blocks import Block
 from glassformer.models.heads import SequenceVector
-from glassformer.models.stacks import Decoder, Encoder
+from glassformer.models.stacks import Decoder, Encoder, StackInputs
 from glassformer.models.state import TransformerState
 from glassformer.nn.attention import Attention, Probe, Tap, scoped
 from glassformer.nn.kv_cache import cache_dtype
@@ -37,28 +37,17 @@ class Transformer(nn.Module):
         *,
         source_ids: Tensor | None = None,
         source_attention_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
         loss_positions: Tensor | None = None,
         tap: Tap | None = None,
+        **inputs: Unpack[StackInputs],
     ) -> Tensor:
         """Return logits: (B, T, V) over tokens, (B, T, n_labels) per position or (B, n_labels); or vectors (B, D).
 
-        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token. `token_types` (B, T) number the parts
-        of a pair; `positions` (B, T) are by default those among the real tokens of a row; with `document_ids` (B, T),
-        no token sees another document. With `loss_positions` (N,), b · T + t, return their logits only, (N, V).
+        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token; the `StackInputs` by name. With
+        `loss_positions` (N,), b · T + t, return their logits only, (N, V).
         """
-        hidden = self.hidden(
-            token_ids,
-            attention_mask,
-            source_ids=source_ids,
-            source_attention_mask=source_attention_mask,
-            token_types=token_types,
-            positions=positions,
-            document_ids=document_ids,
-            tap=tap,
-        )
+        source = {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
+        hidden = self.hidden(token_ids, attention_mask, **source, tap=tap, **inputs)
         if loss_positions is not None:
             return self.head(hidden.flatten(0, 1)[loss_positions])
         return self.head(hidden, attention_mask)
@@ -70,10 +59,8 @@ class Transformer(nn.Module):
         *,
         source_ids: Tensor | None = None,
         source_attention_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
         tap: Tap | None = None,
+        **inputs: Unpack[StackInputs],
     ) -> Tensor:
         """Return the hidden states that the head reads, (B, T, D); the arguments are those of `forward`.
 
@@ -92,10 +79,8 @@ class Transformer(nn.Module):
             attention_mask,
             memory=self.encode(source_ids, source_attention_mask, tap=tap),
             memory_mask=source_attention_mask,
-            token_types=token_types,
-            positions=positions,
-            document_ids=document_ids,
             tap=scoped(tap, name),
+            **inputs,
         )
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
