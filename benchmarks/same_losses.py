@@ -25,8 +25,7 @@ RECIPES = {
 """Recipes on built-in data: a text in windows, examples, pairs with attention, masks, labels and spans."""
 PROGRAM = """
 import sys
-from glassformer import api
-from glassformer.config import recipes
+from glassformer import api, recipes
 from glassformer.{settings} import apply_flags
 name, out, *flags = sys.argv[1:]
 run = apply_flags(recipes.load(name), dict(zip(flags[::2], flags[1::2])))

@@ -197,6 +197,8 @@ def test_average_takes_the_checkpoints_of_a_run(glassformer: Glassformer, pairs:
     assert api.load(tmp_path / "mean").translate("the dog")
     require_one_sentence(glassformer("average", pairs, "--out", tmp_path / "mean"), "already exists")
     require_one_sentence(glassformer("average", folders[0], "--out", tmp_path / "x"), "at least two models")
+    of_last = f"at least two models, got only {folders[1]}"
+    require_one_sentence(glassformer("average", pairs, "--last", 1, "--out", tmp_path / "x"), of_last)
     require_one_sentence(
         glassformer("average", pairs, "--last", -1, "--out", tmp_path / "x"),
         "--last: expected at least 0, got -1",

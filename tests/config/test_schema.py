@@ -74,6 +74,7 @@ def test_an_unknown_key_suggests_the_nearest(text: str, words: str) -> None:
         ("[train]\nmax_steps = '5'", "train.max_steps must be integer, not '5'"),
         ("[train]\ncompile = 1", "train.compile must be auto | true | false, not 1"),
         ("[train]\nclip_norm = 'x'", "train.clip_norm must be number, not 'x'"),
+        ("[train]\nclip_norm = true", "train.clip_norm must be number, not True"),
         ("[train]\nprecision = 'fp8'", "train.precision must be auto | fp32 | bf16 | fp16, not 'fp8'"),
         ("[train]\noptimizer = 'muon'", "train.optimizer must be .*; give its kind as train.optimizer.kind"),
         ("train = 5", "train must be"),

@@ -238,6 +238,15 @@ def test_document_windows_have_every_target_once(lengths: list[int], context: in
     assert all(2 <= len(example.token_ids) <= context + 1 for example in examples)
 
 
+@properties
+@given(st.integers(1, 200), st.integers(1, 20), st.integers(1, 7))
+def test_windows_without_overlap_have_every_id_once(n_tokens: int, context: int, batch_size: int) -> None:
+    batches = evaluation_windows(token_file([n_tokens]), context, batch_size, overlap=0)
+    rows = [example.token_ids.tolist() for batch in batches for example in batch]
+    assert [i for row in rows for i in row] == list(range(n_tokens))
+    assert all(len(row) == context + 1 for row in rows[:-1])
+
+
 @pytest.mark.parametrize("separates_documents", [False, True])
 def test_a_text_of_one_token_is_refused(separates_documents: bool, documents: Documents) -> None:
     with pytest.raises(UserError, match="no next token to predict"):

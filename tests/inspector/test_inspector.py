@@ -105,6 +105,12 @@ def test_log_probabilities_and_loss_equal_the_score(models: dict[str, Model], fa
     assert all(token["rank"] >= 1 for token in tokens)
 
 
+def test_the_most_probable_token_has_rank_1() -> None:
+    rows: list[dict[str, Any]] = [{"id": 0}, {"id": 2}, {"id": 2}]
+    page_data.add_scores(rows, torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 1.0], [2.0, 3.0, 1.0]]))
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+
+
 def test_a_prediction_equals_the_softmax_of_the_logits(models: dict[str, Model]) -> None:
     inspector = Inspector(models["decoder"])
     found = inspector.run(**TEXT)
@@ -499,6 +505,9 @@ def test_the_log_of_a_run_arrives_in_pieces(tmp_path: Path) -> None:
     later = inspector.live(since=whole["offset"])
     assert later["lines"] == [{"step": 25}], "an unfinished line waits"
     assert inspector.live(since=later["offset"])["lines"] == []
+    with path.open("a") as file:
+        file.write("26}\n")
+    assert inspector.live(since=later["offset"])["lines"] == [{"step": 26}], "the line is read from its beginning"
     with pytest.raises(UserError, match="since: expected a place in the log, 0 or more, got -5"):
         inspector.live(since=-5)
     with locked(outcome.folder):
