@@ -41,8 +41,8 @@ from glassformer.inference.one_or_list import (
     is_prompt,
     is_row,
     is_sentence,
+    listed,
     one_or_list,
-    one_or_streams,
     require_text,
     texts_of,
 )
@@ -160,10 +160,11 @@ class Model(TrainedModel):
     def generate(self, prompt: Sequence[Prompt], *, n: Literal[1] = 1, **settings: Any) -> list[str]: ...
     @overload
     def generate(self, prompt: Sequence[Prompt], *, n: int, **settings: Any) -> list[list[str]]: ...
-    @one_or_list("prompt", PROMPT, is_prompt, may_be_blank=True)
+    @one_or_list(PROMPT, is_prompt, may_be_blank=True)
     def generate(
         self,
         prompt: Any,
+        /,
         *,
         n: int = 1,
         sample: int = 0,
@@ -208,20 +209,17 @@ class Model(TrainedModel):
         texts = [found[row] for row in range(len(found))]
         return texts if n == 1 else [texts[i : i + n] for i in range(0, len(texts), n)]
 
-    @overload
-    def continuations(self, prompts: str, **settings: Any) -> list[Translation]: ...
-    @overload
-    def continuations(self, prompts: Sequence[Prompt], **settings: Any) -> list[list[Translation]]: ...
-    @one_or_list("prompts", PROMPT, is_prompt)
+    @one_or_list(PROMPT, is_prompt)
     def continuations(
         self,
-        prompts: Any,
+        prompts: Sequence[Prompt],
+        /,
         *,
         n: int = 1,
         special_tokens: bool = False,
         batch_size: int = GENERATION_BATCH,
         **settings: Any,
-    ) -> Any:
+    ) -> list[list[Translation]]:
         """Return the `n` best continuations of a prompt, or of each of several, by beam search, with ids and scores.
 
         `settings` are `stop` and fields of `BeamConfig`, such as `beam`; those that a sample has, too, are by default
@@ -247,10 +245,9 @@ class Model(TrainedModel):
     def stream(self, prompts: str, *, n: Literal[1] = 1, **settings: Any) -> Iterator[str]: ...
     @overload
     def stream(self, prompts: Sequence[Prompt], *, n: int = 1, **settings: Any) -> Iterator[list[str]]: ...
-    @one_or_streams
     def stream(
         self,
-        prompts: Any,
+        prompts: str | Sequence[Prompt],
         *,
         n: int = 1,
         sample: int = 0,
@@ -263,8 +260,10 @@ class Model(TrainedModel):
         Each prompt has `n` rows (see `generate`): row `j · n + i` is sample `sample + i` of prompt j. One prompt with
         one sample yields pieces of text; otherwise each step yields a list of pieces, one per row.
         """
-        encoded = self.encode_prompts(prompts, slide=slide, special_tokens=special_tokens)
-        yield from self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
+        listed_prompts, is_one = listed(self, prompts, "prompts", PROMPT, is_prompt)
+        encoded = self.encode_prompts(listed_prompts, slide=slide, special_tokens=special_tokens)
+        steps = self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
+        return (pieces[0] for pieces in steps) if is_one and n == 1 else steps
 
     def stream_encoded(self, prompts: Sequence[EncodedPrompt], **settings: Any) -> Iterator[list[str]]:
         """Stream the continuations of encoded prompts (`encode_prompts`); `settings` are those of `stream`."""
@@ -376,12 +375,8 @@ class Model(TrainedModel):
         (encoded,) = self.encode_prompts([prompt], slide=True, special_tokens=special_tokens)
         return list(encoded.ids)
 
-    @overload
-    def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
-    @overload
-    def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]: ...
-    @one_or_list("source", "a text")
-    def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]:
+    @one_or_list("a text")
+    def translate(self, source: Sequence[str], /, *, prefix: str = "", **settings: Any) -> list[str]:
         """Return the best target of a source, or of each of several; a source gives the same target in any batch.
 
         `settings` are fields of `BeamConfig` that replace the model's defaults; every target begins with `prefix`.
@@ -402,12 +397,8 @@ class Model(TrainedModel):
             )
         return replace(self, tokenizers=with_languages(self.tokenizers, source, target))
 
-    @overload
-    def translations(self, sources: str, **settings: Any) -> list[Translation]: ...
-    @overload
-    def translations(self, sources: Sequence[str], **settings: Any) -> list[list[Translation]]: ...
-    @one_or_list("sources", "a text")
-    def translations(self, sources: Sequence[str], **settings: Any) -> list[list[Translation]]:
+    @one_or_list("a text")
+    def translations(self, sources: Sequence[str], /, **settings: Any) -> list[list[Translation]]:
         """Return the `n_best` targets of a source, or of each of several; see `translations_of_ids`."""
         return self.translations_of_ids([self.encode_source(source) for source in sources], **settings)
 
@@ -530,12 +521,8 @@ class Model(TrainedModel):
         with place_of(path, self.run.data) as place:
             return list(task.evaluation(self, Places(place, source, target), log).records)
 
-    @overload
-    def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
-    @overload
-    def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]: ...
-    @one_or_list("text", "a text")
-    def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]:
+    @one_or_list("a text")
+    def fill(self, text: Sequence[str], /, n: int = 5, **settings: Any) -> list[Filling]:
         """Fill the `[MASK]` tokens of one or several texts: an encoder gives candidates, a denoiser writes the text.
 
         `n` is the number of candidates per mask; `settings` are fields of `BeamConfig` for a denoiser.
@@ -543,11 +530,7 @@ class Model(TrainedModel):
         filler = self.filler
         return [filler.fill(one, n, **settings) for one in text]
 
-    @overload
-    def classify(self, texts: str | tuple[str, str], log: Log = warn) -> dict[str, float]: ...  # type: ignore[overload-overlap]
-    @overload
-    def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]: ...
-    @one_or_list("texts", "a text, or a pair of texts as a tuple", is_row)
+    @one_or_list("a text, or a pair of texts as a tuple", is_row)
     def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]:
         """Return the probability of each class for each text or pair; a regression model returns its `number`.
 
@@ -556,15 +539,7 @@ class Model(TrainedModel):
         rows = [(text,) if isinstance(text, str) else text for text in texts]
         return self.classifier.classify(rows, log)
 
-    @overload
-    def choose_labels(  # type: ignore[overload-overlap]
-        self, texts: str | tuple[str, str], threshold: float, label: str | None = None, log: Log = warn
-    ) -> list[str]: ...
-    @overload
-    def choose_labels(
-        self, texts: Sequence[str | tuple[str, str]], threshold: float, label: str | None = None, log: Log = warn
-    ) -> list[list[str]]: ...
-    @one_or_list("texts", "a text, or a pair of texts as a tuple", is_row)
+    @one_or_list("a text, or a pair of texts as a tuple", is_row)
     def choose_labels(
         self, texts: Sequence[str | tuple[str, str]], threshold: float, label: str | None = None, log: Log = warn
     ) -> list[list[str]]:
@@ -576,11 +551,7 @@ class Model(TrainedModel):
         assert rule is not None
         return [rule.chosen(probabilities) for probabilities in self.classify(texts, log)]
 
-    @overload
-    def tag(self, sentences: str | Sequence[str], log: Log = warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
-    @overload
-    def tag(self, sentences: Sequence[Sequence[str]], log: Log = warn) -> list[list[tuple[str, float]]]: ...
-    @one_or_list("sentences", "a sentence, or a list of its words", is_sentence)
+    @one_or_list("a sentence, or a list of its words", is_sentence)
     def tag(self, sentences: Sequence[str | Sequence[str]], log: Log = warn) -> list[list[tuple[str, float]]]:
         """Return the most probable tag of every word with its probability; words beyond `max_len` get no tag.
 
@@ -589,7 +560,6 @@ class Model(TrainedModel):
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
         return self._able(self.task.tagger(self), "tag").tag(rows, log)
 
-    @one_or_list("texts", "a text", may_be_blank=True)
     def embed(self, texts: str | Sequence[str], log: Log = warn) -> Vectors:
         """Return one vector per text, (N, D); special tokens are added to each text as in training.
 
@@ -598,10 +568,12 @@ class Model(TrainedModel):
         tokens, because the special tokens before the text cannot attend to it. `log` receives the numbers of cut and of
         blank texts; the vector of a blank text is that of the special tokens alone.
         """
-        if n := sum(not text.strip() for text in texts if isinstance(text, str)):
+        items, is_one = listed(self, texts, "texts", "a text")
+        if n := sum(not text.strip() for text in items if isinstance(text, str)):
             are = "is" if n == 1 else "are"
-            log(f"{n:,} of {len(texts):,} texts {are} blank: a blank text has the vector of its special tokens alone")
-        return self.embedder.embed(texts, log)
+            log(f"{n:,} of {len(items):,} texts {are} blank: a blank text has the vector of its special tokens alone")
+        found = self.embedder.embed(items, log)
+        return found[0] if is_one else found
 
     def trace(
         self,

@@ -1,15 +1,18 @@
-"""Decorators for methods that take one item or a list: one item gives one result, a list gives a list."""
+"""Methods that take one item or a list: one item gives one result, a list gives a list."""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from glassformer.common.chat_messages import require_messages
 from glassformer.common.errors import UserError
 
-Method = Callable[..., Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Given = TypeVar("Given", contravariant=True)
+Settings = ParamSpec("Settings")
 IsOne = Callable[[Any, Any], bool]
 """Function of a model and an argument: True if the argument is one item."""
 PROMPT = "a text or a list of ids"
@@ -43,21 +46,25 @@ def is_list(given: Any) -> bool:
     return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
 
 
-def _listed(model: Any, given: Any, argument: str, what: str, is_one: IsOne) -> tuple[list[Any], bool]:
+def listed(model: Any, given: Any, argument: str, what: str, is_one: IsOne = is_text) -> tuple[list[Any], bool]:
     """Return the items of an argument, and True if it was a single item; raise `UserError` for other values.
 
     Arrays and tensors become lists.
     """
-    given = given.tolist() if hasattr(given, "tolist") else given
+    given = _without_arrays(given)
     if is_one(model, given):
         return [given], True
     if not is_list(given):
         raise UserError(f"{argument}: expected {what}, or a list of these, got {given!r:.60}")
-    items = [item.tolist() if hasattr(item, "tolist") else item for item in given]
+    items = [_without_arrays(item) for item in given]
     for item in items:
         if not isinstance(item, str) and not is_list(item):
             raise UserError(f"{argument}: expected {what}, or a list of these, got a list that contains {item!r:.60}")
     return items, False
+
+
+def _without_arrays(given: Any) -> Any:
+    return given.tolist() if hasattr(given, "tolist") else given
 
 
 def require_text(items: Sequence[Any], argument: str) -> None:
@@ -74,18 +81,35 @@ def require_text(items: Sequence[Any], argument: str) -> None:
             raise UserError(f"{argument}: {which} is blank: give a text, or leave it out")
 
 
+class _Bound(Protocol[Given, Result, Settings]):
+    @overload
+    def __call__(self, given: Given, /, *args: Settings.args, **settings: Settings.kwargs) -> Result: ...
+    @overload
+    def __call__(
+        self, given: Sequence[Given], /, *args: Settings.args, **settings: Settings.kwargs
+    ) -> list[Result]: ...
+
+
+class OneOrList(Protocol[Given, Result, Settings]):
+    """The type of a method that takes one item or a list: of a model, it has the two forms of `_Bound`."""
+
+    def __get__(self, model: Any, owner: Any, /) -> _Bound[Given, Result, Settings]: ...
+    def __call__(self, *args: Any, **settings: Any) -> Any: ...
+
+
 def one_or_list(
-    argument: str, what: str, is_one: IsOne = is_text, *, may_be_blank: bool = False
-) -> Callable[[Method], Method]:
+    what: str, is_one: IsOne = is_text, *, may_be_blank: bool = False
+) -> Callable[[Callable[Concatenate[Any, Sequence[Item], Settings], list[Result]]], OneOrList[Item, Result, Settings]]:
     """Let a method that takes a list also take one item: one item gives one result, a list gives a list.
 
-    `argument` is the name of the first parameter, and `what` describes its values in the `UserError`. Blank texts are
-    refused (`require_text`), unless `may_be_blank`.
+    `what` describes the values of its first parameter in the `UserError`. Blank texts are refused (`require_text`),
+    unless `may_be_blank`.
     """
 
-    def decorate(verb: Method) -> Method:
-        kinds = [parameter.kind for parameter in inspect.signature(verb).parameters.values()]
-        n_positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)  # with self
+    def decorate(verb: Callable[..., Any]) -> Any:
+        parameters = list(inspect.signature(verb).parameters.values())
+        n_positional = sum(one.kind < inspect.Parameter.VAR_POSITIONAL for one in parameters)  # with self
+        argument = parameters[1].name
 
         @functools.wraps(verb)
         def wrapped(self: Any, *args: Any, **settings: Any) -> Any:
@@ -95,7 +119,7 @@ def one_or_list(
             if len(args) >= n_positional:
                 by_name = f"{verb.__name__} takes {argument} by position and its settings by name"
                 raise TypeError(f"{by_name}: {verb.__name__}({argument}, name=value)")
-            items, is_alone = _listed(self, given, argument, what, is_one)
+            items, is_alone = listed(self, given, argument, what, is_one)
             if not may_be_blank:
                 require_text(items, argument)
             found = verb(self, items, *rest, **settings)
@@ -104,18 +128,6 @@ def one_or_list(
         return wrapped
 
     return decorate
-
-
-def one_or_streams(stream: Method) -> Method:
-    """Let `stream` also take one prompt, for which it yields texts instead of lists."""
-
-    @functools.wraps(stream)
-    def wrapped(self: Any, prompts: Any, **settings: Any) -> Any:
-        items, is_alone = _listed(self, prompts, "prompts", PROMPT, is_prompt)
-        steps = stream(self, items, **settings)
-        return (pieces[0] for pieces in steps) if is_alone and settings.get("n", 1) == 1 else steps
-
-    return wrapped
 
 
 def conversations_of(messages: Any) -> tuple[list[list[dict[str, Any]]], bool]:
