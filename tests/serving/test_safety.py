@@ -20,7 +20,7 @@ import pytest
 from glassformer.apps.serving.access import Access, read_key
 from glassformer.apps.serving.engine_thread import EngineThread
 from glassformer.apps.serving.limits import Limits
-from glassformer.apps.serving.operations import Classify
+from glassformer.apps.serving.lineages import Classify
 from glassformer.common.errors import UserError
 from glassformer.inference.engine import Engine, Step
 from glassformer.inference.text import RowText

@@ -8,44 +8,28 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from glassformer.apps.inspector.worker import Worker, as_exception
 from glassformer.apps.serving.limits import Limits
 
-Given = TypeVar("Given")
-Given_contra = TypeVar("Given_contra", contravariant=True)
-Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
 
-
-class Operation(Protocol[Given_contra, Result_co]):
+class Operation(Protocol):
     """A use of a model with its settings, compared by value. Inputs of equal operations are answered in one batch."""
 
     @property
     def n_rows(self) -> int:
         """Rows of the model that an input needs: the beam of a search, otherwise 1."""
 
-    def n_tokens(self, given: Given_contra, /) -> int:
-        """Return the number of tokens that the model reads of an input; raise an error for a wrong input."""
-
-    def answers(self, given: Sequence[Given_contra], /) -> Sequence[Result_co]:
+    def answers(self, given: Sequence[Any], /) -> Sequence[Any]:
         """Return the answer to each input."""
-
-
-@dataclass(frozen=True)
-class Answered(Generic[Result]):
-    """The answers to the inputs of a request, and the number of tokens that were read."""
-
-    answers: list[Result]
-    n_tokens: int
 
 
 @dataclass(eq=False)
 class _Input:
     """An input that waits; its future gets the answer."""
 
-    operation: Operation[Any, Any]
+    operation: Operation
     given: Any
     request: object
     n_tokens: int
@@ -60,9 +44,7 @@ class Batches:
         self._waiting: list[_Input] = []
         self._is_running = False
 
-    async def run(
-        self, operation: Operation[Given, Result], given: Sequence[Given], n_tokens: Sequence[int]
-    ) -> Answered[Result]:
+    async def run(self, operation: Operation, given: Sequence[Any], n_tokens: Sequence[int]) -> list[Any]:
         """Return the answers to the inputs of a request, or raise the error of one of them.
 
         `n_tokens` are the numbers of their tokens. If the wait is cancelled, inputs that still wait are removed.
@@ -72,11 +54,10 @@ class Batches:
         futures = [asyncio.wrap_future(one.future) for one in inputs]
         self.worker.post(self._add, inputs)
         try:
-            answers = await asyncio.gather(*futures)
+            return await asyncio.gather(*futures)
         finally:
             for future in futures:
                 future.cancel()
-        return Answered(answers, sum(n_tokens))
 
     def _add(self, inputs: Sequence[_Input]) -> None:
         self._waiting += inputs

@@ -1,13 +1,16 @@
-"""Requests and answers of the endpoints for vectors, translations, masks, labels, scores and answers.
+"""Requests and answers of the endpoints for vectors, translations, masks, labels, tags and scores.
 
 Parameters have the names of the methods of `Model`. Each answer has one item of `data` per input, in order.
 """
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from dataclasses import fields
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from glassformer.apps.serving.schemas import Open, Prompts, Strict, Text
+from glassformer.config.run import BeamConfig
+from glassformer.config.schema import setting_doc
 
 MAX_INPUTS = 2048
 """Largest number of inputs of a request for vectors: OpenAI's limit."""
@@ -23,68 +26,35 @@ def _example(**body: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [body]})
 
 
-class _OfModel(Strict):
+class OfModel(Strict):
+    """Body of a request to a model."""
+
     model: str | None = Field(None, description="The name of a model; may be absent if the server has only one.")
 
 
-class _Cutting(_OfModel):
+class Cutting(OfModel):
+    """Body of a request with texts that may be cut."""
+
     truncation: Truncation = Field(
         "disabled", description="`auto`: a text that is too long is cut; `disabled`: it is an error."
     )
 
 
-class Searching(_OfModel):
-    """Settings of a beam search. A setting that is absent has the model's own default."""
-
-    beam: int | None = Field(
-        None,
-        ge=1,
-        le=10_000,
-        description="Live hypotheses per source; 1: greedy. Limited by the server (`--max-rows`).",
-    )
-    length_penalty: FiniteFloat | None = Field(
-        None, description="Exponent of the length penalty; larger favours longer outputs."
-    )
-    length_penalty_type: Literal["gnmt", "average"] | None = Field(
-        None, description="Divisor of the log probability: ((5 + length) / 6)^penalty, or length^penalty."
-    )
-    early_stopping: Literal["shrink", "never", "full", "estimate"] | None = Field(
-        None, description="When the search ends: see the key `generation.early_stopping`."
-    )
-    max_new_tokens: int | None = Field(
-        None, ge=1, description="Largest number of output tokens; limited by the server (`--max-tokens`)."
-    )
-    max_ratio: FiniteFloat | None = Field(
-        None, ge=0, description="At most this many output tokens per source token, plus 10; 0: no limit."
-    )
-    min_new_tokens: int | None = Field(None, ge=0, description="Number of output tokens before the end token.")
-    repetition_penalty: float | None = Field(
-        None, gt=0, le=100, description="Factor that reduces the score of tokens that the output has; 1: off."
-    )
-    no_repeat_ngram_size: int | None = Field(
-        None, ge=0, description="No run of this many output tokens occurs twice; 0: off."
-    )
-    coverage_penalty: FiniteFloat | None = Field(
-        None,
-        ge=0,
-        description="Weight of the penalty of source tokens without attention, for a beam above 1; 0: off.",
-    )
-    coverage_penalty_type: Literal["gnmt", "summary"] | None = Field(
-        None,
-        description="What the penalty sums over the source tokens: see the key `generation.coverage_penalty_type`.",
-    )
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings that are given, as fields of `BeamConfig`."""
-        return {name: value for name in Searching.names() if (value := getattr(self, name)) is not None}
-
-    @staticmethod
-    def names() -> list[str]:
-        """Return the names of the settings."""
-        return [name for name in Searching.model_fields if name != "model"]
+SEARCH = {field.name: setting_doc(field) for field in fields(BeamConfig) if field.name != "end_ids"}
+"""Names and meanings of the settings of a search that a request may give. One that is absent is the model's own."""
+Request = TypeVar("Request", bound=OfModel)
 
 
-class EmbeddingRequest(_Cutting, Open):
+def _searching(request: type[Request]) -> type[Request]:
+    """Return a request with the settings of a beam search, too."""
+    hints = get_type_hints(BeamConfig)
+    settings: dict[str, Any] = {
+        name: (hints[name] | None, Field(None, description=doc)) for name, doc in SEARCH.items()
+    }
+    return create_model(request.__name__, __base__=request, __doc__=request.__doc__, **settings)
+
+
+class EmbeddingRequest(Cutting, Open):
     """Body of `POST /v1/embeddings`."""
 
     model_config = _example(model="minilm", input=["a red dog", "a blue cat"], encoding_format="float")
@@ -98,7 +68,8 @@ class EmbeddingRequest(_Cutting, Open):
     dimensions: int | None = Field(None, ge=1, description="Refused unless it is the size of the model's vectors.")
 
 
-class TranslationRequest(Searching):
+@_searching
+class TranslationRequest(OfModel):
     """Body of `POST /v1/translate`."""
 
     model_config = _example(model="en-de", sources=["A dog runs."], n_best=2, beam=4, alignment=True)
@@ -109,7 +80,8 @@ class TranslationRequest(Searching):
     alignment: bool = Field(False, description="True to return the attention from each target token to the source.")
 
 
-class FillRequest(Searching):
+@_searching
+class FillRequest(OfModel):
     """Body of `POST /v1/fill-mask`. The settings of a search are for a model that writes whole texts."""
 
     model_config = _example(model="bert", text="The [MASK] sat on the mat.", n=3)
@@ -118,7 +90,7 @@ class FillRequest(Searching):
     n: int | None = Field(None, ge=1, le=1000, description="Number of candidates per mask; absent: 5.")
 
 
-class ClassificationRequest(_Cutting):
+class ClassificationRequest(Cutting):
     """Body of `POST /v1/classify`."""
 
     model_config = _example(model="reviews", texts=["A good film.", "Two hours too long."])
@@ -136,7 +108,7 @@ class ClassificationRequest(_Cutting):
     )
 
 
-class TaggingRequest(_Cutting):
+class TaggingRequest(Cutting):
     """Body of `POST /v1/tag`."""
 
     model_config = _example(model="tags", sentences=[["the", "dog", "runs"]])
@@ -148,7 +120,7 @@ class TaggingRequest(_Cutting):
     )
 
 
-class ScoreRequest(_OfModel):
+class ScoreRequest(OfModel):
     """Body of `POST /v1/score`."""
 
     model_config = _example(model="en-de", text=["Ein Hund rennt."], source=["A dog runs."])
@@ -166,23 +138,25 @@ class TokensRead(BaseModel):
     total_tokens: int
 
 
-class _Item(BaseModel):
+class Item(BaseModel):
+    """An answer to an input."""
+
     index: int = Field(description="Number of the input, from 0.")
 
 
-Item = TypeVar("Item", bound=_Item)
+OneItem = TypeVar("OneItem", bound=Item)
 
 
-class Answers(BaseModel, Generic[Item]):
+class Answers(BaseModel, Generic[OneItem]):
     """The answers to the inputs of a request, in their order."""
 
     object: Literal["list"] = "list"
     model: str
     usage: TokensRead
-    data: list[Item]
+    data: list[OneItem]
 
 
-class Embedding(_Item):
+class Embedding(Item):
     """The vector of an input."""
 
     object: Literal["embedding"] = "embedding"
@@ -207,7 +181,7 @@ class Target(BaseModel):
     alignment: Alignment | None = None
 
 
-class Targets(_Item):
+class Targets(Item):
     """The targets of a source, best first."""
 
     targets: list[Target]
@@ -221,7 +195,7 @@ class Candidate(BaseModel):
     token_id: int
 
 
-class FilledText(_Item):
+class FilledText(Item):
     """A text with its masks filled."""
 
     text: str
@@ -230,7 +204,7 @@ class FilledText(_Item):
     )
 
 
-class Labels(_Item):
+class Labels(Item):
     """The labels of a text, or a number."""
 
     classes: Annotated[
@@ -241,7 +215,7 @@ class Labels(_Item):
     number: Annotated[float | None, Field(description="The number that a regression model predicts.")] = None
 
 
-class TaggedSentence(_Item):
+class TaggedSentence(Item):
     """The words of a sentence with their tags."""
 
     words: list[str]
@@ -249,7 +223,7 @@ class TaggedSentence(_Item):
     probabilities: list[float]
 
 
-class TextScore(_Item):
+class TextScore(Item):
     """The log probability of a text; a value that is not defined, such as that of an empty text, is null."""
 
     log_prob: float = Field(description="In nats.")
