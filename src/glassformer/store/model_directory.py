@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glassformer.common import files
-from glassformer.common.errors import UserError
+from glassformer.common.errors import UserError, shown
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, InitConfig, LoraConfig, Run
 from glassformer.config.schema import from_dict, from_union, parse_toml, to_dict, to_toml
@@ -285,7 +285,7 @@ def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
     if not files.exists(folder):
         files.restore_replaced(folder.parent, folder.name)
     if not files.exists(folder):
-        raise UserError(f"no such model directory: {folder}")
+        raise UserError(f"no such model directory: {shown(str(folder), 400)}")
     if not folder.is_dir():
         files.refuse_objects(folder)
         raise UserError(f"{folder} is a file: give a model directory")
