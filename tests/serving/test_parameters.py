@@ -162,7 +162,7 @@ def test_a_parameter_is_refused_or_named_or_asks_for_nothing(given: dict[str, An
 
 
 def test_names_in_the_header_and_the_log_are_bounded_and_plain(running: Run, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "glassformer.apps.serving")
+    caplog.set_level(logging.INFO, "glassformer.serving")
     address = running("chat").address + PATH
     status, ignored, _ = posted(address, CHAT | {"a\r\nx-evil: 1, é\ud800": 1, "b" * 5000: 1})
     assert status == 200 and ignored[0] == "a%0D%0Ax-evil%3A%201%2C%20%C3%A9%5Cud800" and ignored[1] == "b" * 60

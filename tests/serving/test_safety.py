@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from glassformer.apps.serving.access import Access, read_key
 from glassformer.apps.serving.engine_thread import EngineThread
-from glassformer.apps.serving.limits import Limits
 from glassformer.apps.serving.lineages import Classify
+from glassformer.apps.serving.settings import Access, Limits, read_key
 from glassformer.common.errors import UserError
 from glassformer.inference.engine import Engine, Step
 from glassformer.inference.text import RowText
@@ -381,7 +380,7 @@ def test_requests_that_outlast_the_grace_get_an_error_object(running: Run, monke
 def test_the_log_has_no_texts_unless_asked_and_no_lines_of_clients(
     running: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "glassformer.apps.serving")
+    caplog.set_level(logging.INFO, "glassformer.serving")
     server = running("chat", access=Access(key=KEY))
     path = f"{server.address}/v1/chat/completions"
     for body in (CHAT, CHAT | {"stream": True}, CHAT | {"unknown": TEXT}, CHAT | {"stop": 5 * [TEXT], "n": 99}):
@@ -394,7 +393,7 @@ def test_the_log_has_no_texts_unless_asked_and_no_lines_of_clients(
 
 
 def test_with_log_texts_requests_and_answers_are_logged(running: Run, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "glassformer.apps.serving")
+    caplog.set_level(logging.INFO, "glassformer.serving")
     server = running("chat", log_texts=True)
     _, _, answer = send(f"{server.address}/v1/chat/completions", json.dumps(CHAT).encode())
     until(lambda: len(caplog.records) == 3)

@@ -13,9 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from glassformer.apps.inspector.listener import listen, url
-from glassformer.apps.serving.access import Access
 from glassformer.apps.serving.application import application
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Access, Limits
 from glassformer.common.errors import UnknownText
 from glassformer.model import Model
 
@@ -75,10 +74,11 @@ def serve(
     Models are loaded ones or folders. A server that other computers reach needs a key:
     `Access("0.0.0.0", key=…)`. After SIGTERM, the server accepts no more requests, and the running ones have
     `limits.grace` seconds to end; one second later the process ends, also during other work. `log_texts` adds requests
-    and answers to the log `glassformer.apps.serving`.
+    and answers to the log `glassformer.serving`.
     """
     from glassformer import api
 
+    # Load the models, then open the socket
     if not isinstance(models, Mapping):
         models = {Path(models.name if isinstance(models, Model) else models).name: models}
     access, limits = access or Access(), limits or Limits()
@@ -89,6 +89,7 @@ def serve(
     log.setLevel(logging.INFO)
     print(f"serving {', '.join(loaded)}: {url(access.host, listener)}v1  (Ctrl-C stops the server)", flush=True)
 
+    # End at a signal
     def stop(*_: object) -> None:
         running.should_exit = True
 
