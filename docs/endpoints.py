@@ -5,8 +5,8 @@ from typing import Any
 
 from glassformer.apps.serving.application import application
 from glassformer.apps.serving.errors import TYPES
-from glassformer.apps.serving.limits import Limits
 from glassformer.apps.serving.schemas import ERRORS
+from glassformer.apps.serving.settings import Limits
 from glassformer.config.schema import describe
 
 Schema = Mapping[str, Any]

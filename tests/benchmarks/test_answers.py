@@ -9,7 +9,7 @@ import torch
 from benchmark_files import load
 from glassformer import api
 from glassformer.apps.serving.application import application
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from interop.family_configs import FAMILY_CONFIGS
 from runs import conversation_run
 from serving.served import RunningServer

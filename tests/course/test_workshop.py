@@ -24,10 +24,9 @@ from glassformer.apps.course.workshop.checking import judged
 from glassformer.apps.course.workshop.comparing import difference, different, result_of
 from glassformer.apps.course.workshop.exercise import Exercise, Mistake, stubs
 from glassformer.apps.course.workshop.folder import PROGRESS, check, start
-from glassformer.apps.course.workshop.registry import every_exercise, exercise_of
+from glassformer.apps.course.workshop.registry import every_exercise, exercise_of, mistakes_in
 from glassformer.apps.course.workshop.solutions import ch05_attention, names
 from glassformer.apps.course.workshop.solutions.ch07_transformer import NextLogP
-from glassformer.apps.course.workshop.tables import mistakes_in
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig

@@ -1,5 +1,6 @@
-"""A panel is its answers beside its script: one registered function answers over HTTP."""
+"""Answers of the panels: one registered function answers over HTTP, and a script asks for it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,12 @@ def test_a_panel_is_registered_in_one_place(models: dict[str, Model], monkeypatc
     assert refused.status_code == 400 and "is no longer kept" in refused.json()["error"]
 
 
-def test_each_panel_has_a_script_beside_its_answers() -> None:
-    folder = FOLDER / "panels"
-    names = {path.stem for path in folder.glob("*.js")}
-    assert names == {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert {call.function.__module__.rpartition(".")[2] for call in app.ROUTES} == names
+def test_each_module_answers_and_each_answer_is_asked_for() -> None:
+    modules = {path.stem for path in (FOLDER / "panels").glob("*.py")} - {"__init__"}
+    assert {call.function.__module__.rpartition(".")[2] for call in app.ROUTES} == modules
+    scripts = "".join(path.read_text("utf-8") for path in FOLDER.glob("*/*.js"))
+    for call in app.ROUTES:
+        assert re.search(rf"[/\"'`]{call.path.rpartition('/')[2]}\b", scripts), call.path
 
 
 def test_the_scripts_of_the_panels_are_served_and_nothing_else_beside_them(models: dict[str, Model]) -> None:
@@ -52,5 +54,5 @@ def test_the_scripts_of_the_panels_are_served_and_nothing_else_beside_them(model
         for path in sorted([*FOLDER.glob("page/*.js"), *FOLDER.glob("panels/*.js")]):
             answer = client.get(f"/{path.relative_to(FOLDER).as_posix()}")
             assert answer.text == path.read_text("utf-8") and "javascript" in answer.headers["content-type"]
-        for path in (Path("panels/lens.py"), Path("panels"), Path("app.py"), Path("panels/../app.py")):
+        for path in (Path("panels/outputs.py"), Path("panels"), Path("app.py"), Path("panels/../app.py")):
             assert client.get(f"/{path}").status_code == 404

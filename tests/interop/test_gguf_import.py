@@ -12,7 +12,7 @@ from torch import Tensor
 import glassformer
 import late
 from glassformer.apps.interop.export import export
-from glassformer.apps.interop.gguf_tokenizer import SPLITS
+from glassformer.apps.interop.gguf_files import SPLITS
 from glassformer.apps.interop.importing import import_model
 from glassformer.apps.interop.runtimes.gguf import FILE
 from glassformer.common.errors import UserError

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.apps.serving.access import Access
 from glassformer.apps.serving.application import application
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Access, Limits
 from glassformer.model import Model
 from glassformer.tasks.reporting import Outcome
 from runs import LINEAGES, Tiny

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
-from glassformer.apps.serving.limits import Limits
 from glassformer.apps.serving.models import Models
 from glassformer.apps.serving.run import uvicorn_server
+from glassformer.apps.serving.settings import Limits
 from glassformer.model import Model
 from server_thread import ServerThread
 

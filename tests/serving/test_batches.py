@@ -10,7 +10,7 @@ import pytest
 
 from glassformer.apps.inspector.worker import Worker
 from glassformer.apps.serving.batches import Batches
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 
 LIMITS = Limits(max_rows=3, batch_tokens=10)
 asked: list[list[str]] = []

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.apps.serving.limits import Limits
 from glassformer.apps.serving.models import PREPARING
+from glassformer.apps.serving.settings import Limits
 from glassformer.model import Model
 from glassformer.tokenization.conversations import ConversationEncoder
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -167,7 +167,7 @@ def test_large_requests_get_a_sentence_while_another_client_is_answered(running:
 SCRIPT = """
 import sys, time
 from glassformer.inference.engine import Engine
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from glassformer.apps.serving.run import serve
 from glassformer.tokenization.conversations import ConversationEncoder
 

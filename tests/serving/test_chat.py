@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from glassformer.inference.chat import fitted
 from glassformer.model import Model
 from serving.conftest import Run, Serve

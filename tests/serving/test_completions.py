@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from glassformer.model import Model
 from serving.conftest import Serve
 from serving.served import ask

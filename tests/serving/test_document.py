@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import late
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from serving.conftest import Serve
 from serving.served import WAIT_S, ask
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from faults.tally import count, injected
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from glassformer.inference.engine import Engine
 from inspector.test_hostile_requests import FLOATS, INTS, LISTS, TEXTS
 from serving.conftest import Run

@@ -11,8 +11,8 @@ import torch
 
 import glassformer
 import late
-from glassformer.apps.serving.limits import Limits
 from glassformer.apps.serving.lineage_schemas import FillRequest, TranslationRequest
+from glassformer.apps.serving.settings import Limits
 from glassformer.config.run import BeamConfig
 from glassformer.inspection.attention_maps import alignment
 from glassformer.model import Model

@@ -13,7 +13,7 @@ import pytest
 
 import late
 from glassformer.apps.serving.application import application
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from glassformer.model import Model
 from serving.served import WAIT_S, RunningServer, ServerProcess, ServerProcesses, ask, until
 from tolerances import near

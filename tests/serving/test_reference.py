@@ -9,7 +9,7 @@ from typing import Any
 import glassformer
 from glassformer.apps.serving import lineage_schemas
 from glassformer.apps.serving.application import application
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from glassformer.model import Model
 from runs import label_run
 from serving.conftest import Serve

@@ -336,7 +336,6 @@ def dashed(name: str) -> str:
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:
-    """Return a type and its `Annotated` metadata."""
     return typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
 
 

@@ -26,6 +26,7 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
         model_step = Manifest.read(folder).step
     except UserError:
         model_step = None
+    # Facts of each checkpoint
     rows: list[dict[str, Any]] = []
     steps = _steps(folder)
     from glassformer.training.trainer_state import read_progress  # imports torch
@@ -42,6 +43,7 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
     if json_:
         print_json(rows)
         return 0
+    # The table
     print(f"{'step':>8} {'MB':>9} {'valid loss':>11}")
     for row in rows:
         shown = "-" if row["valid_loss"] is None else f"{row['valid_loss']:.4f}"

@@ -44,7 +44,6 @@ def _signatures(verbs: Iterable[str]) -> Iterator[Signature]:
 
 
 def _options(verb: Signature) -> dict[str, tuple[str, list[str]]]:
-    """Return the meaning and the choices of each option and key of a verb."""
     options = {option.name: (option.doc, list(option.choices)) for option in verb.options}
     for entry in (entry for entries in verb.keys.values() for entry in entries):
         words = [word for word in entry.type.split(" | ") if re.fullmatch("[a-z_0-9]+", word) and word not in NO_VALUES]

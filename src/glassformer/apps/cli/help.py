@@ -47,6 +47,7 @@ def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
     lines = textwrap.wrap(f"usage: {verb.usage}", WIDTH, subsequent_indent=" " * 7)
     for paragraph in verb.doc.split("\n\n"):
         lines += ["", *_wrapped(paragraph)]
+    # What the short help shows: own options, and the keys to change first
     keys = verb.keys
     is_whole = is_whole or len(keys) <= 2 * N_FIRST
     is_long = bool(keys) or len(verb.options) > N_FIRST
@@ -62,6 +63,7 @@ def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
         parts[f"{title}:"] = [_row(option) for option in verb.options if option.group == group and option not in own]
     for key in (key for key in keys if key not in first and is_whole):
         parts.setdefault(f"[{key.partition('.')[0]}]", []).append(_key_row(keys[key]))
+    # The lines of each part
     for title, rows in parts.items():
         if rows:
             lines += ["", *filter(None, [title]), *table(rows)]
@@ -140,7 +142,6 @@ def _key_row(entries: Sequence[Entry]) -> Row:
 
 
 def _short_row(entries: Sequence[Entry]) -> Row:
-    """Return a key by its short name, and its description."""
     entry = entries[0]
     metavar = NAMES.get(entry.type.removesuffix(" | none"), "NAME")
     return f"--{_short_name(entry.key)} {metavar}", [_with_notes(entry.doc, [f"default {_shown(entry.default)}"])]

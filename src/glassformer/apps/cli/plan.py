@@ -74,12 +74,14 @@ def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, jso
 
 def report(plan: "Plan") -> str:
     """Return the plan as text."""
+    # Numbers in words
     parts = plan.parameters
     shape, recomputed = plan.shape, RECOMPUTED[plan.recompute_every]
     n_read = shape.n_rows * shape.n_tokens
     rows = f"{shape.n_rows} × {shape.n_tokens:,} tokens"
     if shape.n_source:
         rows += f" (sources of {shape.n_source:,})"
+    # Hours have a decimal only if they are few
     hours = f"{plan.gpu_hours:,.0f}" if plan.gpu_hours >= 100 else f"{plan.gpu_hours:.3g}"
     time = f"{plan.seconds / 86400:,.1f} days" if plan.seconds >= 2 * 86400 else duration(plan.seconds)
     return "\n".join(

@@ -56,7 +56,6 @@ def main(
 
 
 def _sides(text: str | None, source: str | None, target: str | None) -> tuple[list[str] | None, list[str]]:
-    """Return the sources, if there are any, and the targets."""
     if source is not None and target is not None:
         pairs = aligned_lines(Path(source), Path(target))
         return [one for one, _ in pairs], [other for _, other in pairs]

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from glassformer.apps.cli.inputs_outputs import Loading
-from glassformer.apps.serving.access import Access, read_key
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Access, Limits, read_key
 from glassformer.common import files
 from glassformer.common.errors import UserError, needs
 

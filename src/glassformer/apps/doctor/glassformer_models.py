@@ -78,7 +78,6 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
 
 
 def _with_token_head(network: Network) -> Network:
-    """Return a network with the same stacks and a token head."""
     if not isinstance(network, Transformer) or isinstance(network.config.head, TokenHead):
         return network
     twin = build_model(replace(network.config, head=TokenHead()))

@@ -274,6 +274,7 @@ def tied_names(network: Network) -> dict[str, str]:
 
 def rules(model: TrainedModel) -> dict[str, Any]:
     """Return the special tokens around texts, the ids never written, and the limits: `Rules` of `reading.js`."""
+    # What is around a text, and its mask
     tokenizer, config, filler = model.tokenizer, model.config, model.task.filler(model)
     frames = tokenizer.frames
     before, after, mask = frames.text.before, frames.text.after, None
@@ -281,6 +282,7 @@ def rules(model: TrainedModel) -> dict[str, Any]:
         before, after = tuple(model.writer.before), ()
     if isinstance(filler, MaskFiller):
         mask = {"id": tokenizer.mask_id, "token": mask_token(tokenizer)}
+    # Rules of all models; -1 stands for no token
     found: dict[str, Any] = {
         "before": before,
         "after": after,

@@ -61,6 +61,7 @@ def export(
     dtype of the matrices in GGUF and in a page. Raises `UserError`, and writes nothing, if the target cannot represent
     the model exactly, or if the written files compute different outputs.
     """
+    # Arguments, before torch is imported
     if to not in get_args(Target):
         raise UserError(f"unknown export target {to!r}: choose one of {', '.join(get_args(Target))}")
     dtypes = DTYPES.get(to, ("float32",))
@@ -79,6 +80,7 @@ def export(
     if to == "web" and os.path.lexists(out):
         raise UserError(f"{out} already exists: name another file")
     files.require_new_folder(out, own_paths(folder))
+    # Write
     from glassformer.apps.interop.card import write_card  # imports torch
 
     stored = read_model(path)

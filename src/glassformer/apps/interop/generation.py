@@ -175,7 +175,6 @@ def write_generation(
 
 
 def _written_constraints(generation: GenerationConfig | BeamConfig) -> dict[str, Any]:
-    """Return the rules that are on."""
     off = type(generation)()
     values = {key: getattr(generation, key) for key in CONSTRAINTS}
     return {key: value for key, value in values.items() if value != getattr(off, key)}

@@ -13,11 +13,10 @@ from torch import Tensor
 from glassformer.apps.interop import sentence_files, tokenizer_files
 from glassformer.apps.interop.directory import CONFIG, GENERATION, HFFolder, is_gguf, local
 from glassformer.apps.interop.equivalent import shapes_of
-from glassformer.apps.interop.families import FAMILIES
+from glassformer.apps.interop.families import FAMILIES, nearest
 from glassformer.apps.interop.family import Family, Key, matches, renamed
 from glassformer.apps.interop.generation import end_tokens, read_generation
 from glassformer.apps.interop.hf_config import HFConfig
-from glassformer.apps.interop.nearest import nearest
 from glassformer.apps.interop.vocabulary_files import TOKENIZER_CONFIG
 from glassformer.common import files
 from glassformer.common.errors import Log, UserError, listed, shown
@@ -109,7 +108,7 @@ def _import_gguf(
     path: Path, out: Path, ignore_tensors: Sequence[str], log: Log, ignore_keys: Sequence[str]
 ) -> Imported:
     """Let transformers write the file as a temporary folder, and import the folder."""
-    from glassformer.apps.interop.gguf_import import write_folder
+    from glassformer.apps.interop.gguf_files import write_folder
 
     with tempfile.TemporaryDirectory() as place:
         write_folder(path, Path(place))
@@ -137,6 +136,7 @@ def find_family(
     Without a class in the configuration, it is the first one of the family whose tensors are those of the folder;
     `log` receives its name.
     """
+    # Families of the type
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
     names = architectures if isinstance(architectures, list) else [architectures]
     of_type = [family for family in FAMILIES if family.model_type == model_type]
@@ -147,6 +147,7 @@ def find_family(
             problem += ", and its custom code (auto_map) is never run"
         raise UserError(f"{problem}{nearest(folder.config, CONFIG, names)}; supported types: {known}")
     classes = ", ".join(name for family in of_type for name in family.architectures)
+    # Without a class name, the tensors decide
     if architectures is None:
         for family in of_type:
             for name in family.architectures:
@@ -159,6 +160,7 @@ def find_family(
             f"are those of none of {classes}: add the class, or skip the tensors of another head with --ignore-tensors"
         )
     for family in of_type:
+        # The family that has the class
         if len(names) == 1 and names[0] in family.architectures:
             if sentence_files.has_modules(folder) and family.bare:
                 return family, next(iter(family.bare))  # sentence-transformers ignores the head
@@ -189,6 +191,7 @@ def read_config(
 
     `log` receives a message about each unknown key in `ignore`; any other name in `ignore` is an error.
     """
+    # Read the keys; an error about a setting of glassformer names the keys that cause it
     hf = HFConfig(folder.config, str(folder.place(CONFIG)), folder.tensors.keys(), ignore)
     try:
         config = family.read(hf, architecture)
@@ -197,6 +200,7 @@ def read_config(
             raise
         keys = _keys_of_error(hf, family, architecture, str(error))
         raise UserError(": ".join([hf.where, *keys, str(error)])) from error
+    # Report unknown keys, and what is ignored
     hf.done()
     if wrong := [key for key in ignore if key not in hf.ignored]:
         raise UserError(f"{folder.place(CONFIG)} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
@@ -213,6 +217,7 @@ def read_config(
         )
     if not isinstance(config.head, (c.PositionHead, c.SequenceHead)):
         return config, _unused_labels(folder)
+    # Labels of a classifier
     labels = _labels(folder)
     problem, where = folder.config.get("problem_type"), folder.place(CONFIG)
     if isinstance(config.head, c.SequenceHead) and problem not in (None, MULTI_LABEL, PROBLEMS[len(labels) == 1]):
@@ -282,17 +287,20 @@ def read_weights(
 
     Raises one `UserError` that lists the tensors that are missing, unknown, of another shape, or not finite.
     """
+    # Which tensors are read, and which are left out
     all_keys, names = require_fit(folder, family, config, ignore_tensors)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
     if others := [name for name in names if name not in used and matches(name, _other_heads(family, config))]:
         log(f"left out, also from an export: {', '.join(others)}: they belong to another head")
+    # Read and convert each tensor
     weights: dict[str, Tensor] = {}
     with folder.reading() as take:
         for key in all_keys:
             theirs = [take(names[name]) for name in key.theirs]
             ours = key.to_ours([x.float() if x.dtype == torch.float64 else x for x in theirs])
             weights |= zip(key.ours, ours, strict=True)
+        # Tensors that the configuration determines, and copies of others, must have these values
         for name in fixed.keys() & names.keys():
             x, expected = take(names[name]), fixed[name]  # the file may have another dtype
             if x.shape != expected.shape or not torch.allclose(x.float(), expected, rtol=0, atol=1e-2):

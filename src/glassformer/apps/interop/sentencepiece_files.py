@@ -64,7 +64,6 @@ def _tokenizer(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str], l
 def _description(
     model: Any, scores: Mapping[str, float], vocab: Mapping[str, int], roles: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the side's `tokenizer.json`."""
     # Pieces: entries of the table that are not pieces of this side get a spelling that no text contains
     lowest = min(scores.values())  # the score of an unknown character is relative to it
     codes = [token for token in vocab if token.startswith(">>") and token.endswith("<<")]

@@ -210,6 +210,7 @@ def write_tokenizer(
 
     The post-processor in `tokenizer.json` adds the special tokens that the model expects around a text.
     """
+    # tokenizer.json: what is around a text, and spaces before a mask
     description = json.loads(tokenizer.to_json())
     theirs = description.get("post_processor")
     if theirs is None:
@@ -221,6 +222,7 @@ def write_tokenizer(
         for token in description["added_tokens"]:  # byte-level tokens include their leading space, so a mask does too
             token["lstrip"] = token["lstrip"] or token["id"] == tokenizer.mask_id
     files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
+    # Special tokens by their roles
     special = {}
     for role in named:
         token_id = getattr(tokenizer, f"{role}_id")
@@ -229,6 +231,7 @@ def write_tokenizer(
         if token_id is not None:
             special[f"{role}_token"] = tokenizer.id_to_token(token_id)
     files.write_json(folder / SPECIAL, special)
+    # Settings of the tokenizer
     inputs = ["input_ids", "attention_mask"]
     if getattr(config, "n_token_types", 0) > 1:
         inputs.insert(1, "token_type_ids")

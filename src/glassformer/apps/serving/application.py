@@ -10,12 +10,11 @@ from starlette.exceptions import HTTPException
 
 from glassformer.apps.inspector.worker import Busy, Worker
 from glassformer.apps.serving import chat, completions, lineages, schemas, talk
-from glassformer.apps.serving.access import Access
 from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.errors import ApiError, answer_error
 from glassformer.apps.serving.guard import Guard
-from glassformer.apps.serving.limits import Limits
 from glassformer.apps.serving.models import Models, Served, TheModels, named
+from glassformer.apps.serving.settings import Access, Limits
 from glassformer.apps.serving.texts import SETTINGS, defaults_of
 from glassformer.common.errors import UserError
 from glassformer.model import Model
@@ -42,8 +41,10 @@ def application(
         docs_url=None,
         redoc_url=None,
     )
+    # The models, which share one thread
     served = {name: Served(name, named(model, name), worker, limits) for name, model in models.items()}
     app.state.models = Models(served, limits, Batches(worker, limits))
+    # Errors, routes, and the guard before all of them
     for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Busy, Exception):
         app.add_exception_handler(error, answer_error)
     for router in (completions.router, chat.router, lineages.router):
@@ -55,8 +56,6 @@ def application(
 
 
 def _add_facts(app: FastAPI) -> None:
-    """Add the routes that use no model."""
-
     @app.get("/health", tags=["server"])
     async def health() -> dict[str, str]:
         """Answer while the server runs."""
@@ -88,6 +87,5 @@ def _described(served: Served) -> schemas.ServedModel:
 
 
 def _defaults(served: Served) -> dict[str, float]:
-    """Return the settings of a generation for a request that does not give them."""
     defaults = defaults_of(served)
     return {key: getattr(defaults, name) for name, key in SETTINGS.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from glassformer.apps.inspector.worker import Worker, as_exception
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 
 
 class Operation(Protocol):

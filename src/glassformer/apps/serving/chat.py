@@ -55,11 +55,13 @@ def require_chat(served: Served, body: schemas.ChatRequest, request: Request) ->
 
 def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
     """Return the conversation as a prompt, and the number of messages that were left out of it."""
+    # Settings of the answer
     model, limits = served.model, served.limits
     n_new = body.max_completion_tokens or body.max_tokens or min(limits.max_tokens, model.config.max_len)
     param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     settings, _ = model.chat_settings(**sampling_of(served, body, n_new, param))
     settings = replace(settings, samples=range(body.n))  # at temperature 0, they are equal
+    # The turns that fit the context
     messages = [one.to_message() for one in body.messages]
     begun = _begun(messages) if body.continue_final_message else ""
     found = fitted(model.conversation_encoder, messages, settings)
@@ -75,6 +77,7 @@ def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
             code="context_length_exceeded",
         )
     prompt, left_out = found
+    # The beginning of the answer, if the client gives one
     if begun:
         prompt = EncodedPrompt([*prompt.ids, *model.tokenizer.encode(begun)])
         require_fit(len(prompt.ids), model.config.max_len, "messages")

@@ -71,6 +71,7 @@ def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
     if model.is_seq2seq:
         if body.echo:
             raise ApiError(400, "echo: the model writes targets of sources; leave echo out", param="echo")
+        # An encoder-decoder reads the prompts as sources, and writes targets from their start
         config, start = with_settings(defaults_of(served), given), model.translator.target_ids("")
         ends = all_ends([model.translator.end_id], config)
         unwritten = never_written(model.tokenizer, model.config.vocab_size, but=ends)
@@ -78,12 +79,14 @@ def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
         sources = [_source(served, prompt) for prompt in prompts]
         encoded = [EncodedPrompt(start) for _ in prompts]
     else:
+        # A causal model continues the prompts
         settings = model.writer.settings(with_settings(defaults_of(served), given))
         encoded = [model.writer.encode(prompt) for prompt in prompts]
         check_ids([prompt.ids for prompt in encoded], min(model.tokenizer.vocab_size, model.config.vocab_size))
         for prompt in encoded:
             require_fit(len(prompt.ids), model.config.max_len, "prompt")
     settings = replace(settings, samples=range(body.n))  # at temperature 0, they are equal
+    # One request of the engine per prompt
     penalties = penalties_of(body, model.config.vocab_size)
     requests = [
         EngineRequest(

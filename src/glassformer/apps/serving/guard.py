@@ -16,9 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from glassformer.apps.serving.access import Access
 from glassformer.apps.serving.errors import ApiError, as_api_error
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Access, Limits
 
 COOKIE = "glassformer"
 OPEN = ("/", "/health", "/session")

@@ -22,7 +22,6 @@ Truncation = Literal["disabled", "auto"]
 
 
 def _example(**body: Any) -> ConfigDict:
-    """Return the configuration of a request with an example."""
     return ConfigDict(json_schema_extra={"examples": [body]})
 
 

@@ -280,8 +280,6 @@ router = APIRouter(tags=["lineages"], responses=ERRORS)
 
 
 def _add(use: type[Use[Any]]) -> None:
-    """Add the endpoint of a use to the router."""
-
     async def answer(body: Any, models: TheModels, request: Request) -> Any:
         # Find the model, and the inputs
         served = models.get(body.model)

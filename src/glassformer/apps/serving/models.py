@@ -13,7 +13,7 @@ from glassformer.apps.inspector.worker import Worker
 from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.engine_thread import EngineThread
 from glassformer.apps.serving.errors import ApiError, busy
-from glassformer.apps.serving.limits import Limits
+from glassformer.apps.serving.settings import Limits
 from glassformer.common.errors import UserError, did_you_mean
 from glassformer.inference.engine import Engine
 from glassformer.model import Model

@@ -66,7 +66,6 @@ MAX_BIAS = 1024
 
 
 def _require_few(given: Any) -> Any:
-    """Raise an error for a large bias before each of its ids is checked."""
     if isinstance(given, dict) and len(given) > MAX_BIAS:
         raise PydanticCustomError("too_long", "a bias should have at most 1024 ids")
     return given

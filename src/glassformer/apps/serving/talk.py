@@ -16,10 +16,10 @@ from glassformer.apps.inspector import app as inspector_app
 from glassformer.apps.inspector.inspector import FOLDER, Inspector
 from glassformer.apps.inspector.panels import calls
 from glassformer.apps.serving import chat, completions, schemas
-from glassformer.apps.serving.access import Access
 from glassformer.apps.serving.errors import ApiError
 from glassformer.apps.serving.guard import COOKIE, cookie_of, is_equal
 from glassformer.apps.serving.models import Models, TheModels
+from glassformer.apps.serving.settings import Access
 from glassformer.apps.serving.texts import Job, unless_gone
 
 PACKAGE = Path(__file__).parents[1]
@@ -33,6 +33,7 @@ router = APIRouter(tags=["page"], responses=schemas.ERRORS)
 
 def add_page(app: FastAPI, models: Models, access: Access) -> None:
     """Add the page, its session, and the inspector of each model below `/look/`."""
+    # Files
     app.include_router(router)
     for folder in ("serving/page", "inspector/page"):
         route = Route("/{name:path}", inspector_app.files(PACKAGE / folder))
@@ -43,6 +44,7 @@ def add_page(app: FastAPI, models: Models, access: Access) -> None:
         headers = {name.decode(): value.decode() for name, value in inspector_app.HEADERS.items()}
         return FileResponse(PACKAGE / "serving" / "page" / "index.html", headers=headers)
 
+    # Session
     @app.post("/session", status_code=204, tags=["page"], responses=schemas.ERRORS)
     async def session(
         request: Request, given: Annotated[str, Body(embed=True, alias="key", max_length=1024)]
@@ -59,6 +61,7 @@ def add_page(app: FastAPI, models: Models, access: Access) -> None:
             )
         return answer
 
+    # Inspectors; a longer name first, because it may begin with another one
     for name in sorted(models.served, key=len, reverse=True):
         served = models.served[name]
         inspector = Inspector(served.model, opens_folders=False)

@@ -191,8 +191,6 @@ async def events(request: HttpRequest, parts: AsyncGenerator[BaseModel]) -> Stre
 
 
 class _Events(StreamingResponse):
-    """A stream of server-sent events."""
-
     def __init__(self, first: BaseModel, parts: AsyncGenerator[BaseModel]) -> None:
         super().__init__(_lines(first, parts), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
         self._parts = parts

@@ -75,6 +75,7 @@ def within(limit: float, name: str, judge: Callable[[], Verdict]) -> Verdict:
 def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
     if mine is None:
         return Verdict(exercise.name, "empty", f"{exercise.file}.py has no function {exercise.name}.")
+    # Compare the results with those of the solution
     cases = exercise.cases()
     expected, own_seconds = _results(exercise, exercise.solution, cases)
     found, seconds = _results(exercise, mine, cases)
@@ -84,6 +85,7 @@ def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
             sentence = f"It is right, and its tests take {seconds:.1f} s, where the solution takes {own_seconds:.2g} s."
             return Verdict(exercise.name, "slow", sentence)
         return Verdict(exercise.name, "right")
+    # The first test that fails: a function that is not written yet, or a known mistake
     number = next(number for number, where in enumerate(differences) if where)
     error = found[number].error
     if isinstance(error, NotImplementedError) and str(error) == UNWRITTEN:
@@ -93,6 +95,7 @@ def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
         return Verdict(exercise.name, "wrong", f"It calls {stub}, which is not written yet.")
     if known := _recognised(exercise, found, cases):
         return known
+    # An unknown mistake: what differs, and for which arguments
     sentences = [f"In test {number + 1} of {len(cases)}: {differences[number]}."]
     if error is None and expected[number].error is None:
         sentences += also(found[number], expected[number], differences[number])

@@ -105,6 +105,7 @@ def difference(found: Any, expected: Any) -> str:
     """
     if isinstance(expected, Tensor):
         return tensor_difference(found, expected)
+    # Collections: the first difference inside of them
     if isinstance(expected, Mapping):
         if not isinstance(found, type(expected)):
             return f"{described(found)} instead of a {type(expected).__name__}"
@@ -127,6 +128,7 @@ def difference(found: Any, expected: Any) -> str:
         return ""
     if getattr(found, "shape", ()):  # a tensor or an array
         return f"{described(found)} instead of {described(expected)}"
+    # Numbers: a tensor of one number counts as one
     if isinstance(expected, float) and isinstance(found, (numbers.Real, Tensor)) and not isinstance(found, bool):
         number = float(found)
         if math.isclose(number, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (

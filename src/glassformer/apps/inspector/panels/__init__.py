@@ -1,6 +1,7 @@
-"""Panels of the page. `NAME.py` computes the answers of a panel, and `NAME.js` beside it asks for them and draws them.
+"""Panels of the page. A script `NAME.js` draws a panel and asks for answers, which the modules of Python here compute.
 
-Each module of this folder is imported, and registers its answers with `app.route`. `page/tabs.js` lists the panels that
+`outputs.py` answers the panels of logits, predictions and searches, and `start.py` those that open models. Each module
+registers its answers with `app.route`. `page/tabs.js` lists the panels that
 have a tab.
 """
 

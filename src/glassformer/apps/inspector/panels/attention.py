@@ -1,4 +1,4 @@
-"""Attention: small pictures of all heads, the weights of a layer or a head, and the scores of the heads."""
+"""Attention: small pictures of all heads, weights of a layer or a head, alignments, and the scores of the heads."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.app import Packed, route
 from glassformer.apps.inspector.inspector import Inspector
 from glassformer.apps.inspector.shown import Shown
-from glassformer.inspection.attention_maps import checked
+from glassformer.inspection.attention_maps import aligned, checked
 from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, best_heads, random_scores
 from glassformer.models.transformer import Transformer
 
@@ -66,3 +66,13 @@ def score_table(layers: Iterable[LayerScores]) -> dict[str, Any]:
         heads.append([page_data.without_nan(head) for head in layer.heads])
         uniform.append(page_data.without_nan(layer.uniform))
     return {"heads": heads, "uniform": uniform}
+
+
+@route("GET", "/api/run/{run}/alignment")
+def alignment(inspector: Inspector, run: str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
+    """Answer the weights from the written tokens to the source, and the largest one of each row as a link."""
+    shown = inspector.run_of(run)
+    matrix = aligned(shown.layers("cross"), layer, head)
+    best = matrix.max(dim=1)
+    links = [[t, s, w] for t, (s, w) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))]
+    return {**shown.names, "rows": "written", "columns": "source", "weights": matrix.tolist(), "links": links}

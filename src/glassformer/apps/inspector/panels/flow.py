@@ -1,4 +1,4 @@
-"""Flow: the tensors of a run by name, from which the page draws how the text becomes a prediction."""
+"""Flow: the tensors of a run, from which the page draws how a text becomes a prediction; the experts of each token."""
 
 import re
 from typing import Any
@@ -10,6 +10,7 @@ from glassformer.apps.inspector.inspector import Inspector
 from glassformer.apps.inspector.shown import Shown
 from glassformer.common.errors import UserError
 from glassformer.config.schema import to_dict
+from glassformer.config.transformer import TransformerConfig
 from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
 
 MAX_ROWS = 64
@@ -62,6 +63,21 @@ def _tensor(shown: Shown, name: str) -> Tensor:
 
 
 def _block(name: str) -> str:
-    """Return the block of a tensor, such as `decoder.blocks.0.`; empty outside of blocks."""
     match = _BLOCK.match(name)
     return match[0] if match else ""
+
+
+@route("GET", "/api/run/{run}/experts")
+def experts(inspector: Inspector, run: str) -> dict[str, Any]:
+    """Answer, by stack, layer and token, the active experts and their weights, the largest first."""
+    shown = inspector.run_of(run)
+    config = shown.model.config
+    if not isinstance(config, TransformerConfig) or config.experts is None:
+        raise UserError(f"{shown.model.name} has no experts")
+    stacks: dict[str, list[list[list[tuple[int, float]]]]] = {}
+    for name, weights in capture_tensors(shown.model.network, shown.trace.inputs, ["*.ff.router"]).items():
+        best = weights[0].topk(config.experts.n_active)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        of_tokens = [list(zip(numbers, values, strict=True)) for numbers, values in pairs]
+        stacks.setdefault(name.split(".")[0], []).append(of_tokens)
+    return {**shown.names, "n_experts": config.experts.n_experts, "stacks": stacks}

@@ -53,6 +53,7 @@ def patch(
     `stack` is the encoder or the decoder, by default the one that produces the output. `parts` are positions of the
     residual stream, or heads. With more pairs, the shares are means over all pairs.
     """
+    # The pairs of texts
     chosen = inspector.model_of(model)
     if parts not in PARTS:
         raise UserError(f"parts: expected positions or heads, got {parts!r:.40}")
@@ -62,6 +63,7 @@ def patch(
     first, *_ = pairs = _pairs(chosen, texts, more, report)
     network = chosen.network
     assert isinstance(network, Transformer)  # `patching_of`
+    # Patch each part of the stack, exactly and by gradients
     which = page_data.kind_named(stack or head_stack(network), "stack")
     exact, estimated = patch_pairs(network, pairs, parts, which, report)
     clean_tokens, corrupted_tokens = first.tokens[which]

@@ -1,4 +1,7 @@
-"""Model families of transformers for import and export, one file per kind of block."""
+"""Model families of transformers for import and export, one file per kind of block, and the one nearest to others."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from glassformer.apps.interop.families import (
     bart,
@@ -21,6 +24,8 @@ from glassformer.apps.interop.families import (
     t5,
 )
 from glassformer.apps.interop.family import Family
+from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.common.errors import UserError, listed
 
 FAMILIES: tuple[Family, ...] = (
     gpt2.GPT2,
@@ -63,3 +68,33 @@ FAMILIES: tuple[Family, ...] = (
     modernbert.MODERNBERT,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""
+
+
+def nearest(table: Mapping[str, Any], where: str, names: Sequence[object]) -> str:
+    """Return a sentence about the family that can read most keys of a `config.json`, and the keys that it lacks.
+
+    Of several, it is one with the same kind of head, such as ForCausalLM, as the first class in `names`. The sentence
+    is empty if no family can read the sizes.
+    """
+    head = str(next(iter(names), "")).partition("For")[2]
+    readers = [(found, family) for family in FAMILIES if (found := _problems(family, table, where)) is not None]
+    if not readers:
+        return ""
+
+    def distance(reader: tuple[list[str], Family]) -> tuple[int, bool]:
+        return len(reader[0]), not any(name.endswith(f"For{head}") for name in reader[1].architectures)
+
+    problems, family = min(readers, key=distance)
+    if not problems:
+        return f"; its keys are those of {family.name}, but its layers may differ"
+    return f"; by its keys, the nearest family is {family.name}, which lacks: {listed(problems)}"
+
+
+def _problems(family: Family, table: Mapping[str, Any], where: str) -> list[str] | None:
+    """Return the settings that a family cannot represent; None if it cannot read the sizes."""
+    hf = HFConfig(table, where)
+    try:
+        family.read(hf, family.architectures[0])
+    except UserError:
+        return None
+    return hf.problems()

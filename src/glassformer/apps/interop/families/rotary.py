@@ -131,7 +131,6 @@ def _in_one_table(hf: HFConfig) -> dict[str, Any]:
 
 
 def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename the key `type` of older files to `rope_type`."""
     table = dict(table)
     kind = table.pop("type", None)
     if not table and not kind:

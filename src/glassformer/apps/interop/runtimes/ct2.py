@@ -38,6 +38,7 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
         import ctranslate2
         import transformers
         from ctranslate2.converters import TransformersConverter
+    # What CTranslate2 needs of a model
     config, network = transformer_of(stored, "CTranslate2")
     if config.eos_id is None:
         config = replace(config, eos_id=stored.tokenizers.target.eos_id)
@@ -46,6 +47,7 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
     if config.is_encoder_decoder and config.decoder_start_id is None:
         raise UserError("model.decoder_start_id is missing: CTranslate2 needs the token that starts a target")
     with tempfile.TemporaryDirectory(dir=folder) as place:
+        # Export to transformers, whose folders its own converter reads
         source, converted = Path(place) / "hf", Path(place) / "ct2"
         source.mkdir()
         family = write_hf(stored, source)[0].partition(":")[0]
@@ -60,6 +62,7 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
         except Exception as error:  # those of the converter have no common base
             reason = f"{type(error).__name__}: {first_line(error):.120}"
             raise UserError(f"{program} cannot read this model, a {family}: {reason}") from error
+        # Compare before anything is in the folder
         difference = float((theirs - ours).abs().max()) if theirs.shape == ours.shape else torch.inf
         if not difference <= TOLERANCE * max(1.0, float(ours.abs().max())):
             raise UserError(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glassformer.apps.interop.compatibility import differences
 from glassformer.apps.interop.family import Family, Key
-from glassformer.apps.interop.gguf_tokenizer import BYTES, PREFIX, SPLITS, TEMPLATE, WHOLE_WORDS, split_of
+from glassformer.apps.interop.gguf_files import BYTES, PREFIX, SPLITS, TEMPLATE, WHOLE_WORDS, split_of
 from glassformer.apps.interop.hf import choose_family, compare_weights_read, filled, transformer_of
 from glassformer.apps.interop.layout import Layout, halves, neighbours
 from glassformer.apps.interop.tokenizer_files import row_names, trained_start
@@ -80,6 +80,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     """
     with needs("the export to GGUF", "export"):
         import gguf
+    # What llama.cpp can represent
     config, network = transformer_of(stored, "llama.cpp")
     if config.encoder is not None:
         raise UserError("the GGUF export needs a decoder-only model, and this model has an encoder")
@@ -89,6 +90,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
         raise UserError(f"the GGUF export does not support {family.name}, the family of this model")
     require_fit(config, architecture)
     config, weights = family.recast(config, weights_of(network))
+    # Write metadata and tensors
     numbers = tokenizer_numbers(stored.tokenizers.target, replace(config, bos_id=trained_start(stored)))
     n_texts = require_same_ids(stored.tokenizers.target, numbers)
     numbers |= model_numbers(config, architecture) | _chat_numbers(stored)
@@ -185,6 +187,7 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
 
     Rows of the embedding table without a token have the type `UNUSED`.
     """
+    # The split into words must have a name in llama.cpp
     description = _description(tokenizer)
     split = split_of(description)
     if split is None:
@@ -195,6 +198,7 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         )
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only the 256 bytes")
+    # Tokens at the beginning and the end of a text
     end = tokenizer.eos_id if config.eos_id is None else config.eos_id
     before = causal_frame(tokenizer, config).before
     begin = before[0] if before else config.bos_id
@@ -202,6 +206,7 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         raise UserError("this tokenizer has no end token, and llama.cpp would use the token with id 11")
     if len(before) > 1:
         raise UserError("llama.cpp puts one token before a prompt, but this tokenizer puts several")
+    # Kinds of tokens; the embedding may have more rows than the tokenizer has tokens
     added = {token["content"]: CONTROL if token["special"] else USER_DEFINED for token in description["added_tokens"]}
     kinds = [added.get(token, NORMAL) for token in tokenizer.vocab]
     n_unused = config.vocab_size - tokenizer.vocab_size
@@ -264,7 +269,6 @@ def as_read(tokenizer: Tokenizer, split: str) -> Tokenizer:
 
 
 def _description(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the parsed `tokenizer.json`."""
     found: dict[str, Any] = json.loads(tokenizer.to_json())
     return found
 

@@ -139,8 +139,6 @@ class _Forward(nn.Module):
 
 
 class _Encode(nn.Module):
-    """The encoder of an encoder-decoder."""
-
     def __init__(self, network: Transformer) -> None:
         super().__init__()
         self.network = network
