@@ -4,6 +4,7 @@ Parameters have the names of the methods of `Model`. Each answer has one item of
 """
 
 from dataclasses import fields
+from math import isfinite
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
@@ -39,17 +40,20 @@ class Cutting(OfModel):
     )
 
 
-SEARCH = {field.name: setting_doc(field) for field in fields(BeamConfig) if field.name != "end_ids"}
-"""Names and meanings of the settings of a search that a request may give. One that is absent is the model's own."""
+SEARCH = {field.name: field for field in fields(BeamConfig) if field.name != "end_ids"}
+"""The settings of a search that a request may give. One that is absent is the model's own."""
+BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+"""Names of bounds in JSON Schema, and in pydantic."""
 Request = TypeVar("Request", bound=OfModel)
 
 
 def _searching(request: type[Request]) -> type[Request]:
     """Return a request with the settings of a beam search, too."""
-    hints = get_type_hints(BeamConfig)
-    settings: dict[str, Any] = {
-        name: (hints[name] | None, Field(None, description=doc)) for name, doc in SEARCH.items()
-    }
+    hints, settings = get_type_hints(BeamConfig), dict[str, Any]()
+    for name, field in SEARCH.items():
+        ranges = field.metadata.get("ranges", ())
+        bounds = {BOUNDS[key]: x for one in ranges for key, x in one.bounds.items() if isfinite(x)}
+        settings[name] = (hints[name] | None, Field(None, description=setting_doc(field), **bounds))
     return create_model(request.__name__, __base__=request, __doc__=request.__doc__, **settings)
 
 
