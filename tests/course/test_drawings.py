@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from glassformer.apps.course import drawing
-from glassformer.apps.course.drawings import names
+from glassformer.apps.course.pictures import drawing_names
 from glassformer.apps.course.workshop.solutions.ch01_tokens import learn_merges
 from glassformer.apps.course.workshop.solutions.ch07_transformer import beam_search, greedy
 from glassformer.apps.course.workshop.solutions.ch10_denoising import infill, span_corruption
@@ -26,7 +26,7 @@ def texts(name: str) -> list[str]:
     return ["".join(text.itertext()) for text in ElementTree.fromstring(drawing(name).svg).iter(f"{SVG}text")]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", drawing_names())
 def test_a_drawing_has_a_description_and_the_colour_of_the_text(name: str) -> None:
     root = ElementTree.fromstring(drawing(name)._repr_html_())
     assert root.get("role") == "img" and len(root.get("aria-label", "")) > 50
@@ -151,7 +151,7 @@ def test_every_chapter_has_a_drawing() -> None:
         path.stem: re.findall(r'course\.drawing\("([\w-]+)"\)', path.read_text("utf-8"))
         for path in CHAPTERS.glob("[0-9]*.md")
     }
-    assert all(used.values()) and sorted(chain.from_iterable(used.values())) == names()
+    assert all(used.values()) and sorted(chain.from_iterable(used.values())) == drawing_names()
 
 
 def test_an_unknown_drawing_is_an_error() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from glassformer.apps.course import steps, widget
-from glassformer.apps.course.widgets import names
+from glassformer.apps.course.pictures import widget_names
 from glassformer.common.errors import UserError
 from glassformer.common.figures import new_figure
 
@@ -37,7 +37,7 @@ def html(name: str) -> str:
 
 
 def test_every_widget_has_a_test() -> None:
-    assert names() == sorted(DATA)
+    assert widget_names() == sorted(DATA)
 
 
 def test_an_unknown_widget_is_an_error() -> None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glassformer.apps.course.drawings import Drawing, drawing
-from glassformer.apps.course.widgets import Widget, widget
+from glassformer.apps.course.pictures import Drawing, Widget, drawing, widget
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import show
 
