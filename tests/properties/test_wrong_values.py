@@ -14,7 +14,7 @@ import pytest
 
 import glassformer
 from glassformer import plot, presets
-from glassformer.apps import doctor
+from glassformer.apps import course, doctor
 from glassformer.apps.cli.arguments import Group
 from glassformer.apps.cli.main import VERBS, _verb, run
 from glassformer.common.errors import UserError
@@ -42,14 +42,12 @@ VALUES: dict[str, Callable[[Path], Any]] = {
     "a folder": lambda folder: folder,
     "a module": lambda folder: pathlib,
 }
-MODULES = {"doctor": doctor, "plot": plot, "presets": presets, "recipes": recipes}
+MODULES = {"course": course, "doctor": doctor, "plot": plot, "presets": presets, "recipes": recipes}
 TENSORS = ("nn", "models", "inspection")
 """Modules of layers and of functions of tensors, which raise what Python raises."""
 NOT_CALLED = {
     "glassformer.follow": "waits for a file",
-    **dict.fromkeys(
-        ("glassformer.config.own_data.run_of", "glassformer.config.recipes.parse"), "called by train and load"
-    ),
+    "glassformer.recipes.parse": "called by train and load",
     "model.inspect": "shows any text on a page until Ctrl-C",
     "glassformer.UserError": "an exception of any text",
 }
