@@ -10,9 +10,9 @@ import torch
 import translation_peers
 from glassformer.config.run import PairData
 from glassformer.cost.flops import Shape, training_flops
-from glassformer.data.batching import Batch, TokenBudget, pair_rows
+from glassformer.data.batching import Batch, TokenBudget
+from glassformer.data.pair_rows import encode_pairs, pair_rows
 from glassformer.data.pairs import PairCorpus
-from glassformer.data.tokens import encode_pairs
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

@@ -38,7 +38,7 @@ def printed(program: str, folder: Path, source: Path | None = None) -> str:
 
     def work() -> None:
         if source is not None:
-            forget("glassformer", "configs", "cost")
+            forget("glassformer", "configs", "cost", "runs")
             sys.path.insert(0, str(source))
         main = sys.modules["__main__"] = ModuleType("__main__")
         os.chdir(folder)
@@ -196,6 +196,116 @@ def test_an_attention_module_needs_four_files(tmp_path: Path) -> None:
         assert text.count(before) == 1
         file.write_text(text.replace(before, line + before), "utf-8")
     assert printed(FOLLOWED_MODULE, tmp_path, source) == "equal\n"
+
+
+SAYINGS_SETTINGS = """
+@checked
+class SayingData(Columns):
+    \"""What people said, by their names.\"""
+
+    kind: ClassVar[str] = "sayings"
+    section: ClassVar[str] = "data."
+    columns: ClassVar[tuple[str, ...]] = ("name_field", "saying_field")
+    scores: ClassVar[tuple[str, ...]] = ("conversations",)
+    path: str | None = setting(None, "jsonl")
+    valid_path: str | None = setting(None, "validation data")
+    name_field: str = setting("name", "field of the name")
+    saying_field: str = setting("saying", "field of what was said")
+    scored: Literal["assistant", "all"] = setting("assistant", "tokens that are learned")
+    packing: bool = setting(False, "pack the sayings into rows")
+    format: TableFormat = setting("auto", FORMAT_DOC)
+    encoding: tuple[str, ...] = setting(("utf-8",), ENCODING_DOC, ENCODINGS)
+    valid_fraction: float = setting(0.1, "fraction held out", "(0, 1)")
+    batch_tokens: int = setting(4096, "tokens per micro-batch", "≥ 1")
+
+
+"""
+SAYINGS_DATA = """
+from dataclasses import dataclass
+from glassformer.data import addresses
+from glassformer.data.conversations import AnsweredCorpus, Conversation, ConversationCorpus
+from glassformer.data.kinds import Kind
+from glassformer.data.records import with_fields
+
+class SayingCorpus(AnsweredCorpus):
+    NOUN, USABLE, REASON = "saying", "usable saying", ("saying is empty", "sayings are empty")
+    training_texts = ConversationCorpus.training_texts
+
+    def records(self, data, split):
+        request = self.request(data, split, data.columns)
+        for record in with_fields(addresses.records(data.path, request), request.names):
+            name, saying = map(record.text, request.names)
+            if name and saying:
+                messages = {"role": "user", "content": name}, {"role": "assistant", "content": saying}
+                yield Conversation(messages, record.where)
+            else:
+                self.dropped.empty(record.where)
+
+@dataclass(frozen=True)
+class Counts:
+    n_train: int
+
+    def to_dict(self):
+        return {"n_train": self.n_train}
+
+SAYINGS = Kind(SayingCorpus, lambda run, data, tokenizer, phase: Counts(len(SayingCorpus(data).split[0])))
+"""
+SAYINGS_USE = """
+import json
+from dataclasses import replace
+from typing import ClassVar
+import glassformer
+from glassformer.apps.cli.main import run as command
+from glassformer.config.run import SayingData
+from glassformer.config.schema import checked, setting
+from glassformer.tasks.conversation import ConversationTask
+from glassformer.tasks.registry import register
+from glassformer.tasks.requirements import Facts
+from runs import conversation_run
+from pathlib import Path
+
+@checked
+class SayingConfig:
+    kind: ClassVar[str] = "saying"
+    label_smoothing: float = setting(0.0, "smoothing")
+
+class SayingTask(ConversationTask):
+    settings, data, facts = SayingConfig, SayingData, Facts(("chat", "generate", "score"), "speak as a person")
+
+register(SayingTask())
+rows = [{"name": f"person {i % 7}", "saying": f"number {i}"} for i in range(60)] + [{"name": "nobody", "saying": None}]
+Path("sayings.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+base = conversation_run(Path("."), max_steps=2, eval_every=2)
+run = replace(base, objective=SayingConfig(), data=SayingData(path="sayings.jsonl", batch_tokens=160))
+outcome = glassformer.train(run, "run")
+assert any(note.startswith("1 saying is empty") for note in outcome.notes), outcome.notes
+model = glassformer.load("run", device="cpu")
+assert model.evaluate() == outcome.reports["valid"]
+assert model.evaluate(path=rows).n_tokens > model.evaluate().n_tokens
+Path("run.toml").write_text("[data]\\nkind = 'sayings'\\npath = 'sayings.jsonl'\\n")
+command(["data", "run.toml", "--json"])
+try:
+    glassformer.train(replace(run, data=SayingData(path="none.jsonl")), "other")
+except glassformer.UserError as error:
+    print(error)
+"""
+
+
+def test_a_kind_of_data_needs_its_settings_its_file_its_line_and_its_task(tmp_path: Path) -> None:
+    """On a copy of the source: reading, training, evaluation on data in memory, the report and the first look."""
+    source = Path(shutil.copytree(ROOT / "src", tmp_path / "src"))
+    package = source / "glassformer"
+    (package / "data" / "sayings.py").write_text(SAYINGS_DATA, "utf-8")
+    for name, before, line in (
+        ("config/run.py", "DataConfig = TextData |", SAYINGS_SETTINGS),
+        ("config/run.py", "TextData | PairData |", "SayingData | "),
+        ("data/kinds.py", '    "pairs": "pairs:PAIRS",', '    "sayings": "sayings:SAYINGS",\n'),
+    ):
+        text = (package / name).read_text("utf-8")
+        assert text.count(before) == 1
+        (package / name).write_text(text.replace(before, line + before), "utf-8")
+    found = printed(SAYINGS_USE, tmp_path, source)
+    assert '{"n_train": 5' in found and "none.jsonl" in found.splitlines()[-1]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -15,7 +15,7 @@ from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data import addresses
 from glassformer.data.addresses import SOURCES, Source, absolute, local_path
 from glassformer.data.corpus import Corpus
-from glassformer.data.first_look import look_at
+from glassformer.data.kinds import look_at
 from glassformer.data.own_data import run_for
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import Record, Request

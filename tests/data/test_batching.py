@@ -10,17 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.common.errors import UserError
-from glassformer.data.batching import (
-    Batch,
-    Epochs,
-    Example,
-    Packed,
-    Sampler,
-    Windows,
-    evaluation_windows,
-    pack,
-    pad,
-)
+from glassformer.data.batching import Batch, Epochs, Example, Packed, Sampler, Windows, evaluation_windows, pack, pad
 from glassformer.data.tokens import TokenFile
 from glassformer.tokenization import padding
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from glassformer.common.errors import UserError
-from glassformer.data.batching import TokenBudget, evaluation_batches, pair_rows
-from glassformer.data.tokens import PairFile, TokenFile
+from glassformer.data.batching import TokenBudget, evaluation_batches
+from glassformer.data.pair_rows import PairFile, pair_rows
+from glassformer.data.tokens import TokenFile
 
 
 def stream(lengths: np.ndarray) -> TokenFile:

@@ -11,8 +11,7 @@ from chat_templates import CALL, TEMPLATES
 from glassformer.common.chat_messages import WEIGHTS, require_messages, text_of
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData
-from glassformer.data.conversation_report import conversation_report
-from glassformer.data.conversation_rows import ConversationRows
+from glassformer.data.conversation_rows import ConversationRows, conversation_report
 from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.recognition import recognise, recognise_rows
 from glassformer.tokenization.conversations import ConversationEncoder, ToolCallsNotReadError, with_template

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from glassformer.config.run import ConversationData
-from glassformer.data.conversation_report import ConversationReport, conversation_report
+from glassformer.data.conversation_rows import ConversationReport, conversation_report
 from glassformer.data.conversations import ConversationCorpus
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data import tables
-from glassformer.data.first_look import require_readable
+from glassformer.data.kinds import require_readable
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise
 from glassformer.data.text_files import text_lines

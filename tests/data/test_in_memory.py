@@ -17,8 +17,8 @@ import late
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data.conversations import Conversation, ConversationCorpus
-from glassformer.data.first_look import require_readable
 from glassformer.data.in_memory import address_of, place_of, rows_of
+from glassformer.data.kinds import require_readable
 from glassformer.data.labels import LabelCorpus, Labelled
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise_rows

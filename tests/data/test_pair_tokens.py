@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from glassformer.config.run import PairData
-from glassformer.data.batching import pair_rows
+from glassformer.data.pair_rows import PairFile, encode_pairs, pair_rows, prepare_pairs
 from glassformer.data.pairs import Pair, PairCorpus
-from glassformer.data.tokens import SIDECAR, BpeDropout, PairFile, TokenCache, encode_pairs, prepare_pairs
+from glassformer.data.tokens import SIDECAR, BpeDropout, TokenCache
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import write_pairs
 

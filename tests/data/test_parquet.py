@@ -15,8 +15,8 @@ from glassformer.config import recipes
 from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData, TextData
 from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.corpus import Corpus
-from glassformer.data.first_look import look_at
 from glassformer.data.in_memory import place_of
+from glassformer.data.kinds import look_at
 from glassformer.data.labels import LabelCorpus, Labelled
 from glassformer.data.own_data import run_for
 from glassformer.data.pairs import Pair, PairCorpus

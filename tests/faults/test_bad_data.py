@@ -19,9 +19,10 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData, PairData
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
+from glassformer.data.pair_rows import prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.texts import read_documents
-from glassformer.data.tokens import TokenCache, prepare, prepare_pairs
+from glassformer.data.tokens import TokenCache, prepare
 from glassformer.store import checkpoint
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import made_up_text, tiny_run, write_pairs, write_text

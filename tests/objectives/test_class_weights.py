@@ -22,8 +22,7 @@ from glassformer.data.batching import Batch, Example
 from glassformer.data.labels import LabelCorpus
 from glassformer.objectives.classification import ClassificationObjective, TaggingObjective, balanced_weights
 from glassformer.objectives.loss import TokenObjective
-from glassformer.tasks.classification import TASK as CLASSIFICATION
-from glassformer.tasks.label_data import LabelRunData
+from glassformer.tasks.labels import CLASSIFICATION, LabelRunData
 from runs import ENCODER, Recording, label_run, step_of, unbalanced_run
 from tolerances import F64, NETWORK, assert_close, near
 

@@ -20,8 +20,9 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenCache, TokenFile, encode_text, prepare
 from glassformer.model import Model
 from glassformer.objectives.causal import CausalObjective
-from glassformer.tasks import text_data
 from glassformer.tasks.language_modeling import TASK
+from glassformer.tasks.preparation import token_cache
+from glassformer.tasks.requirements import data_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
 ARRANGEMENTS = {"windows": WindowRows(), "examples": ExampleRows(), "packed": PackedRows()}
@@ -75,7 +76,7 @@ def test_the_first_word_of_every_document_is_predicted_and_generated(model: Mode
 def test_bits_per_byte_count_every_byte_of_the_validation_text_once(model: Model) -> None:
     """The value is equal for every arrangement and tokenizer: each token is a target, and the divisor is the text."""
     report = model.evaluate()
-    corpus = text_data.corpus_of(model.run)
+    corpus = Corpus.of(data_of(model.run, TextData))
     texts = [piece.text for piece in corpus.pieces("valid")]
     assert report.n_tokens == sum(len(model.tokenizer.encode(text)) + 1 for text in texts), "one end token per text"
     assert report.bits_per_byte is not None
@@ -139,10 +140,10 @@ def test_bytes_without_a_prediction_do_not_count(corpus: Path) -> None:
     assert tokens.n_bytes == n_bytes
     for packing, left_out in ((WindowRows(), 1), (ExampleRows(), 3), (PackedRows(), 3)):
         run = run_on(corpus, packing, ("[EOS]",))
-        assert text_data.RunText(TASK, run, tokenizer).predicted_bytes(tokens) == n_bytes - left_out
+        assert TASK.predicted_bytes(run, tokenizer, tokens) == n_bytes - left_out
     started = encode_text(tokenizer, texts, start_id=tokenizer.start_id)
     run = run_on(corpus, PackedRows(), ("[EOS]",))
-    assert text_data.RunText(TASK, run, tokenizer).predicted_bytes(started) == n_bytes
+    assert TASK.predicted_bytes(run, tokenizer, started) == n_bytes
 
 
 def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> None:
@@ -153,9 +154,9 @@ def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> No
     assert outcome.run.model.decoder_start_id == api.load(tmp_path / "run").tokenizer.bos_id
     old = replace(outcome.run, model=replace(outcome.run.model, decoder_start_id=None))
     tokenizer = api.load(tmp_path / "run").tokenizer
-    text = text_data.corpus_of(old)
-    texts = [text_data.RunText(TASK, one, tokenizer) for one in (old, outcome.run)]
-    without, with_start = (one.tokens(text, one.cache()) for one in texts)
+    data = data_of(old, TextData)
+    text, cache = Corpus.of(data), token_cache(data)
+    without, with_start = (TASK.tokens(one, tokenizer, text, cache) for one in (old, outcome.run))
     assert tokenizer.bos_id not in without.train.ids
     assert (with_start.train.ids == tokenizer.bos_id).sum() == with_start.train.n_documents
     assert with_start.folder != without.folder
@@ -183,7 +184,7 @@ def test_a_split_document_has_no_start_in_validation_and_no_end_in_training(
     assert long.endswith(tokenizer.decode(valid[: splits.valid.document_lengths[0]]))
     run = run_on(path, PackedRows(), special)
     first = len(tokenizer.pieces[valid[0]])
-    assert text_data.RunText(TASK, run, tokenizer).predicted_bytes(splits.valid) == splits.valid.n_bytes - first
+    assert TASK.predicted_bytes(run, tokenizer, splits.valid) == splits.valid.n_bytes - first
 
 
 @pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)

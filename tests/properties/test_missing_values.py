@@ -14,9 +14,10 @@ import pytest
 import late
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
+from glassformer.data import kinds
 from glassformer.data.corpus import Corpus
-from glassformer.data.first_look import CORPORA, look_at
 from glassformer.data.in_memory import address_of, place_of, rows_of
+from glassformer.data.kinds import look_at
 from glassformer.data.recognition import recognise, recognise_rows
 
 pandas = late.module("pandas")
@@ -88,11 +89,11 @@ def corpus_of(data: Any, kind: str) -> tuple[Any, list[Any], int]:
     """Recognise data and read it: the settings without path, the records and the number of skipped ones."""
     if isinstance(data, str):
         found = recognise(data).data
-        corpus = CORPORA[type(found)](found)
+        corpus = kinds.corpus_of(found)
         return replace(found, path=None), corpus.whole(), corpus.dropped.n_empty
     recognised, lines = recognise_rows(rows_of(data), None, {})
     with address_of(lines) as address:
-        corpus = CORPORA[type(recognised.data)](replace(recognised.data, path=address))
+        corpus = kinds.corpus_of(replace(recognised.data, path=address))
         return replace(recognised.data, path=None), corpus.whole(), corpus.dropped.n_empty
 
 

@@ -31,7 +31,8 @@ ABILITIES: dict[str, set[str]] = {
 }
 """The optional methods of `Task` and `TrainableTask` that each task implements; without them, it lacks the ability."""
 OPTIONAL = {name for cls in (Task, TrainableTask) for name in vars(cls) if not name.startswith("_")} - (
-    TrainableTask.__abstractmethods__ | {"predicts_next", "adopt", "vote", "verb", "learned", "example", "check"}
+    TrainableTask.__abstractmethods__
+    | {"predicts_next", "adopt", "vote", "verb", "learned", "example", "check", "micro_batch"}
 )
 
 

@@ -85,13 +85,32 @@ class PackedRows:
     kind: ClassVar[str] = "packed"
 
 
+class Columns:
+    """Facts about the records of a kind of data; a kind overrides what differs."""
+
+    columns: ClassVar[tuple[str, ...]]
+    """The settings that name fields of a record, in the order of the parts of a tuple in memory."""
+    may_lack_columns: ClassVar[bool] = False
+    """True if a record needs only some of these fields."""
+    beside: ClassVar[tuple[str, ...] | None] = ()
+    """Names of further fields that are read; None = all fields."""
+    has_perplexity: ClassVar[bool] = True
+    """True if the loss is the mean of the nats of tokens."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Sections of the table of metrics with the scores of a model; spans need tags that mark spans."""
+        return ()
+
+
 @checked
-class TextData:
+class TextData(Columns):
     """Plain text: its files, and how documents become rows of tokens."""
 
     kind: ClassVar[str] = "text"
     section: ClassVar[str] = "data."
     is_default_kind: ClassVar[bool] = True
+    columns: ClassVar[tuple[str, ...]] = ("text_field",)
     path: str | None = setting(
         None, "a text, json, jsonl or parquet file, a folder of txt, md and jsonl files, a pattern, or builtin:NAME"
     )
@@ -116,11 +135,12 @@ class TextData:
 
 
 @checked
-class PairData:
+class PairData(Columns):
     """Pairs of a source and a target: two aligned files, or one file with both sides."""
 
     kind: ClassVar[str] = "pairs"
     section: ClassVar[str] = "data."
+    columns: ClassVar[tuple[str, ...]] = ("source_field", "target_field")
     source: str | None = setting(None, "source side: a text file, one sentence per line")
     target: str | None = setting(None, "target side: line i is the target of source line i")
     valid_source: str | None = setting(None, "source side of the validation data; none = a part of the training data")
@@ -139,13 +159,19 @@ class PairData:
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest side, padding included", "≥ 1")
     cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
 
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return (self.outputs,)
+
 
 @checked
-class LabelData:
+class LabelData(Columns):
     """Texts, or pairs of texts, each with a label: a class, a number, or one tag per word."""
 
     kind: ClassVar[str] = "labels"
     section: ClassVar[str] = "data."
+    columns: ClassVar[tuple[str, ...]] = ("text_field", "label_field", "second_field")
+    has_perplexity: ClassVar[bool] = False
     path: str | None = setting(
         None, "tsv, csv, jsonl, parquet, conll (word TAB tag, blank line between sentences), builtin:NAME or hf:NAME"
     )
@@ -162,13 +188,21 @@ class LabelData:
     batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
     cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
 
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return ("words", "spans") if self.outputs == "tags" else (self.outputs,)
+
 
 @checked
-class ConversationData:
+class ConversationData(Columns):
     """Conversations: messages of a system, a user and an assistant, or a prompt and its completion."""
 
     kind: ClassVar[str] = "conversations"
     section: ClassVar[str] = "data."
+    columns: ClassVar[tuple[str, ...]] = ("messages_field", "prompt_field", "completion_field")
+    may_lack_columns: ClassVar[bool] = True
+    beside: ClassVar[tuple[str, ...] | None] = ("input", "system")  # of the forms of Alpaca and ShareGPT
+    scores: ClassVar[tuple[str, ...]] = ("conversations",)
     path: str | None = setting(None, "jsonl, parquet or hf:NAME; tsv or csv with a prompt and its completion")
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     messages_field: str = setting("messages", "field of the messages, a list of objects with role and content")
@@ -185,11 +219,15 @@ class ConversationData:
 
 
 @checked
-class PreferenceData:
+class PreferenceData(Columns):
     """Pairs of answers to the same prompt: one that was preferred, and one that was rejected."""
 
     kind: ClassVar[str] = "preferences"
     section: ClassVar[str] = "data."
+    columns: ClassVar[tuple[str, ...]] = ("prompt_field", "chosen_field", "rejected_field")
+    may_lack_columns: ClassVar[bool] = True
+    has_perplexity: ClassVar[bool] = False
+    scores: ClassVar[tuple[str, ...]] = ("preferences",)
     path: str | None = setting(None, "jsonl, parquet, tsv, csv or hf:NAME")
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     prompt_field: str = setting(
@@ -204,11 +242,15 @@ class PreferenceData:
 
 
 @checked
-class PromptData:
+class PromptData(Columns):
     """Prompts whose answers the model samples, with the fields that rewards read."""
 
     kind: ClassVar[str] = "prompts"
     section: ClassVar[str] = "data."
+    columns: ClassVar[tuple[str, ...]] = ("prompt_field",)
+    beside: ClassVar[tuple[str, ...] | None] = None  # rewards may read every field
+    has_perplexity: ClassVar[bool] = False
+    scores: ClassVar[tuple[str, ...]] = ("prompts",)
     path: str | None = setting(None, "jsonl, parquet, tsv, csv or hf:NAME")
     valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     prompt_field: str = setting("prompt", "field of the prompt: a text, or messages; rewards read the other fields")

@@ -14,9 +14,9 @@ from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import MFU, Gpu, find_gpu
 from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
-from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.registry import unknown_loss
+from glassformer.tasks.task import MicroBatch
 
 _N_LABELS = 2
 

@@ -14,7 +14,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from glassformer.common.errors import UserError
 from glassformer.common.seeds import Stream, rng, seed_of
 from glassformer.data.texts import too_few_tokens
-from glassformer.data.tokens import PairFile, TokenFile
+from glassformer.data.tokens import TokenFile
 from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]
@@ -203,7 +203,7 @@ class Windows:
     def batch(self, number: int) -> list[Example]:
         draw = rng(self.seed, Stream.WINDOWS, number)
         starts = draw.integers(self.tokens.n_tokens - self.context, size=self.batch_size)
-        return [Example(_take(self.tokens, start, self.context + 1)) for start in starts]
+        return [Example(taken(self.tokens, start, self.context + 1)) for start in starts]
 
 
 class Epochs:
@@ -227,7 +227,7 @@ class Epochs:
         self.n_batches_per_epoch = self._order.n_batches_per_epoch
 
     def batch(self, number: int) -> list[Example]:
-        return [Example(_take(self.tokens, self.starts[i], self.lengths[i])) for i in self._order.batch(number)]
+        return [Example(taken(self.tokens, self.starts[i], self.lengths[i])) for i in self._order.batch(number)]
 
 
 class Packed:
@@ -264,7 +264,7 @@ class Packed:
         begin = 0
         for number, piece in enumerate(pieces):
             end = begin + self.lengths[piece]
-            ids[begin:end] = _take(self.tokens, self.starts[piece], self.lengths[piece])
+            ids[begin:end] = taken(self.tokens, self.starts[piece], self.lengths[piece])
             document_ids[begin:end] = number
             begin = end
         return Example(ids, document_ids)
@@ -350,7 +350,7 @@ def evaluation_windows(
     _require_examples(len(starts), tokens)
     for first in range(0, len(starts), batch_size):
         rows = range(first, min(first + batch_size, len(starts)))
-        yield [Example(_take(tokens, starts[row], lengths[row])) for row in rows]
+        yield [Example(taken(tokens, starts[row], lengths[row])) for row in rows]
 
 
 def require_positive(**numbers: int) -> None:
@@ -385,7 +385,8 @@ def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple
     return starts[stretch] + offset, np.minimum(lengths[stretch] - offset, context + 1)
 
 
-def _take(tokens: TokenFile, start: np.int64, length: np.int64 | int) -> Ids:
+def taken(tokens: TokenFile, start: np.int64, length: np.int64 | int) -> Ids:
+    """Return some consecutive ids of a stream."""
     return tokens.ids[start : start + length].astype(np.int64)
 
 
@@ -473,20 +474,6 @@ class Rows:
     """(n,) tokens of each row that count towards the budget."""
     take: Callable[[Ids], list[Example]]
     """Function from row indices to their examples."""
-
-
-def pair_rows(pairs: PairFile) -> Rows:
-    """Make `Rows` of pairs; the length of a pair is that of its longer side plus one start or end token."""
-    lengths = np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
-
-    def side(tokens: TokenFile, rows: Ids) -> Iterator[Ids]:
-        return map(partial(_take, tokens), tokens.document_starts[rows], tokens.document_lengths[rows])
-
-    def take(places: Ids) -> list[Example]:
-        sides = side(pairs.target, pairs.rows[places]), side(pairs.source, pairs.rows[places])
-        return [Example(target, source_ids=source) for target, source in zip(*sides, strict=True)]
-
-    return Rows(pairs.name, lengths, take)
 
 
 def example_rows(examples: Sequence[Example], name: str) -> Rows:

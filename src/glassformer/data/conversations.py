@@ -22,18 +22,18 @@ from glassformer.common.chat_messages import (
     is_answer,
     is_trained,
     require_messages,
+    text_of,
     texts_in,
     usual_role,
 )
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
+from glassformer.data.kinds import Kind, imported
 from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Record, Request, with_fields
+from glassformer.data.records import ALPACA_PROMPT, Record, with_fields
 from glassformer.data.split import split_records
 
-ALPACA_PROMPT = "instruction"
-"""Name of a prompt to which the field `input` of its record belongs."""
 CALL, SAID = "function_call", ("from", "value")
 """The role of a call of a tool in ShareGPT, and the keys of its messages."""
 
@@ -175,10 +175,9 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
         return news
 
     def records(self, data: ConversationData, split: str) -> Iterator[Conversation]:
-        names, settings = (data.prompt_field, data.completion_field), "data.prompt_field, data.completion_field"
-        request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
+        request = self.request(data, split, ("prompt_field", "completion_field"))
         records = addresses.records(data.path or "", request)
-        for record in with_fields(records, names, (data.messages_field, "data.messages_field")):
+        for record in with_fields(records, request.names, (data.messages_field, "data.messages_field")):
             parts: list[tuple[str, str | None]] = [(data.messages_field, None)]
             if record.value(data.prompt_field) is not None:
                 parts = [(data.prompt_field, "user"), (data.completion_field, ASSISTANT)]
@@ -193,8 +192,15 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
             self._count(found, messages)
             yield Conversation(tuple(messages), record.where)
 
+    def training_texts(self) -> Iterator[str]:
+        """Yield the messages of the training data, each after its role, for training a tokenizer."""
+        return (f"{message['role']}\n{text_of(message)}" for one in self.split[0] for message in one.messages)
+
     def _count(self, found: Sequence[list[Mapping[str, Any]]], messages: Sequence[Mapping[str, Any]]) -> None:
         """Count for the notes: roles with other names, and answers that are not scored."""
         roles = [str(message["role"]) for part in found for message in part]
         self.n_of_roles.update((role, usual_role(role)) for role in roles if role != usual_role(role))
         self.n_not_trained += sum(message["role"] == ASSISTANT and not is_trained(message) for message in messages)
+
+
+CONVERSATIONS = Kind(ConversationCorpus, imported("conversation_rows:report_of"), reports_tokens=True)

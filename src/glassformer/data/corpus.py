@@ -30,7 +30,15 @@ from glassformer.common.errors import UserError
 from glassformer.common.formatting import plural
 from glassformer.config.run import TextData
 from glassformer.data.split import cut_of, held_out, require_fraction, share_news
-from glassformer.data.texts import PIECE_CHARACTERS, Counts, Paths, Piece, find_sources, read_pieces, without_text
+from glassformer.data.texts import (
+    PIECE_CHARACTERS,
+    Counts,
+    Paths,
+    Piece,
+    find_sources,
+    read_pieces,
+    without_text,
+)
 
 SplitSide = Literal["train", "valid"]
 Hashes = npt.NDArray[np.uint64]
@@ -95,6 +103,12 @@ class Corpus:
         self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
         self.valid_fraction, self.data = valid_fraction, data or TextData()
         self.name = ", ".join(map(str, paths))
+
+    @classmethod
+    def of(cls, data: TextData) -> "Corpus":
+        """Return the text that some settings name."""
+        paths, valid_paths = ([path] if path is not None else [] for path in (data.path, data.valid_path))
+        return cls(paths, valid_paths=valid_paths, valid_fraction=data.valid_fraction, data=data)
 
     @cached_property
     def digest(self) -> str:

@@ -245,3 +245,14 @@ def read_conll(address: str, request: Request) -> Iterator[Record]:
         elif words:
             yield Record(f"{path}:{first}", dict(zip(request.names, (words, tags), strict=True)), request.settings)
             words, tags, first = [], [], 0
+
+
+def aligned_lines(source: Path, target: Path, encodings: Sequence[str] = UTF_8) -> list[tuple[str, str]]:
+    """Pair line i of one file with line i of the other, empty lines included; raise `UserError` for unequal lengths."""
+    sources, targets = (lines(read_text(files.as_path(side, "path"), encodings)) for side in (source, target))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{source} has {len(sources):,} lines and {target} has {len(targets):,} lines; line i of one file must be "
+            "the other side of line i of the other file"
+        )
+    return list(zip(sources, targets, strict=True))

@@ -15,15 +15,12 @@ from typing import Any, TypeAlias
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, shown
-from glassformer.config.run import ConversationData, DataConfig, LabelData, PairData, PreferenceData, PromptData
+from glassformer.config.run import DataConfig
 from glassformer.data.records import Record, Request, present
 
 PREFIX = "memory:"
 PARTS = ("first", "second")
 """Names of the items of a tuple before its kind is recognised."""
-
-BESIDE = ("input", "system")
-"""Fields that belong to a conversation in the forms of Alpaca and ShareGPT."""
 
 Rows = list[dict[str, Any]]
 Given: TypeAlias = str | Path | Iterable[Any] | None
@@ -137,21 +134,19 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
 
     Tuples are (source, target) or (text, label). Raises `UserError` if every record lacks one of the fields.
     """
-    source, names = path_or_rows(given), _fields_of(data)
+    source, names = path_or_rows(given), fields_of(data)
     if not isinstance(source, list):
         yield source
         return
     rows = [_named(row, names) for row in source]
-    if isinstance(data, ConversationData | PreferenceData):
+    if data.may_lack_columns:
         names = [*dict.fromkeys(name for row in rows for name in row if name in names)] or names[:1]
     absent = [[name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})] for row in rows]
     if all(absent):  # a field that only some records lack is missing in them
         has, reads = ", ".join(shown(repr(name)) for name in islice(rows[0], 8)), " and ".join(map(repr, names))
         raise UserError(f"record 1 of the data has no {absent[0][0]!r}: this model reads {reads}, got {has}")
-    kept = {*names, *(name.partition(".")[0] for name in names)}
-    if isinstance(data, ConversationData):
-        kept |= set(BESIDE)
-    if isinstance(data, PromptData):  # rewards may read every field
+    kept = {*names, *(name.partition(".")[0] for name in names), *(data.beside or ())}
+    if data.beside is None:
         kept = {name for row in rows for name in row}
     with address_of(json_lines(rows, kept, {})) as address:
         yield address
@@ -162,18 +157,9 @@ def _named(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names, row.values(), strict=False)) if tuple(row) in (("text",), PARTS) else row
 
 
-def _fields_of(data: DataConfig) -> list[str]:
-    if isinstance(data, PairData):
-        return [data.source_field, data.target_field]
-    if isinstance(data, LabelData):
-        return [name for name in (data.text_field, data.label_field, data.second_field) if name is not None]
-    if isinstance(data, ConversationData):
-        return [data.messages_field, data.prompt_field, data.completion_field]
-    if isinstance(data, PreferenceData):
-        return [data.prompt_field, data.chosen_field, data.rejected_field]
-    if isinstance(data, PromptData):
-        return [data.prompt_field]
-    return [data.text_field]
+def fields_of(data: DataConfig) -> list[str]:
+    """Return the names of the fields that are read from a record."""
+    return [name for name in (getattr(data, setting) for setting in data.columns) if name is not None]
 
 
 def json_lines(rows: Rows, kept: Collection[str], new_names: Mapping[str, str]) -> list[str]:

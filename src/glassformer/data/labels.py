@@ -1,4 +1,4 @@
-"""Labelled texts: reading, split into training and validation data, and the distribution of the classes.
+"""Labelled texts: reading, the split into training and validation data, and the report on classes.
 
 Sources: a `.tsv`, `.csv`, `.jsonl` or `.parquet` file with named columns; a `.conll` file of words and tags;
 `builtin:NAME` (`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset, or
@@ -19,8 +19,9 @@ from glassformer.common.errors import UserError, nearest_name
 from glassformer.config.run import LabelData
 from glassformer.config.train import UNBALANCED
 from glassformer.data import addresses, builtin
+from glassformer.data.kinds import Kind
 from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Dropped, Kind, Record, Request, present, with_fields
+from glassformer.data.records import Record, present, with_fields
 from glassformer.data.split import split_records
 
 CLASSES_SHOWN = 40
@@ -37,14 +38,6 @@ class Labelled:
     labels: tuple[str, ...]
     """The name of a class, a number as written in the file, any number of names (`multi_label`), or the tags."""
     where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
-
-
-def _request(data: LabelData, split: str, dropped: Dropped) -> Request:
-    kind: Kind = "tags" if data.outputs == "tags" else "labels"
-    settings = [f"data.{name}" for name in ("text_field", "second_field", "label_field") if getattr(data, name)]
-    may_lack_header = (data.text_field, data.label_field) == (LabelData.text_field, LabelData.label_field)
-    names = (*_text_fields(data), data.label_field)
-    return Request(kind, names, ", ".join(settings), split, dropped, may_lack_header, data.format, data.encoding)
 
 
 def _text_fields(data: LabelData) -> tuple[str, ...]:
@@ -145,7 +138,9 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
         if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
             raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
         read: Callable[[LabelData, Record], Labelled | None] = _tagged if data.outputs == "tags" else _labelled
-        request = _request(data, split, self.dropped)
+        may_lack_header = (data.text_field, data.label_field) == (LabelData.text_field, LabelData.label_field)
+        settings = [name for name in ("text_field", "second_field", "label_field") if getattr(data, name)]
+        request = self.request(data, split, settings, "tags" if data.outputs == "tags" else "labels", may_lack_header)
         for record in with_fields(addresses.records(path, request), request.names):
             labelled = read(data, record)
             if labelled is None:
@@ -386,3 +381,6 @@ def _number(label: str) -> float:
         return float(label)
     except ValueError:
         return math.nan
+
+
+LABELS = Kind(LabelCorpus, lambda run, data, tokenizer, phase: class_report(LabelCorpus(data)))

@@ -5,7 +5,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -38,8 +38,8 @@ from glassformer.config.transformer import (
     TransformerConfig,
 )
 from glassformer.data import addresses
-from glassformer.data.first_look import require_readable
 from glassformer.data.in_memory import address_of, rows_of
+from glassformer.data.kinds import require_readable
 from glassformer.data.recognition import READING, SETTINGS, Recognised, aligned, recognise, recognise_rows
 from glassformer.data.recognition import Kind as Kind
 from glassformer.data.records import Request
@@ -244,14 +244,14 @@ def _by_character(run: Run) -> str:
 
 def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> Run:
     """Build the run for data of a known kind and amount."""
-    data = recognised.data
-    if isinstance(data, TextData):
-        return text_run(name, data, n_bytes)
-    if isinstance(data, LabelData):
-        return label_run(name, data, n_bytes)
-    if isinstance(data, ConversationData):
-        return conversation_run(name, data, n_bytes)
-    return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, recognised.rows.values())))
+    if isinstance(data := recognised.data, PairData):
+        return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, recognised.rows.values())))
+    builders: Mapping[str, Callable[[str, Any, int], Run]] = {
+        "text": text_run,
+        "labels": label_run,
+        "conversations": conversation_run,
+    }
+    return builders[data.kind](name, data, n_bytes)
 
 
 def _path_of(source: str | Path) -> str:

@@ -8,20 +8,19 @@ are skipped; they are counted. All pairs are kept in memory as text, which is pr
 `RecordCorpus` makes the split, by a hash of the source: all targets of one source are on one side.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.config.run import PairData
 from glassformer.data import addresses
-from glassformer.data.formats import lines
-from glassformer.data.record_corpus import RecordCorpus
-from glassformer.data.records import Record, Request, with_fields
+from glassformer.data.formats import aligned_lines
+from glassformer.data.kinds import Kind
+from glassformer.data.record_corpus import RecordCorpus, percentiles
+from glassformer.data.records import Record, with_fields
 from glassformer.data.split import split_records
-from glassformer.data.text_files import UTF_8, read_text
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,6 @@ def _aligned_records(data: PairData) -> Iterator[Record]:
     for number, (source, target) in enumerate(pairs, 1):
         fields = {data.source_field: source, data.target_field: target}
         yield Record(f"line {number} of {data.source}", fields, "")
-
-
-def aligned_lines(source: Path, target: Path, encodings: Sequence[str] = UTF_8) -> list[tuple[str, str]]:
-    """Pair line i of one file with line i of the other, empty lines included; raise `UserError` for unequal lengths."""
-    sources, targets = (lines(read_text(files.as_path(side, "path"), encodings)) for side in (source, target))
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{source} has {len(sources):,} lines and {target} has {len(targets):,} lines; line i of one file must be "
-            "the other side of line i of the other file"
-        )
-    return list(zip(sources, targets, strict=True))
 
 
 class PairCorpus(RecordCorpus[PairData, Pair]):
@@ -70,14 +58,10 @@ class PairCorpus(RecordCorpus[PairData, Pair]):
         return replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
 
     def records(self, data: PairData, split: str) -> Iterator[Pair]:
-        names, settings = (data.source_field, data.target_field), "data.source_field, data.target_field"
-        if data.path is None:
-            records = _aligned_records(data)
-        else:
-            request = Request("pairs", names, settings, split, self.dropped, True, data.format, data.encoding)
-            records = addresses.records(data.path, request)
-        for record in with_fields(records, names):
-            source, target = (record.text(name).strip() for name in names)
+        request = self.request(data, split, data.columns, "pairs", may_lack_header=True)
+        records = _aligned_records(data) if data.path is None else addresses.records(data.path, request)
+        for record in with_fields(records, request.names):
+            source, target = (record.text(name).strip() for name in request.names)
             if source and target:
                 yield Pair(source, target)
             else:
@@ -132,12 +116,6 @@ def pair_report(corpus: PairCorpus) -> PairReport:
     )
 
 
-def percentiles(lengths: list[int]) -> tuple[int, int, int]:
-    """Return the median, the 99th percentile and the maximum of some numbers."""
-    ordered = sorted(lengths)
-    return ordered[len(ordered) // 2], ordered[int(0.99 * (len(ordered) - 1))], ordered[-1]
-
-
 def _lengths(of: tuple[int, int, int]) -> str:
     return f"median {of[0]:,} characters, 99th percentile {of[1]:,}, maximum {of[2]:,}"
 
@@ -154,3 +132,6 @@ def _check_sides(data: PairData) -> None:
                 raise UserError(f"the {side} side is missing; set --data.{flag} FILE")
     if data.valid_path is not None and data.valid_source is not None:
         raise UserError("data.valid_path contains both sides; remove data.valid_source and data.valid_target")
+
+
+PAIRS = Kind(PairCorpus, lambda run, data, tokenizer, phase: pair_report(PairCorpus(data)))

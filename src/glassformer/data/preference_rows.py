@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from glassformer.common.chat_messages import ASSISTANT
 from glassformer.data.batching import Example
@@ -24,6 +25,7 @@ class PreferenceRows:
     n_tokens: int = field(default=0, init=False)
     n_scored: int = field(default=0, init=False)
     n_left_out: int = field(default=0, init=False)
+    n_cut: ClassVar[int] = 0
 
     def encode(self, preferences: Sequence[Preference]) -> list[Example]:
         """Return one row per preference that fits; raise `UserError`, with the place, if one cannot be encoded."""

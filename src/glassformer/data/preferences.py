@@ -15,7 +15,8 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import PreferenceData
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, messages_of
-from glassformer.data.records import Record, Request, with_fields
+from glassformer.data.kinds import Kind
+from glassformer.data.records import Record, with_fields
 
 Messages = tuple[dict[str, Any], ...]
 
@@ -51,9 +52,8 @@ class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
     REASON = ("preference has no two different answers", "preferences have no two different answers")
 
     def records(self, data: PreferenceData, split: str) -> Iterator[Preference]:
-        names = (data.prompt_field, data.chosen_field, data.rejected_field)
-        settings = "data.prompt_field, data.chosen_field, data.rejected_field"
-        request = Request("conversations", names, settings, split, self.dropped, False, data.format, data.encoding)
+        request = self.request(data, split, data.columns)
+        names = request.names
         n_found, without_prompt = 0, None
         for record in with_fields(addresses.records(data.path or "", request), names[1:]):
             chosen, rejected = (_conversation(data, record, name) for name in names[1:])
@@ -71,3 +71,6 @@ class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
             yield Preference(tuple(chosen[:n_same]), tuple(chosen[n_same:]), tuple(rejected[n_same:]), record.where)
         if not n_found and without_prompt is not None:
             raise without_prompt  # single answers in all records, which need a prompt
+
+
+PREFERENCES = Kind(PreferenceCorpus)

@@ -21,11 +21,9 @@ from glassformer.common import files
 from glassformer.common.errors import UserError, shown
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data import addresses, builtin, records, tables
-from glassformer.data.conversations import ALPACA_PROMPT
-from glassformer.data.formats import KNOWN_COLUMNS, are_clearly_records, layout_of, not_records
-from glassformer.data.in_memory import BESIDE, PARTS, Rows, json_lines
-from glassformer.data.pairs import aligned_lines
-from glassformer.data.records import Request, present
+from glassformer.data.formats import KNOWN_COLUMNS, aligned_lines, are_clearly_records, layout_of, not_records
+from glassformer.data.in_memory import PARTS, Rows, json_lines
+from glassformer.data.records import ALPACA_PROMPT, Request, present
 from glassformer.data.tables import dialect_of
 from glassformer.data.text_files import UTF_8, suffix_of
 
@@ -38,7 +36,7 @@ OTHER_FORMS = {
     "Alpaca": {"prompt_field": ALPACA_PROMPT, "completion_field": "output"},
 }
 """Names of columns in other forms of conversations, by setting."""
-FIELDS = (*PAIR_FIELDS, *LABEL_FIELDS, "second_field", *CONVERSATION_FIELDS[0], *CONVERSATION_FIELDS[1])
+FIELDS = (*PairData.columns, *LabelData.columns, *ConversationData.columns)
 READING = ("format", "encoding", "on_bad", "front_matter")
 """Keys of `[data]` that set how files are read."""
 SETTINGS = (*FIELDS, "outputs", *READING)
@@ -171,8 +169,7 @@ def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> t
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
     names = {name for row in rows for name in row}
     outer = {name if name in names else name.partition(".")[0] for name in fields.values()}
-    if isinstance(recognised.data, ConversationData):
-        outer |= set(BESIDE)
+    outer |= set(recognised.data.beside or ())
     lines = json_lines(rows, outer, new_names)
     return replace(recognised, data=replace(recognised.data, **default)), lines  # type: ignore[arg-type]
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
@@ -11,7 +11,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData
 from glassformer.data import builtin, hub
 from glassformer.data.in_memory import name_of
-from glassformer.data.records import Dropped
+from glassformer.data.records import Dropped, Kind, Request
 from glassformer.data.split import share_news
 
 D = TypeVar("D", bound=PairData | LabelData | ConversationData | PreferenceData | PromptData)
@@ -42,6 +42,24 @@ class RecordCorpus(ABC, Generic[D, R]):
     @abstractmethod
     def records(self, data: D, split: str) -> Iterator[R]:
         """Yield the records of `data`; `split` is for a dataset whose address names no split."""
+
+    def request(
+        self, data: D, split: str, settings: Sequence[str], kind: Kind = "conversations", may_lack_header: bool = False
+    ) -> Request:
+        """Return the request for the fields that some settings of `data` name."""
+        names = tuple(getattr(data, name) for name in settings)
+        told = ", ".join(f"data.{name}" for name in settings)
+        return Request(kind, names, told, split, self.dropped, may_lack_header, data.format, data.encoding)
+
+    def look(self, context: int = 0) -> None:
+        """Read the first record of the training data, and of separate validation data; data on the hub is not read."""
+        for part in filter(None, (self.data, self.valid_data)):
+            if not (part.path or "").startswith(hub.PREFIX):
+                next(self.records(part, "train"), None)
+
+    def read(self) -> Iterator[R]:
+        """Yield all records of `data.path`."""
+        return self.records(self.data, "train")
 
     @abstractmethod
     def texts(self, record: R) -> tuple[str, ...]:
@@ -118,3 +136,9 @@ class RecordCorpus(ABC, Generic[D, R]):
         """Read the records and return notes: skipped ones, and a held-out fraction that is too small."""
         _ = self.split
         return [*self.dropped.sentences(), *self.share_news]
+
+
+def percentiles(lengths: list[int]) -> tuple[int, int, int]:
+    """Return the median, the 99th percentile and the maximum of some numbers."""
+    ordered = sorted(lengths)
+    return ordered[len(ordered) // 2], ordered[int(0.99 * (len(ordered) - 1))], ordered[-1]

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from glassformer.common.errors import UserError, nearest_name, shown, suggestion
 
+ALPACA_PROMPT = "instruction"
+"""Name of a prompt to which the field `input` of its record belongs."""
 Kind = Literal["text", "pairs", "labels", "tags", "conversations"]
 """Kinds of data that records are made into; tags are lists of words with a list of labels."""
 

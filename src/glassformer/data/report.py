@@ -3,14 +3,17 @@
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from glassformer.common import formatting
 from glassformer.common.errors import UserError, unknown_sentence
 from glassformer.common.formatting import plural
+from glassformer.config.run import Run, TextData
 from glassformer.data.corpus import Corpus
+from glassformer.data.kinds import Phase
 from glassformer.data.texts import Piece, read_pieces
 from glassformer.data.tokens import Encoding, encode_pieces
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -65,6 +68,12 @@ class DataReport:
             sum(side.n_bytes for side in self.sides),
             n_tokens,
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"total": asdict(self.total)}
+
+    def __str__(self) -> str:
+        return self.table(formatting.output_width())
 
     def table(self, width: int | None = None) -> str:
         """Format the report as plain text, with a table of at most `width` characters."""
@@ -146,3 +155,13 @@ def _row(side: SideReport) -> tuple[str, ...]:
         row.append("-")
     per_token = f"{side.n_bytes / side.n_tokens:.2f}" if side.n_tokens else "-"
     return (*row, per_token)
+
+
+def report_of(run: Run, data: TextData, tokenizer: Tokenizer | None, phase: Phase) -> DataReport:
+    """Return the report on a text; a tokenizer is learned on all of it, also if it is too short to split."""
+    if tokenizer is None:
+        size, scheme = run.tokenizer.vocab_size, run.tokenizer.scheme
+        with phase("training a tokenizer") as progress:
+            pieces = (piece.text for piece in read_pieces([str(data.path)], data))
+            tokenizer = Tokenizer.train(pieces, vocab_size=size, scheme=scheme, progress=progress)
+    return report(Corpus.of(data), tokenizer)

@@ -18,17 +18,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import plural
-from glassformer.config.run import TextData
-from glassformer.data import addresses, builtin, formats
+from glassformer.config.run import Run, TextData
+from glassformer.data import addresses, builtin, formats, hub
+from glassformer.data.kinds import Kind, Phase, imported
 from glassformer.data.records import Read, Request, with_fields
+from glassformer.data.split import cut_of, require_fraction
 from glassformer.data.text_files import encoding_used, fault, guessed_encoding, n_bytes, suffix_of, text_blocks
 
 Paths = Sequence[str | Path]
 
+N_PIECES = 16
+"""Number of pieces that a first look reads, about a megabyte."""
 PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place after it
 MAX_PIECE_CHARACTERS = 1 << 20
 MAX_FRONT_MATTER = 1 << 16
@@ -349,3 +354,45 @@ def _unix_lines(text: str, counts: Counts) -> str:
         return text  # in a tenth of the time
     counts.n_crlf += text.count("\r\n")
     return text.replace("\r\n", "\n")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The text that some settings name, without a split."""
+
+    data: TextData
+
+    def look(self, context: int = 0) -> None:
+        """Read the beginning of both texts; raise `UserError` for no text, or less than a window of tokens."""
+        data = self.data
+        if data.valid_path is None:
+            require_fraction(data.valid_fraction)
+        for path in filter(None, (data.path, data.valid_path)):
+            if path.startswith(hub.PREFIX):
+                continue
+            pieces = list(itertools.islice(read_pieces([path], data), N_PIECES))
+            if not pieces:
+                raise without_text(path)
+            # A token has at least one byte, except for the two that mark the ends of a document.
+            n_tokens = sum(len(piece.text.encode()) + 2 * piece.ends_document for piece in pieces)
+            if len(pieces) < N_PIECES and n_tokens < context + 1:
+                raise too_few_tokens(path, f"at most {n_tokens:,}", context)
+            n_documents = sum(piece.ends_document for piece in pieces)
+            if len(pieces) < N_PIECES and n_documents == 1 and data.valid_path is None:
+                cut_of(path, sum(len(piece.text) for piece in pieces), data.valid_fraction)
+
+    def read(self) -> Iterator[Piece]:
+        """Yield all of the text, in pieces."""
+        return read_pieces([str(self.data.path)], self.data)
+
+
+def _report(run: Run, data: TextData, tokenizer: Any, phase: Phase) -> Any:
+    """Return the report on a text; files that are not text are left out."""
+    if data.path is None:
+        raise UserError("no text is given: set data.path, or give a file")
+    data = replace(data, on_bad="skip")
+    Texts(data).look()
+    return imported("report:report_of")(run, data, tokenizer, phase)
+
+
+TEXT = Kind(Texts, _report, reports_tokens=True)

@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,11 +40,12 @@ from glassformer.common.errors import (
     unknown_sentence,
 )
 from glassformer.common.seeds import Stream, seed_of
+from glassformer.config.run import TokenizerConfig
 from glassformer.data.corpus import Corpus, SplitSide
-from glassformer.data.pairs import Pair, PairCorpus
+from glassformer.data.kinds import Phase
 from glassformer.data.texts import Piece, cut, joined
 from glassformer.tokenization.processes import in_order
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
@@ -55,9 +56,8 @@ KEY = "[0-9a-f]{32}"  # pattern of the folder names in the cache
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough work for every core, at low memory use
 BATCH_TOKENS = 1 << 24  # searched for unknown text at once
 PAYS_FROM = 8 << 20  # characters after which worker processes encode: they start in the time of about this text
-_SIDES: tuple[SplitSide, ...] = ("train", "valid")
+SIDES: tuple[SplitSide, ...] = ("train", "valid")
 _NAMES = {"train": "the training text", "valid": "the validation text"}
-_PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,10 +193,10 @@ def prepare(
         training = Encoding(tokenizer, start_id, end_id, dropout)
         encodings = {"train": training, "valid": replace(training, dropout=NO_DROPOUT)}
         advance = cache.counter(corpus.n_bytes, lambda part: part.n_bytes)
-        for side in _SIDES:
+        for side in SIDES:
             parts = encode_pieces(corpus.pieces(side), encodings[side], cache.in_every_rank)
             with closing(parts):  # an error ends the worker processes at once
-                sidecar[side] = _write_stream(folder, side, map(advance, parts), tokenizer)
+                sidecar[side] = write_stream(folder, side, map(advance, parts), tokenizer)
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) has no tokens; use more text")
         return sidecar
@@ -221,7 +221,7 @@ def encode_text(
     first = list(itertools.islice(rest, 2))
     end_id = tokenizer.eos_id if len(first) > 1 else None
     pieces = (piece for document in itertools.chain(first, rest) for piece in cut([document]))
-    stream = _in_memory(pieces, Encoding(tokenizer, start_id, end_id), name)
+    stream = in_memory(pieces, Encoding(tokenizer, start_id, end_id), name)
     if not stream.n_tokens:
         raise UserError(f"{name} has no tokens; use more text")
     return stream
@@ -241,7 +241,7 @@ class EncodedPart:
     n_characters: int
 
 
-def _in_memory(pieces: Iterable[Piece], encoding: "Encoding", name: str) -> TokenFile:
+def in_memory(pieces: Iterable[Piece], encoding: "Encoding", name: str) -> TokenFile:
     """Encode pieces to one stream in memory."""
     parts = list(encode_pieces(pieces, encoding))
     dtype = id_dtype(encoding.tokenizer.vocab_size)
@@ -341,6 +341,23 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[_Batch]:
         yield _Batch(number, batch, n_characters, begins)
 
 
+def learn_tokenizer(
+    config: TokenizerConfig, texts: Iterable[str], phase: Phase, title: str = "learning the tokenizer"
+) -> Tokenizer:
+    """Load the tokenizer that `config` names, or learn one from training texts (never from validation data)."""
+    if config.path is not None:
+        return Tokenizer.load(Path(config.path))
+    with phase(title) as progress:
+        return Tokenizer.train(
+            texts,
+            vocab_size=config.vocab_size,
+            scheme=config.scheme,
+            learner=config.learner,
+            special_tokens=config.special_tokens,
+            progress=progress,
+        )
+
+
 def content_hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
@@ -349,7 +366,7 @@ def id_dtype(vocab_size: int) -> str:
     return DTYPES[vocab_size > 1 << 16]
 
 
-def _write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenizer: Tokenizer) -> dict[str, Any]:
+def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenizer: Tokenizer) -> dict[str, Any]:
     """Write one stream part by part, and return its entry of the sidecar."""
     n_tokens = n_documents = n_bytes = n_characters = 0
     paths = _stream_paths(folder, stem)
@@ -412,103 +429,3 @@ def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str, 
 
 def _stream_paths(folder: Path, stem: str) -> tuple[Path, Path]:
     return folder / f"{stem}.bin", folder / f"{stem}.starts"
-
-
-@dataclass(frozen=True, eq=False)
-class PairFile:
-    """Two streams whose i-th documents are a pair; `rows` has the indices of the pairs in use, in order."""
-
-    name: str  # name in messages
-    source: TokenFile
-    target: TokenFile
-    rows: npt.NDArray[np.int64]  # (n_pairs,)
-
-    @property
-    def n_pairs(self) -> int:
-        return len(self.rows)
-
-    def unknown(self, tokenizers: Tokenizers) -> list[str]:
-        """Return notes about the parts of sources and targets that are unknown to their tokenizers."""
-        of_source = self.source.unknown(tokenizers.source, "the sources of the ")
-        return of_source + self.target.unknown(tokenizers.target, "the targets of the ")
-
-    @property
-    def source_lengths(self) -> npt.NDArray[np.int64]:
-        """(n_pairs,) number of ids of each source, without an end token."""
-        return self.source.document_lengths[self.rows]
-
-    @property
-    def target_lengths(self) -> npt.NDArray[np.int64]:
-        """(n_pairs,) number of ids of each target, without start or end token."""
-        return self.target.document_lengths[self.rows]
-
-    def within(self, source_max: int, target_max: int, added: tuple[int, int] = (1, 1)) -> tuple["PairFile", int]:
-        """Select the pairs that fit a model, and count the others; `added` = special tokens of source and target."""
-        fits = (self.source_lengths + added[0] <= source_max) & (self.target_lengths + added[1] <= target_max)
-        return replace(self, rows=self.rows[fits]), int((~fits).sum())
-
-    def beginning(self, n_pairs: int) -> "PairFile":
-        """Select the first `n_pairs` pairs."""
-        return replace(self, rows=self.rows[:n_pairs])
-
-
-PairSplits = Splits[PairFile]
-
-
-def prepare_pairs(
-    corpus: PairCorpus,
-    tokenizers: Tokenizers,
-    cache: TokenCache,
-    *,
-    dropout: BpeDropout = NO_DROPOUT,
-    source_dropout: BpeDropout = NO_DROPOUT,
-) -> PairSplits:
-    """Return the tokens of a corpus of pairs: from the cache if complete and unchanged, else by encoding, as `prepare`.
-
-    The cache key is a hash of the pairs, the split, both tokenizers and dropout. `dropout` applies to the targets of
-    the training pairs, and `source_dropout` to their sources. The progress counts sources and targets.
-    """
-    encodings = {
-        "source": Encoding(tokenizers.source, dropout=source_dropout),
-        "target": Encoding(tokenizers.target, dropout=dropout),
-    }
-
-    def write(folder: Path) -> dict[str, Any]:
-        sidecar: dict[str, Any] = {"pairs": corpus.name}
-        n_texts = 2 * sum(map(len, corpus.split))
-        advance = cache.counter(n_texts, lambda part: len(part.starts))
-        for side, pairs in zip(_SIDES, corpus.split, strict=True):
-            for stem, encoding in encodings.items():
-                if side == "valid":
-                    encoding = replace(encoding, dropout=NO_DROPOUT)
-                parts = encode_pieces(_pieces_of(pairs, stem), encoding, cache.in_every_rank)
-                with closing(parts):
-                    name = f"{side}.{stem}"
-                    sidecar[name] = _write_stream(folder, name, map(advance, parts), encoding.tokenizer)
-        return sidecar
-
-    key: list[Any] = ["pairs", corpus.digest]
-    key += [[encoding.tokenizer.fingerprint, encoding.dropout.share] for encoding in encodings.values()]
-    key += sorted({dropout.seed, source_dropout.seed} - {0})
-    names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in encodings}
-    streams, folder = cache.streams(key, names, write)
-    train, valid = (
-        _whole(name, streams[f"{side}.source"], streams[f"{side}.target"]) for side, name in _PAIR_NAMES.items()
-    )
-    return PairSplits(train, valid, folder)
-
-
-def encode_pairs(pairs: Sequence[Pair], tokenizers: Tokenizers, name: str) -> PairFile:
-    """Encode some pairs in memory."""
-    source = _in_memory(_pieces_of(pairs, "source"), Encoding(tokenizers.source), name)
-    target = _in_memory(_pieces_of(pairs, "target"), Encoding(tokenizers.target), name)
-    return _whole(name, source, target)
-
-
-def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
-    return PairFile(name, source, target, np.arange(source.n_documents))
-
-
-def _pieces_of(pairs: Sequence[Pair], stem: str) -> Iterator[Piece]:
-    """Yield the sources or the targets of pairs."""
-    return (Piece(getattr(pair, stem), ends_document=True) for pair in pairs)

@@ -105,26 +105,6 @@ class Places:
         return self.path
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """Size of a training batch according to the settings: a number of rows, or a budget of tokens."""
-
-    n_rows: int = 0
-    """Rows per batch; 0 = as many as fit the budget."""
-    budget: int = 0
-    """Tokens per batch, padding included."""
-    row_length: int = 0
-    """Tokens of the longest row; 0 = the maximum length of the model."""
-    is_full: bool = False
-    """True if all rows are as long as the longest."""
-    scored_share: float = 1.0
-    """Fraction of the tokens that get logits."""
-
-    def rows(self, longest: int) -> int:
-        """Return the number of rows of a batch whose longest row has `longest` tokens."""
-        return self.n_rows or max(1, self.budget // longest)
-
-
 def require_losses(config: TrainConfig, data: TrainingData) -> None:
     """Raise `UserError` before the first step if a setting watches a loss that is not measured."""
     losses = metrics.names("losses")

@@ -1,9 +1,9 @@
 """Conversations: a language model learns to answer, from the answers of the assistant."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from glassformer.config.run import ConversationConfig, ConversationData, Generat
 from glassformer.data import builtin
 from glassformer.data.batching import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.conversation_rows import ConversationRows, packed
-from glassformer.data.conversations import AnsweredCorpus, Conversation, ConversationCorpus
+from glassformer.data.conversations import Conversation
+from glassformer.data.kinds import corpus_of
+from glassformer.data.tokens import learn_tokenizer
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure
@@ -25,10 +27,9 @@ from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
-from glassformer.tasks.task import PreparedData, RunData, TrainableTask
+from glassformer.tasks.task import ModelParts, PreparedData, RunData, TrainableTask
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
@@ -43,6 +44,8 @@ class ConversationTask(TrainableTask):
     """Conversations: a decoder answers the messages of a user."""
 
     settings: type[Any] = ConversationConfig
+    data: type[Any] = ConversationData
+    """Settings of the data that the task learns from."""
     facts = BUILT_IN["conversation"]
     unit = "token"
 
@@ -58,8 +61,12 @@ class ConversationTask(TrainableTask):
     def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
         return with_template(tokenizer)
 
-    def open(self, run: Run) -> "ConversationRunData":
-        return ConversationRunData(self, run)
+    def open(self, run: Run) -> "AnsweredRunData":
+        return AnsweredRunData(self, run)
+
+    def prepared(self, run: Run, corpus: Any, tokenizer: Tokenizer, reporter: LaunchReporter) -> PreparedData:
+        """Return the records of a corpus as tokens."""
+        return PreparedConversations(run, corpus.split, tokenizer, reporter)
 
     # Use
 
@@ -73,8 +80,7 @@ class ConversationTask(TrainableTask):
         return self.writer(model)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
-        data, path = data_of(model.run, ConversationData), places.path_alone(model.run.name, "conversations")
-        conversations = preparation.records_of(model, ConversationCorpus, data, path, log)
+        data, conversations = preparation.records_of(model, self.data, places, "conversations", log)
         encoder = ConversationEncoder(model.tokenizer, model.name)
         encoded = ConversationRows(encoder, model.network.config.max_len + 1, data.scored)
         rows = example_rows(encoded.encode(conversations), "conversations")
@@ -144,17 +150,17 @@ def _last_answer(conversation: Conversation) -> int:
     return max(i for i, message in enumerate(conversation.messages) if is_answer(message))
 
 
-class ConversationRunData(RunData):
-    """Conversations of a run, split into training and validation data."""
+class AnsweredRunData(RunData):
+    """Conversations, preferences or prompts of a run, split into training and validation data."""
 
-    corpus: AnsweredCorpus[Any, Any]
+    corpus: Any
 
     def __init__(self, task: ConversationTask, run: Run) -> None:
-        self.task, self.corpus = task, ConversationCorpus(data_of(run, ConversationData))
+        self.task, self.corpus = task, corpus_of(data_of(run, task.data))
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts = (f"{message['role']}\n{text_of(message)}" for one in self.corpus.split[0] for message in one.messages)
-        return Tokenizers(self.task.adapted(run, preparation.learn_tokenizer(run.tokenizer, texts, reporter)))
+        learned = learn_tokenizer(run.tokenizer, self.corpus.training_texts(), reporter.phase)
+        return Tokenizers(self.task.adapted(run, learned))
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         """Complete the model; the token that ends an answer becomes its end token."""
@@ -164,31 +170,47 @@ class ConversationRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> PreparedData:
-        return PreparedConversations(run, self.corpus, tokenizers.target, reporter)
+        return self.task.prepared(run, self.corpus, tokenizers.target, reporter)
 
 
-class PreparedConversations:
+class PreparedAnswers(ABC):
     """Training and validation examples, in memory."""
 
-    def __init__(
-        self, run: Run, corpus: AnsweredCorpus[Any, Conversation], tokenizer: Tokenizer, reporter: LaunchReporter
-    ) -> None:
-        self.run, self.data, self.valid_conversations = run, data_of(run, ConversationData), corpus.split[1]
-        self.encoder, self.tokenizer = ConversationEncoder(tokenizer, run.name), tokenizer
-        max_ids = run.model.max_len + 1
-        encoded, of_valid = (ConversationRows(self.encoder, max_ids, self.data.scored) for _ in range(2))
+    def __init__(self, run: Run, sides: Sequence[Any], tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
+        self.run, self.sides, self.tokenizer, self.reporter = run, sides, tokenizer, reporter
+        self.data: Any = run.data
+        self.encoder = ConversationEncoder(tokenizer, run.name)
+        rows = [self.rows() for _ in sides]
         with reporter.phase("preparing tokens"):
-            self.train, self.valid = encoded.encode(corpus.split[0]), of_valid.encode(self.valid_conversations)
-        self.summary = f"{encoded}; for validation {of_valid}"
-        for name, rows in (("training", encoded), ("validation", of_valid)):
-            if rows.n_cut or rows.n_left_out:
-                warn(f"{name} data: {rows}")
-        for side, examples in (("training", self.train), ("validation", self.valid)):
+            self.train, self.valid = (of_side.encode(side) for of_side, side in zip(rows, sides, strict=True))
+        self.summary = f"{rows[0]}; for validation {rows[1]}"
+        named = dict(zip(("training", "validation"), rows, strict=True))
+        for name, of_side in named.items():
+            if of_side.n_cut or of_side.n_left_out:
+                warn(f"{name} data: {of_side}")
+        for (name, of_side), examples in zip(named.items(), (self.train, self.valid), strict=True):
             if not examples:
-                rows = encoded if side == "training" else of_valid
-                if rows.n_with_calls == rows.n_conversations:
-                    raise UserError(f"all {side} conversations call tools, which the chat template does not read")
-                raise UserError(f"no {side} conversation fits model.max_len {run.model.max_len:,}: raise it")
+                raise UserError(self.none_fits(name, of_side))
+
+    @abstractmethod
+    def rows(self) -> Any:
+        """Return the encoder of the records of one side as rows."""
+
+    @abstractmethod
+    def none_fits(self, name: str, rows: Any) -> str:
+        """Return the message for a side none of whose records fits."""
+
+
+class PreparedConversations(PreparedAnswers):
+    """Training and validation conversations."""
+
+    def rows(self) -> ConversationRows:
+        return ConversationRows(self.encoder, self.run.model.max_len + 1, self.data.scored)
+
+    def none_fits(self, name: str, rows: ConversationRows) -> str:
+        if rows.n_with_calls == rows.n_conversations:
+            return f"all {name} conversations call tools, which the chat template does not read"
+        return f"no {name} conversation fits model.max_len {self.run.model.max_len:,}: raise it"
 
     def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         run, data = self.run, self.data
@@ -200,10 +222,7 @@ class PreparedConversations:
         return TrainingData(
             CausalObjective(run.objective.label_smoothing),
             TokenBudget(example_rows(rows, "training conversations"), data.batch_tokens, run.train.seed),
-            {
-                side: partial(evaluation_batches, example_rows(examples, "conversations"), data.batch_tokens)
-                for side, examples in evaluated.items()
-            },
+            preparation.evaluations(evaluated, "conversations", data.batch_tokens),
             sample=lambda: self._sample(network, device),
             score=self._score(network, device),
         )
@@ -213,7 +232,7 @@ class PreparedConversations:
         writer = Writer(network, self.tokenizer, device)
         greedy = GenerationConfig(max_new_tokens=LENGTH_OF_SAMPLE, temperature=0)
         settings = writer.settings(greedy, further_ends=(self.encoder.end_id,))
-        for question in (one.question for one in self.valid_conversations if one.question):
+        for question in (one.question for one in self.sides[1] if one.question):
             if (asked := fitted(self.encoder, question, settings)) is not None:
                 [(_, answer)] = writer.finished([asked[0]], settings)
                 return f"{text_of(question[-1])} │ {answer}"
@@ -225,7 +244,7 @@ class PreparedConversations:
         if not any(watcher.metric in METRICS for watcher in self.run.train.watchers.values()):
             return None
         writer, longest = Writer(network, self.tokenizer, device), self.run.generation.max_new_tokens
-        questions = LastQuestions(writer, self.encoder, self.valid_conversations, longest)
+        questions = LastQuestions(writer, self.encoder, self.sides[1], longest)
 
         def score(division: Division) -> dict[str, float]:
             found = questions.scores(division=division)

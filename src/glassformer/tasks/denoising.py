@@ -14,8 +14,8 @@ from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
 from glassformer.objectives.seq2seq import DenoisingObjective, Ids, Noise, objective_of
-from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import BUILT_IN, DENOISED_TEXT
+from glassformer.tasks.task import ModelParts
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries

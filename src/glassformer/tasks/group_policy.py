@@ -7,17 +7,16 @@ without stored answers.
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from glassformer.common.errors import Log, Progress, UserError, warn
+from glassformer.common.errors import Log, Progress, UserError
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.run import GenerationConfig, GroupPolicyConfig, PromptData, Run
 from glassformer.data.batching import NOT_SCORED, EpochOrder, Example
-from glassformer.data.prompts import Prompt, PromptCorpus
+from glassformer.data.prompts import Prompt, PromptRows
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers
@@ -33,39 +32,40 @@ from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout, a
 from glassformer.objectives.loss import scored_log_p
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.conversation import ConversationRunData, ConversationTask
-from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.conversation import ConversationTask, PreparedAnswers
 from glassformer.tasks.preference import reference_of
 from glassformer.tasks.reporting import LaunchReporter
-from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
-from glassformer.tasks.task import PreparedData
+from glassformer.tasks.requirements import BUILT_IN, require_watched
+from glassformer.tasks.task import MicroBatch, ModelParts, PreparedData
 from glassformer.tokenization.conversations import ConversationEncoder
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer
 
 
 class GroupPolicyTask(ConversationTask):
     """Answers to prompts, sampled and rewarded."""
 
-    settings = GroupPolicyConfig
+    settings, data = GroupPolicyConfig, PromptData
     facts = BUILT_IN["group_policy"]
     unit = "answer"
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return metrics.names("prompts")
 
+    def micro_batch(self, run: Run) -> MicroBatch:
+        return MicroBatch(settings_of(run).n_prompts * settings_of(run).group)
+
     def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
         """Return the tokenizer unchanged: a model without a chat template has not learned to answer."""
         return tokenizer
 
-    def open(self, run: Run) -> "GroupPolicyRunData":
-        return GroupPolicyRunData(self, run)
+    def prepared(self, run: Run, corpus: Any, tokenizer: Tokenizer, reporter: LaunchReporter) -> PreparedData:
+        return PreparedPrompts(run, corpus.split, tokenizer, reporter)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return sampled answers to the prompts, compared with the model that the run started from."""
-        data, path = data_of(model.run, PromptData), places.path_alone(model.run.name, "prompts")
-        prompts = preparation.records_of(model, PromptCorpus, data, path, log)
+        _, prompts = preparation.records_of(model, PromptData, places, "prompts", log)
         policy = Policy(model.run, model.network, model.tokenizer, model.device, trusts_rewards=False)
-        encoded = PromptRows(policy.encoder, policy.longest_prompt)
+        encoded = PromptRows(policy.encoder, longest_prompt(model.run))
         batches = list(policy.evaluated(encoded.encode(prompts)))
         if encoded.n_left_out:
             log(str(encoded))
@@ -87,6 +87,11 @@ def settings_of(run: Run) -> GroupPolicyConfig:
     return run.objective
 
 
+def longest_prompt(run: Run) -> int:
+    """Return the number of tokens of the longest prompt that leaves room for an answer."""
+    return run.model.max_len - run.generation.max_new_tokens
+
+
 def objective_of(run: Run, reference: Network) -> GroupPolicyObjective:
     """Return the objective of a run, with the model that it compares with."""
     settings = settings_of(run)
@@ -100,28 +105,6 @@ def frozen_copy(network: Network) -> Network:
     return copy.deepcopy(network, shared).requires_grad_(False)
 
 
-@dataclass
-class PromptRows:
-    """Encoded prompts; one with more than `longest` tokens leaves no room for an answer, and is left out."""
-
-    encoder: ConversationEncoder
-    longest: int
-    n_prompts: int = field(default=0, init=False)
-    n_left_out: int = field(default=0, init=False)
-
-    def encode(self, prompts: Sequence[Prompt]) -> list[tuple[Prompt, list[int]]]:
-        """Return the prompts that fit, each with its ids."""
-        rows = [(prompt, self.encoder.prompt(prompt.question)) for prompt in prompts]
-        fitting = [(prompt, ids) for prompt, ids in rows if len(ids) <= self.longest]
-        self.n_prompts += len(fitting)
-        self.n_left_out += len(rows) - len(fitting)
-        return fitting
-
-    def __str__(self) -> str:
-        left_out = f", {self.n_left_out:,} of more than {self.longest:,} tokens are left out" if self.n_left_out else ""
-        return f"{self.n_prompts:,} prompts{left_out}"
-
-
 class Policy:
     """A model that samples answers, and their rewards."""
 
@@ -130,7 +113,6 @@ class Policy:
     ) -> None:
         self.run, self.network, self.tokenizer, self.device = run, network, tokenizer, device
         self.encoder = ConversationEncoder(tokenizer, run.name)
-        self.longest_prompt = run.model.max_len - run.generation.max_new_tokens
         self.reward: Reward = total_reward(settings_of(run).rewards, imports=trusts_rewards)
 
     def rollouts(self, prompts: Sequence[tuple[Prompt, list[int]]], seed: int) -> list[Rollout]:
@@ -218,37 +200,17 @@ def measured(
     return measure("prompts", rewards, np.array(found).reshape(-1, group), lengths.reshape(-1, group))
 
 
-class GroupPolicyRunData(ConversationRunData):
-    """Prompts of a run, split into training and validation data."""
+class PreparedPrompts(PreparedAnswers):
+    """Training and validation prompts."""
 
-    def __init__(self, task: GroupPolicyTask, run: Run) -> None:
-        self.task, self.corpus = task, PromptCorpus(data_of(run, PromptData))
+    def rows(self) -> PromptRows:
+        return PromptRows(self.encoder, longest_prompt(self.run))
 
-    def prepare(
-        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
-    ) -> PreparedData:
-        return PreparedPrompts(run, self.corpus.split, tokenizers.target, reporter)
-
-
-class PreparedPrompts:
-    """Training and validation prompts, in memory."""
-
-    def __init__(self, run: Run, sides: Sequence[Any], tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
-        self.run, self.tokenizer = run, tokenizer
-        longest = run.model.max_len - run.generation.max_new_tokens
-        rows = [PromptRows(ConversationEncoder(tokenizer, run.name), longest) for _ in sides]
-        with reporter.phase("preparing tokens"):
-            self.train, self.valid = (of_side.encode(side) for of_side, side in zip(rows, sides, strict=True))
-        self.summary = f"{rows[0]}; for validation {rows[1]}"
-        for name, of_side in zip(("training", "validation"), rows, strict=True):
-            if of_side.n_left_out:
-                warn(f"{name} data: {of_side}")
-        for name, prompts in (("training", self.train), ("validation", self.valid)):
-            if not prompts:
-                raise UserError(
-                    f"no {name} prompt leaves room for an answer of generation.max_new_tokens "
-                    f"{run.generation.max_new_tokens:,} in model.max_len {run.model.max_len:,}: lower the former"
-                )
+    def none_fits(self, name: str, rows: PromptRows) -> str:
+        return (
+            f"no {name} prompt leaves room for an answer of generation.max_new_tokens "
+            f"{self.run.generation.max_new_tokens:,} in model.max_len {self.run.model.max_len:,}: lower the former"
+        )
 
     def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         """Return the data for the loop; `network` has its initial weights, of which the reference is a copy."""

@@ -11,8 +11,8 @@ from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
-from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import BUILT_IN, CAUSAL_TEXT
+from glassformer.tasks.task import ModelParts
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 

@@ -16,8 +16,8 @@ from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks.batches import Places
-from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.requirements import BUILT_IN, MASKED_TEXT
+from glassformer.tasks.task import ModelParts
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries

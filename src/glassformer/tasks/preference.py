@@ -7,18 +7,16 @@ two documents, so a batch can be divided like any other batch.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from glassformer.common.errors import Log, Progress, UserError, warn
+from glassformer.common.errors import Log, Progress
 from glassformer.config.run import PreferenceConfig, PreferenceData, Run
 from glassformer.data.batching import Example, TokenBudget, evaluation_batches, evaluation_places, example_rows
 from glassformer.data.preference_rows import PreferenceRows
-from glassformer.data.preferences import PreferenceCorpus
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers
@@ -31,19 +29,18 @@ from glassformer.objectives.preference import PreferenceObjective
 from glassformer.store.model_directory import read_start
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.conversation import OF_TRAIN_EVALUATED, ConversationRunData, ConversationTask
-from glassformer.tasks.model_parts import ModelParts
+from glassformer.tasks.conversation import OF_TRAIN_EVALUATED, ConversationTask, PreparedAnswers
 from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
-from glassformer.tasks.task import PreparedData
+from glassformer.tasks.task import ModelParts, PreparedData
 from glassformer.tokenization.conversations import ConversationEncoder
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer
 
 
 class PreferenceTask(ConversationTask):
     """Preferences between two answers to the same prompt."""
 
-    settings = PreferenceConfig
+    settings, data = PreferenceConfig, PreferenceData
     facts = BUILT_IN["preference"]
     unit = "preference"
 
@@ -54,13 +51,12 @@ class PreferenceTask(ConversationTask):
         """Return the tokenizer unchanged: a model without a chat template has learned no answers to prefer."""
         return tokenizer
 
-    def open(self, run: Run) -> "PreferenceRunData":
-        return PreferenceRunData(self, run)
+    def prepared(self, run: Run, corpus: Any, tokenizer: Tokenizer, reporter: LaunchReporter) -> PreparedData:
+        return PreparedPreferences(run, corpus.split, tokenizer, reporter)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the preferences with the log ratios of the reference, the model that the run started from."""
-        data, path = data_of(model.run, PreferenceData), places.path_alone(model.run.name, "preferences")
-        preferences = preparation.records_of(model, PreferenceCorpus, data, path, log)
+        data, preferences = preparation.records_of(model, PreferenceData, places, "preferences", log)
         rows = PreferenceRows(ConversationEncoder(model.tokenizer, model.name), model.network.config.max_len)
         examples = rows.encode(preferences)
         if rows.n_left_out:
@@ -139,34 +135,14 @@ def margins(
     return objective_of(run).beta * (log_ratios(run, network, examples, device, division) - reference)
 
 
-class PreferenceRunData(ConversationRunData):
-    """Preferences of a run, split into training and validation data."""
+class PreparedPreferences(PreparedAnswers):
+    """Training and validation preferences."""
 
-    def __init__(self, task: PreferenceTask, run: Run) -> None:
-        self.task, self.corpus = task, PreferenceCorpus(data_of(run, PreferenceData))
+    def rows(self) -> PreferenceRows:
+        return PreferenceRows(self.encoder, self.run.model.max_len)
 
-    def prepare(
-        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
-    ) -> PreparedData:
-        return PreparedPreferences(run, self.corpus.split, tokenizers.target, reporter)
-
-
-class PreparedPreferences:
-    """Training and validation examples, in memory."""
-
-    def __init__(self, run: Run, sides: Sequence[Any], tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
-        self.run, self.reporter = run, reporter
-        encoder = ConversationEncoder(tokenizer, run.name)
-        rows = [PreferenceRows(encoder, run.model.max_len) for _ in sides]
-        with reporter.phase("preparing tokens"):
-            self.train, self.valid = (of_side.encode(side) for of_side, side in zip(rows, sides, strict=True))
-        self.summary = f"{rows[0]}; for validation {rows[1]}"
-        for name, of_side in zip(("training", "validation"), rows, strict=True):
-            if of_side.n_left_out:
-                warn(f"{name} data: {of_side}")
-        for name, examples in (("training", self.train), ("validation", self.valid)):
-            if not examples:
-                raise UserError(f"no {name} preference fits model.max_len {run.model.max_len:,}: raise it")
+    def none_fits(self, name: str, rows: PreferenceRows) -> str:
+        return f"no {name} preference fits model.max_len {self.run.model.max_len:,}: raise it"
 
     def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         """Return the data for the loop; `network` has its initial weights, so it is the reference here."""
@@ -183,10 +159,7 @@ class PreparedPreferences:
         return TrainingData(
             objective_of(run),
             TokenBudget(example_rows(train, "training preferences"), batch_tokens, run.train.seed),
-            {
-                side: partial(evaluation_batches, example_rows(examples, "preferences"), batch_tokens)
-                for side, examples in evaluated.items()
-            },
+            preparation.evaluations(evaluated, "preferences", batch_tokens),
             score=score,
         )
 

@@ -1,55 +1,38 @@
 """Code that several tasks share: the data of a run by its kind, tokenizers, seeds, cache and vocabulary."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from glassformer.common import files
-from glassformer.common.errors import Log, UserError
+from glassformer.common.errors import Log, Progress, UserError
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import GroupPolicyConfig, PairData, PromptData, Run, TextData, TokenizerConfig, WindowRows
-from glassformer.data.batching import ReencodedEachEpoch, Sampler, SamplerOfEpoch
-from glassformer.data.record_corpus import D, R, RecordCorpus
+from glassformer.config.run import PairData, Run, TextData
+from glassformer.data.batching import (
+    Example,
+    ReencodedEachEpoch,
+    Sampler,
+    SamplerOfEpoch,
+    evaluation_batches,
+    example_rows,
+)
+from glassformer.data.kinds import corpus_of
 from glassformer.data.records import Dropped
-from glassformer.tasks.batches import MicroBatch, Place
-from glassformer.tasks.model_parts import ModelParts
+from glassformer.data.tokens import TokenCache
+from glassformer.tasks.batches import Places
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.reporting import LaunchReporter
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.tasks.requirements import Data, data_of
+from glassformer.tasks.task import MicroBatch, ModelParts
+from glassformer.tokenization.tokenizer import Tokenizers
 
 
 def micro_batch(run: Run) -> MicroBatch:
-    """Return the batch size of a run according to its settings: rows of a text, or a budget of tokens."""
-    data, share = run.data, trainable_task(run).scored_share(run)
-    if isinstance(run.objective, GroupPolicyConfig):
-        return MicroBatch(run.objective.n_prompts * run.objective.group, scored_share=share)
-    assert not isinstance(data, PromptData)
-    if not isinstance(data, TextData):
-        return MicroBatch(budget=data.batch_tokens, scored_share=share)
-    is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder
-    return MicroBatch(run.train.batch_size, row_length=data.context, is_full=is_full, scored_share=share)
-
-
-def learn_tokenizer(
-    config: TokenizerConfig,
-    texts: Iterable[str],
-    reporter: LaunchReporter,
-    title: str = "learning the tokenizer",
-) -> Tokenizer:
-    """Load the tokenizer that `config` names, or learn one from training texts (never from validation data)."""
-    if config.path is not None:
-        return Tokenizer.load(Path(config.path))
-    with reporter.phase(title) as progress:
-        return Tokenizer.train(
-            texts,
-            vocab_size=config.vocab_size,
-            scheme=config.scheme,
-            learner=config.learner,
-            special_tokens=config.special_tokens,
-            progress=progress,
-        )
+    """Return the batch size of a run according to its settings."""
+    return trainable_task(run).micro_batch(run)
 
 
 def first_dropout_seed(run: Run) -> int:
@@ -65,11 +48,21 @@ def reencoded_each_epoch(run: Run, first: Sampler, sampler_of_epoch: SamplerOfEp
     return ReencodedEachEpoch(first, sampler_of_epoch, run.train.seed)
 
 
-def cache_folder(data: TextData | PairData) -> Path:
-    """Return the folder of prepared tokens: `data.cache_dir`, or a folder in the user's cache directory."""
+def evaluations(
+    sides: Mapping[str, Sequence[Example]], name: str, batch_tokens: int
+) -> dict[str, Callable[[], Iterator[list[Example]]]]:
+    """Return functions that yield the batches of each side, whose rows are called `name` in messages."""
+    rows = {side: example_rows(examples, name) for side, examples in sides.items()}
+    return {side: partial(evaluation_batches, of_side, batch_tokens) for side, of_side in rows.items()}
+
+
+def token_cache(data: TextData | PairData, progress: Progress | None = None, checks_hashes: bool = True) -> TokenCache:
+    """Return the cache of prepared tokens: `data.cache_dir`, or a folder in the user's cache directory."""
     if data.cache_dir is not None:
-        return files.as_path(data.cache_dir, "data.cache_dir")
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
+        folder = files.as_path(data.cache_dir, "data.cache_dir")
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
+    return TokenCache(folder, progress, checks_hashes)
 
 
 def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:
@@ -79,17 +72,21 @@ def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:
 
 
 def records_of(
-    model: ModelParts, corpus_of: Callable[[D], RecordCorpus[D, R]], data: D, path: Place, log: Log
-) -> Sequence[R]:
-    """Return the run's own validation records, or all records at another path; log what changed or was skipped."""
+    model: ModelParts, wanted: type[Data], places: Places, name: str, log: Log
+) -> tuple[Data, Sequence[Any]]:
+    """Return the settings of the data of a run, and its validation records, or all records at another path.
+
+    They are called `name` in messages. Changed data and skipped records are logged.
+    """
+    data, path = data_of(model.run, wanted), places.path_alone(model.run.name, name)
     if path is None:
         corpus = corpus_of(data)
         say_changed(model, corpus.digest, corpus.name, log)
-        return corpus.split[1]
+        return data, corpus.split[1]
     corpus = corpus_of(replace(data, path=str(path), valid_path=None))
     records = corpus.whole()
     say_dropped(corpus.dropped, log)
-    return records
+    return data, records
 
 
 def say_dropped(dropped: Dropped, log: Log) -> None:

@@ -213,12 +213,12 @@ BUILT_IN: Mapping[str, Facts] = {
     "seq2seq": Facts(
         ("translate", "score", "fill"), "generate a target from a source", "translation:TASK", check_pairs
     ),
-    "classification": Facts(("classify",), _predicts_labels, "classification:TASK", _CLASSES),
+    "classification": Facts(("classify",), _predicts_labels, "labels:CLASSIFICATION", _CLASSES),
     "conversation": Facts(_CHATS, _ANSWER, "conversation:TASK", _CONVERSATIONS),
     "preference": Facts(_CHATS, _ANSWER, "preference:TASK", _PREFERENCES, keeps_start=True),
     "group_policy": Facts(_CHATS, _ANSWER, "group_policy:TASK", _PROMPTS, keeps_start=True),
-    "tagging": Facts(("tag",), "tag words", "tagging:TASK", _TAGS),
-    "none": Facts(("embed",), "compute text vectors", "vectors:TASK"),
+    "tagging": Facts(("tag",), "tag words", "labels:TAGGING", _TAGS),
+    "none": Facts(("embed",), "compute text vectors", "labels:VECTORS"),
 }
 """The built-in kinds of objectives, known without torch. A task is imported when its kind is first used."""
 MEASURED = ("evaluate", "compare")
@@ -269,7 +269,7 @@ def measured_losses(run: Run) -> list[str]:
     ['loss', 'perplexity', 'bits_per_byte']
     """
     losses = ["loss"]
-    if isinstance(run.data, LabelData | PreferenceData | PromptData):
+    if not run.data.has_perplexity:
         return losses
     losses.append("perplexity")
     if run.objective.label_smoothing:
@@ -277,19 +277,6 @@ def measured_losses(run: Run) -> list[str]:
     if run.objective.kind == "causal":
         losses.append("bits_per_byte")
     return losses
-
-
-def scored_sections(run: Run) -> tuple[str, ...]:
-    """Return the sections of `METRICS` with the scores of a run of a built-in kind; spans need BIO tags.
-
-    >>> scored_sections(Run(data=LabelData(outputs="tags")))
-    ('words', 'spans')
-    """
-    if isinstance(run.data, TextData):
-        return ()
-    if isinstance(run.data, ConversationData | PreferenceData | PromptData):
-        return (run.data.kind,)
-    return ("words", "spans") if run.data.outputs == "tags" else (run.data.outputs,)
 
 
 def require_watched(run: Run, sections: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The protocols of a task, which training, evaluation, verbs, imports and the cost model use.
+"""The protocols of a task and the parts of a model, which training, evaluation, verbs, imports and the cost model use.
 
 A task belongs to a kind of objective (`registry.task_of`). For each ability of a model, it returns the object that
 has the ability, such as a `Translator`; `None` is an ability that its models do not have.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,10 +16,12 @@ from glassformer.common.errors import Log, Progress, UserError
 from glassformer.evaluation.division import ALONE, Division
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from glassformer.config.recurrent import ModelConfig
-    from glassformer.config.run import Run
+    from glassformer.config.run import BeamConfig, GenerationConfig, Run
     from glassformer.evaluation.pairs import PairScores
     from glassformer.inference.classify import Classifier, Tagger
     from glassformer.inference.ensemble import Ensemble
@@ -28,12 +31,79 @@ if TYPE_CHECKING:
     from glassformer.inference.writer import Writer
     from glassformer.models.build import Network
     from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-    from glassformer.tasks.model_parts import ModelParts
     from glassformer.tasks.reporting import LaunchReporter
     from glassformer.tasks.requirements import Facts
     from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """Networks, tokenizers and settings of a trained model."""
+
+    network: Network
+    tokenizers: Tokenizers
+    generation: GenerationConfig | BeamConfig
+    run: Run
+    device: torch.device
+    labels: tuple[str, ...] = ()
+    """Names of classes or tags, by index."""
+    others: tuple[Network, ...] = ()
+    """Further members of an ensemble of translators; probabilities are averaged over all members."""
+    folder: Path | None = None
+    """The folder that the model was loaded from."""
+    step: int = 0
+    """Number of optimizer steps that trained the weights; 0 for an imported model."""
+    data_digest: str | None = None
+    """Digest of the training data; None if the folder has no training state."""
+    dtype: str | None = None
+    """The `dtype` passed to `load`; None keeps the weights in fp32, and `evaluate` uses the precision of the run."""
+
+    @property
+    def name(self) -> str:
+        """The name of the model in messages."""
+        return self.run.name if self.folder is None else str(self.folder)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the network."""
+        return self.network.config
+
+    @property
+    def members(self) -> list[Network]:
+        """All networks of an ensemble, or the single network."""
+        return [self.network, *self.others]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of texts, and of targets."""
+        return self.tokenizers.target
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        """The tokenizer of sources; the same object as `tokenizer` if source and target share one."""
+        return self.tokenizers.source
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Size of a training batch according to the settings: a number of rows, or a budget of tokens."""
+
+    n_rows: int = 0
+    """Rows per batch; 0 = as many as fit the budget."""
+    budget: int = 0
+    """Tokens per batch, padding included."""
+    row_length: int = 0
+    """Tokens of the longest row; 0 = the maximum length of the model."""
+    is_full: bool = False
+    """True if all rows are as long as the longest."""
+    scored_share: float = 1.0
+    """Fraction of the tokens that get logits."""
+
+    def rows(self, longest: int) -> int:
+        """Return the number of rows of a batch whose longest row has `longest` tokens."""
+        return self.n_rows or max(1, self.budget // longest)
 
 
 class Task(ABC):
@@ -138,6 +208,10 @@ class TrainableTask(Task):
     def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
         """Return a tokenizer with what the task requires, such as special tokens."""
         return tokenizer
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        """Return the size of a batch according to the settings."""
+        return MicroBatch(budget=run.data.batch_tokens, scored_share=self.scored_share(run))  # type: ignore[union-attr]
 
     def scored_share(self, run: Run) -> float:
         """Return the fraction of a batch's tokens that get logits, from 0 to 1."""

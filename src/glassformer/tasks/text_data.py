@@ -9,13 +9,21 @@ from typing import Any
 
 import torch
 
-from glassformer.common.errors import Log, Progress, UserError, warn
+from glassformer.common.errors import Log, UserError, warn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
-from glassformer.data.tokens import BpeDropout, TokenCache, TokenFile, TokenSplits, encode_text, prepare
+from glassformer.data.tokens import (
+    BpeDropout,
+    TokenCache,
+    TokenFile,
+    TokenSplits,
+    encode_text,
+    learn_tokenizer,
+    prepare,
+)
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
@@ -23,10 +31,9 @@ from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import TextRequirements, context_of, data_of
-from glassformer.tasks.task import RunData, TrainableTask
+from glassformer.tasks.task import MicroBatch, ModelParts, RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 SAMPLERS: dict[type, type[Windows | Epochs | Packed]] = {WindowRows: Windows, ExampleRows: Epochs, PackedRows: Packed}
@@ -64,32 +71,65 @@ class TextTask(TrainableTask):
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
         """Return the current model's output for a validation row, shown at each evaluation."""
 
+    def start_id(self, run: Run) -> int | None:
+        """Return the id that begins each document in causal language modelling, as the model records it; else None."""
+        return run.model.decoder_start_id if self.predicts_next else None
+
+    def tokens(
+        self, run: Run, tokenizer: Tokenizer, corpus: Corpus, cache: TokenCache, dropout_seed: int | None = None
+    ) -> TokenSplits:
+        """Return the tokens of the corpus, from the cache if possible; the default seed is that of the first epoch."""
+        if dropout_seed is None:
+            dropout_seed = preparation.first_dropout_seed(run)
+        dropout = BpeDropout(run.tokenizer.bpe_dropout, dropout_seed)
+        return prepare(corpus, tokenizer, cache, start_id=self.start_id(run), dropout=dropout)
+
+    def predicted_bytes(self, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
+        """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some are targets.
+
+        `None` too if a part of the text is unknown to the tokenizer: one `[UNK]` stands for any number of characters,
+        and the model gives no probability to them.
+        The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the
+        first token of the text or document, whose bytes are left out.
+        """
+        if not self.predicts_next or tokens.unknown(tokenizer):
+            return None
+        first = tokens.ids[:1]
+        if not isinstance(data_of(run, TextData).packing, WindowRows):
+            first = tokens.ids[tokens.document_starts]
+        return tokens.n_bytes - tokenizer.n_bytes_of(first.tolist())
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        data, share = data_of(run, TextData), self.scored_share(run)
+        is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder
+        return MicroBatch(run.train.batch_size, row_length=data.context, is_full=is_full, scored_share=share)
+
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         """Return the validation text of the run, or the whole of another text, as batches."""
-        run, data, text = model.run, data_of(model.run, TextData), RunText(self, model.run, model.tokenizer)
+        run, data, tokenizer = model.run, data_of(model.run, TextData), model.tokenizer
         path = places.path_alone(run.name, "a text")
         # The run's own validation text is read as in training, with end tokens.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
         if path is not None and not is_own:
             documents = read_documents([path], data)
-            tokens = encode_text(model.tokenizer, documents, start_id=text.start_id, name=str(path))
+            tokens = encode_text(tokenizer, documents, start_id=self.start_id(run), name=str(path))
         elif data.path is None:
             raise UserError("the model has no record of its training data: give a text with --data.path FILE")
         else:
-            corpus = corpus_of(run)
+            corpus = Corpus.of(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
-            tokens = text.tokens(corpus, text.cache()).valid
-        for note in tokens.unknown(model.tokenizer):
+            tokens = self.tokens(run, tokenizer, corpus, preparation.token_cache(data)).valid
+        for note in tokens.unknown(tokenizer):
             log(note)
-        text_objective = self.text_objective(run, model.tokenizer, context_of(run))
+        text_objective = self.text_objective(run, tokenizer, context_of(run))
         return EvaluationData(
             partial(_evaluation_rows, run, text_objective, tokens),
             text_objective.objective,
             tokens.n_tokens,
-            text.predicted_bytes(tokens),
+            self.predicted_bytes(run, tokenizer, tokens),
         )
 
 
@@ -99,7 +139,7 @@ class TextRunData(RunData):
     corpus: Corpus
 
     def __init__(self, task: TextTask, run: Run) -> None:
-        self.task, self.corpus = task, corpus_of(run)
+        self.task, self.corpus = task, Corpus.of(data_of(run, TextData))
 
     @property
     def trains_starts(self) -> bool:
@@ -107,7 +147,7 @@ class TextRunData(RunData):
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        learned = preparation.learn_tokenizer(run.tokenizer, self.corpus.training_texts(), reporter)
+        learned = learn_tokenizer(run.tokenizer, self.corpus.training_texts(), reporter.phase)
         tokenizer = self.task.adapted(run, learned)
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             warn("the tokenizer has no end token: the end of a document is not marked")
@@ -128,19 +168,22 @@ class TextRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedText":
-        text = RunText(self.task, run, tokenizers.target)
+        tokenizer = tokenizers.target
         with reporter.phase("preparing tokens") as progress:
-            splits = text.tokens(self.corpus, text.cache(progress, checks_hashes))
-        for note in (*splits.train.unknown(tokenizers.target), *splits.valid.unknown(tokenizers.target)):
+            cache = preparation.token_cache(data_of(run, TextData), progress, checks_hashes)
+            splits = self.task.tokens(run, tokenizer, self.corpus, cache)
+        for note in (*splits.train.unknown(tokenizer), *splits.valid.unknown(tokenizer)):
             warn(note)
-        return PreparedText(text, self.corpus, splits)
+        return PreparedText(self.task, run, tokenizer, self.corpus, splits)
 
 
 @dataclass(frozen=True)
 class PreparedText:
     """Tokens of the training and validation texts."""
 
-    text: "RunText"
+    task: TextTask
+    run: Run
+    tokenizer: Tokenizer
     corpus: Corpus
     splits: TokenSplits
 
@@ -154,7 +197,7 @@ class PreparedText:
 
     def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
         """Return the sampler and the evaluations of the run."""
-        task, run, tokenizer, splits = self.text.task, self.text.run, self.text.tokenizer, self.splits
+        task, run, tokenizer, splits = self.task, self.run, self.tokenizer, self.splits
         data, text_objective = data_of(run, TextData), task.text_objective(run, tokenizer, context_of(run))
         context = text_objective.row_length - 1  # a sampler's rows have one more id
 
@@ -163,7 +206,8 @@ class PreparedText:
             return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_epoch(seed: int) -> tuple[Sampler, Path]:
-            reencoded = self.text.tokens(self.corpus, replace(self.text.cache(), in_every_rank=True), seed)
+            cache = replace(preparation.token_cache(data), in_every_rank=True)
+            reencoded = task.tokens(run, tokenizer, self.corpus, cache, seed)
             return sampler_of(reencoded.train, seed), reencoded.folder
 
         seed = preparation.first_dropout_seed(run)
@@ -190,7 +234,7 @@ class PreparedText:
         for batches in evaluations.values():
             next(iter(batches()))  # refuse a text without targets now, not at the first evaluation
 
-        n_bytes = {side: self.text.predicted_bytes(tokens) for side, tokens in evaluated.items()}
+        n_bytes = {side: task.predicted_bytes(run, tokenizer, tokens) for side, tokens in evaluated.items()}
         if tokenizer.scheme not in ("byte", "char"):
             n_bytes["train"] = None  # other schemes do not keep white space: the bytes of a part are unknown
         return TrainingData(
@@ -203,58 +247,6 @@ class PreparedText:
             has_one_shape=not text_objective.changes_lengths
             and (isinstance(sampler, Windows) or (isinstance(sampler, Packed) and not seed)),
         )
-
-
-@dataclass(frozen=True)
-class RunText:
-    """The text of a run as tokens."""
-
-    task: TextTask
-    run: Run
-    tokenizer: Tokenizer
-
-    @property
-    def start_id(self) -> int | None:
-        """The id that begins each document in causal language modelling, as recorded in the model; else None."""
-        return self.run.model.decoder_start_id if self.task.predicts_next else None
-
-    def cache(self, progress: Progress | None = None, checks_hashes: bool = True) -> TokenCache:
-        """Return the cache of the run."""
-        return TokenCache(preparation.cache_folder(data_of(self.run, TextData)), progress, checks_hashes)
-
-    def tokens(self, corpus: Corpus, cache: TokenCache, dropout_seed: int | None = None) -> TokenSplits:
-        """Return the tokens of the corpus, from the cache if possible; the default seed is that of the first epoch."""
-        if dropout_seed is None:
-            dropout_seed = preparation.first_dropout_seed(self.run)
-        dropout = BpeDropout(self.run.tokenizer.bpe_dropout, dropout_seed)
-        return prepare(corpus, self.tokenizer, cache, start_id=self.start_id, dropout=dropout)
-
-    def predicted_bytes(self, tokens: TokenFile) -> int | None:
-        """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some are targets.
-
-        `None` too if a part of the text is unknown to the tokenizer: one `[UNK]` stands for any number of characters,
-        and the model gives no probability to them.
-        The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the
-        first token of the text or document, whose bytes are left out.
-        """
-        if not self.task.predicts_next or tokens.unknown(self.tokenizer):
-            return None
-        first = tokens.ids[:1]
-        if not isinstance(data_of(self.run, TextData).packing, WindowRows):
-            first = tokens.ids[tokens.document_starts]
-        return tokens.n_bytes - self.tokenizer.n_bytes_of(first.tolist())
-
-
-def corpus_of(run: Run) -> Corpus:
-    """Return the text of a run, which names one, and its split."""
-    data = data_of(run, TextData)
-    assert data.path is not None  # `training.checks`, and `TextTask.evaluation`
-    return Corpus(
-        [data.path],
-        valid_paths=[data.valid_path] if data.valid_path else [],
-        valid_fraction=data.valid_fraction,
-        data=data,
-    )
 
 
 def _evaluation_rows(run: Run, objective: TextObjective, tokens: TokenFile) -> Iterator[list[Example]]:

@@ -13,9 +13,10 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.data import builtin
-from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches, pair_rows
+from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches
+from glassformer.data.pair_rows import PairFile, PairSplits, encode_pairs, pair_rows, prepare_pairs
 from glassformer.data.pairs import Pair, PairCorpus
-from glassformer.data.tokens import BpeDropout, PairFile, PairSplits, TokenCache, encode_pairs, prepare_pairs
+from glassformer.data.tokens import BpeDropout, TokenCache, learn_tokenizer
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.pairs import PairScores
@@ -26,10 +27,9 @@ from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import objective_of
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
-from glassformer.tasks.task import RunData, TrainableTask
+from glassformer.tasks.task import ModelParts, RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
@@ -130,11 +130,11 @@ class PairRunData(RunData):
         targets = [pair.target for pair in train]
         sources = [pair.source for pair in train]
         if run.source_tokenizer is None:
-            tokenizers = Tokenizers(preparation.learn_tokenizer(run.tokenizer, sources + targets, reporter))
+            tokenizers = Tokenizers(learn_tokenizer(run.tokenizer, sources + targets, reporter.phase))
         else:
-            learn = preparation.learn_tokenizer
-            target = learn(run.tokenizer, targets, reporter, "learning the target tokenizer")
-            source = learn(run.source_tokenizer, sources, reporter, "learning the source tokenizer")
+            phase = reporter.phase
+            target = learn_tokenizer(run.tokenizer, targets, phase, "learning the target tokenizer")
+            source = learn_tokenizer(run.source_tokenizer, sources, phase, "learning the source tokenizer")
             tokenizers = Tokenizers(target, source)
         if tokenizers.target.eos_id is None:
             raise UserError("the tokenizer has no end token [EOS], which targets need: use a tokenizer with [EOS]")
@@ -143,7 +143,7 @@ class PairRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedPairs":
-        cache = TokenCache(preparation.cache_folder(self.data), checks_hashes=checks_hashes)
+        cache = preparation.token_cache(self.data, checks_hashes=checks_hashes)
         return PreparedPairs(run, self.corpus, tokenizers, cache, reporter)
 
 

@@ -9,12 +9,12 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import Run, TeacherConfig, TextData, TokenizerConfig, WindowRows
 from glassformer.config.train import UNPROFILED
 from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.data.first_look import look_at
+from glassformer.data.kinds import look_at
 from glassformer.store import checkpoint, lock
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, read_config, read_run
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.requirements import BUILT_IN, context_of, require_watched, scored_sections
+from glassformer.tasks.requirements import BUILT_IN, context_of, require_watched
 from glassformer.training.distributed.environment import is_first
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
@@ -41,7 +41,7 @@ def check_new_run(run: Run, folder: Path) -> None:
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and facts.check is not None:
         facts.check(new)
-        require_watched(new, scored_sections(new))
+        require_watched(new, new.data.scores)
     else:
         trainable_task(run).check(new)  # may import torch
     if run.train.compile is True and new.model.uncompilable:

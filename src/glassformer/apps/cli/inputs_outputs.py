@@ -16,8 +16,8 @@ from glassformer.config.run import Run
 from glassformer.config.schema import checked, setting
 from glassformer.config.train import DEVICE, DEVICES
 from glassformer.data.addresses import is_file, is_pattern, local_path, reads
-from glassformer.data.first_look import look_at
 from glassformer.data.formats import lines
+from glassformer.data.kinds import look_at
 from glassformer.data.texts import find_sources
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME as MANIFEST

@@ -9,8 +9,7 @@ from glassformer.apps.cli.progress import bar, print_json
 from glassformer.apps.cli.translate import cell
 from glassformer.common import files
 from glassformer.common.errors import UserError
-from glassformer.data.formats import lines
-from glassformer.data.pairs import aligned_lines
+from glassformer.data.formats import aligned_lines, lines
 
 
 def main(

@@ -10,7 +10,7 @@ from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import show
 from glassformer.config.run import TextData
-from glassformer.data.first_look import look_at
+from glassformer.data.kinds import look_at
 from glassformer.data.texts import read_documents, read_pieces
 
 if TYPE_CHECKING:

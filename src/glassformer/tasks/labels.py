@@ -1,4 +1,7 @@
-"""Labelled texts as the data of a task: classes, numbers, or tags of words."""
+"""The tasks of models that read whole texts: classes or numbers of texts, tags of words, and text vectors.
+
+Classification and tagging differ in their head, their objective and their scores; their data are labelled texts.
+"""
 
 import itertools
 import json
@@ -6,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,27 +18,33 @@ from torch import Tensor, nn
 
 from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import LabelData, Run
+from glassformer.config.run import ClassificationConfig, LabelData, NoObjective, Run, TaggingConfig
 from glassformer.config.train import UNBALANCED
-from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
+from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.data import builtin
 from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, Labelled, class_names, imbalance_of, require_known
-from glassformer.data.tokens import NO_DROPOUT, BpeDropout
+from glassformer.data.tokens import NO_DROPOUT, BpeDropout, learn_tokenizer
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.labels import is_bio
-from glassformer.inference.classify import predict
+from glassformer.evaluation.labels import best_threshold, classification_report, is_bio
+from glassformer.evaluation.metrics import measure
+from glassformer.inference.classify import Classifier, Tagger, predict
 from glassformer.models.build import Network
-from glassformer.objectives.classification import balanced_weights
+from glassformer.objectives.classification import (
+    ClassificationObjective,
+    MultiLabelObjective,
+    RegressionObjective,
+    TaggingObjective,
+    balanced_weights,
+)
 from glassformer.objectives.loss import Objective
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.model_parts import ModelParts
 from glassformer.tasks.reporting import LaunchReporter
-from glassformer.tasks.requirements import data_of, require_watched, scored_sections
-from glassformer.tasks.task import RunData, TrainableTask
+from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
+from glassformer.tasks.task import ModelParts, RunData, Task, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Scores = dict[str, Any]
@@ -59,7 +68,7 @@ class LabelTask(TrainableTask):
         """Return the scores of a model's logits on labelled rows."""
 
     def metrics(self, run: Run) -> tuple[str, ...]:
-        return metrics.names(*scored_sections(run))
+        return metrics.names(*run.data.scores)
 
     def classes(self, model: ModelParts) -> tuple[str, ...]:
         return () if data_of(model.run, LabelData).outputs == "regression" else model.labels
@@ -71,12 +80,11 @@ class LabelTask(TrainableTask):
         return builtin.test_part(data_of(run, LabelData).path)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Example]:
-        data, path = data_of(model.run, LabelData), places.path_alone(model.run.name, "texts with labels")
-        records = preparation.records_of(model, LabelCorpus, data, path, log)
+        data, records = preparation.records_of(model, LabelData, places, "texts with labels", log)
         names = self.classes(model)
         if names:
             require_known(records, names)
-        told = preparation.refuse if self.refuses_truncation and path is not None else log
+        told = preparation.refuse if self.refuses_truncation and places.path is not None else log
         max_len = model.config.max_len
         examples = LabelRows(model.tokenizer, max_len, names, data.outputs, told).encode(records, "texts")
         rows = example_rows(examples, "texts")
@@ -166,7 +174,7 @@ class LabelRunData(RunData):
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         inputs = [record.inputs for record in self.corpus.split[0]]
         texts = map(" ".join, inputs) if self.data.outputs == "tags" else itertools.chain(*inputs)
-        return Tokenizers(preparation.learn_tokenizer(run.tokenizer, texts, reporter))
+        return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter.phase))
 
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
@@ -212,19 +220,19 @@ class PreparedLabels:
         seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
         slice_of_train = self.train[:ROWS_OF_TRAIN_EVALUATED]
-        evaluated = {"train": example_rows(slice_of_train, "texts"), "valid": example_rows(self.valid, "texts")}
+        evaluated = {"train": slice_of_train, "valid": self.valid}
 
         return TrainingData(
             self.task.objective(run),
             preparation.reencoded_each_epoch(run, first, sampler_of_epoch),
-            {side: partial(evaluation_batches, rows, data.batch_tokens) for side, rows in evaluated.items()},
+            preparation.evaluations(evaluated, "texts", data.batch_tokens),
             score=self._score(network, device),
             step_objective=self.task.objective(run, self.class_weights) if self.class_weights else None,
         )
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function that computes scores; raise `UserError` if a setting watches spans of other tags."""
-        sections = [name for name in scored_sections(self.run) if name != "spans" or is_bio(self.names)]
+        sections = [name for name in self.run.data.scores if name != "spans" or is_bio(self.names)]
         require_watched(self.run, sections)
         known = metrics.names(*sections)
 
@@ -275,3 +283,129 @@ class LabelRows:
         label_set = np.zeros(len(numbers), dtype=np.float32)
         label_set[[numbers[label] for label in labels]] = 1
         return {"label_set": label_set}
+
+
+class Classification(LabelTask):
+    """Classification and regression: a model of one stack predicts a label for a whole text."""
+
+    settings = ClassificationConfig
+    facts = BUILT_IN["classification"]
+    unit = "text"
+    names_are = "classes"
+    refuses_truncation = False
+
+    def example(self, run: Run) -> str:
+        return '("…", "…")' if takes_pairs(run) else '"…"'
+
+    # Training
+
+    def objective(self, run: Run, class_weights: tuple[float, ...] = ()) -> Objective:
+        outputs = data_of(run, LabelData).outputs
+        if outputs == "multi_label":
+            return MultiLabelObjective()
+        if outputs == "classes":
+            return ClassificationObjective(run.objective.label_smoothing, class_weights)
+        assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
+        return RegressionObjective(run.model.head.std or 1.0)
+
+    def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
+        """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers.
+
+        Of two classes, also the threshold with the best F1 of the rarer one; of several labels, with the best F1 over
+        all decisions (micro F1). The same rows chose it, so its F1 on other rows is a little lower.
+        """
+        scores: Scores
+        outputs = data_of(run, LabelData).outputs
+        if outputs == "regression":
+            true = np.array([e.label for e in rows], dtype=np.float64)
+            return measure("regression", true, np.array([float(x[0]) for x in logits]))
+        if outputs == "multi_label":
+            true, stacked = np.array([e.label_set for e in rows]) == 1, torch.stack(list(logits))
+            at, f1 = best_threshold(true.flatten(), stacked.sigmoid().flatten().numpy())
+            scores = measure("multi_label", true, stacked.numpy() > 0)
+            return scores | {"best_threshold": at, "best_threshold_f1": f1}
+        labels = np.array([int(e.label or 0) for e in rows])
+        probabilities = torch.stack(list(logits)).softmax(dim=-1).numpy()
+        report = classification_report(labels, probabilities, list(names))
+        scores = measure("classes", report, labels, probabilities)
+        if len(names) == 2:
+            rarer = int(2 * labels.sum() <= len(labels))
+            at, f1 = best_threshold(labels == rarer, probabilities[:, rarer])
+            scores |= {"best_threshold": at, "best_threshold_label": names[rarer], "best_threshold_f1": f1}
+        return scores | {"most_frequent_share": report.most_frequent_share, "report": report}
+
+    # Use
+
+    def classifier(self, model: ModelParts) -> Classifier:
+        data, names = data_of(model.run, LabelData), self.classes(model)
+        return Classifier(model.network, model.tokenizer, names, data, model.device, model.name)
+
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        if not isinstance(getattr(run.model, "head", None), SequenceHead):
+            return None
+        outputs: Any = "classes" if len(labels) > 1 else "regression"
+        return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
+
+
+def takes_pairs(run: Run) -> bool:
+    """Return True if each item is a pair of texts."""
+    return data_of(run, LabelData).second_field is not None
+
+
+CLASSIFICATION = Classification()
+
+
+class Tagging(LabelTask):
+    """Tagging: a model of one stack predicts a tag for each word."""
+
+    settings = TaggingConfig
+    facts = BUILT_IN["tagging"]
+    unit = "word"
+    names_are = "tags"
+    refuses_truncation = True  # truncated words get no tag, so scores would not be comparable
+
+    # Training
+
+    def objective(self, run: Run, class_weights: tuple[float, ...] = ()) -> Objective:
+        return TaggingObjective(run.objective.label_smoothing, class_weights)
+
+    def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
+        """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""
+        gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
+        labels, probabilities = np.concatenate(gold), torch.cat(list(logits)).softmax(dim=-1).numpy()
+        report = classification_report(labels, probabilities, list(names))
+        scores: Scores = {**measure("words", report, labels, probabilities)}
+        scores |= {name: getattr(report, name) for name in ("calibration_error", "most_frequent_share")}
+        scores["report"] = report
+        if is_bio(names):
+            predicted = [[names[i] for i in x.argmax(dim=1).tolist()] for x in logits]
+            scores |= measure("spans", [[names[i] for i in of_row] for of_row in gold], predicted)
+        return scores
+
+    # Use
+
+    def tagger(self, model: ModelParts) -> Tagger:
+        return Tagger(model.network, model.tokenizer, self.classes(model), model.device)
+
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        if not isinstance(getattr(run.model, "head", None), PositionHead):
+            return None
+        return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
+
+
+TAGGING = Tagging()
+
+
+class TextVectors(Task):
+    """Text vectors: a model of one stack computes a vector for each text."""
+
+    settings = NoObjective
+    facts = BUILT_IN["none"]
+
+    def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        if not isinstance(getattr(run.model, "head", None), VectorHead):
+            return None
+        return replace(run, objective=NoObjective())
+
+
+VECTORS = TextVectors()

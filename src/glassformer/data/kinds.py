@@ -1,0 +1,94 @@
+"""The table of the kinds of data, and a first look at data before torch is imported.
+
+A new kind of records needs its settings in `config/run.py`, with the settings that name its fields (`Columns`), a file
+here with its records, their corpus and a `Kind`, and a line of `KINDS`. Its task defines what is learned. A file with a
+`Kind` needs no numpy. Rows of tokens, and reports on tokens, have a file beside it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from glassformer.common.errors import Progress
+from glassformer.config.run import DataConfig, Run
+
+if TYPE_CHECKING:
+    from glassformer.tokenization.tokenizer import Tokenizer
+
+Phase = Callable[[str], AbstractContextManager[Progress]]
+"""Shows the progress of a part of the work, by its title."""
+
+
+class Readable(Protocol):
+    """Data that is split into training and validation data."""
+
+    def look(self, context: int = 0) -> None:
+        """Read the beginning of each file; raise `UserError` for one from which nothing can be learned."""
+
+    def read(self) -> Iterator[Any]:
+        """Yield all records of `data.path`; raise `UserError` for one that cannot be read."""
+
+
+class Report(Protocol):
+    """Statistics of data before training; its `str` is a text."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of data."""
+
+    corpus: Callable[[Any], Any]
+    """Returns the `Readable` of some settings, a `RecordCorpus` for records; raises `UserError` if they do not fit."""
+    report: "Callable[[Run, Any, Tokenizer | None, Phase], Report] | None" = None
+    """Returns the statistics of the data of a run; a report on tokens learns a tokenizer if none is given."""
+    reports_tokens: bool = False
+
+
+KINDS = {
+    "text": "texts:TEXT",
+    "pairs": "pairs:PAIRS",
+    "labels": "labels:LABELS",
+    "conversations": "conversations:CONVERSATIONS",
+    "preferences": "preferences:PREFERENCES",
+    "prompts": "prompts:PROMPTS",
+}
+"""The module in `data` and the name of each kind. A module is imported when its kind is first used."""
+
+
+def imported(home: str) -> Callable[..., Any]:
+    """Return a function of a module in `data`, which is imported at the first call: `pairs:pair_report`."""
+    return lambda *given: _found(home)(*given)
+
+
+def _found(home: str) -> Any:
+    module, name = home.split(":")
+    return getattr(import_module(f"glassformer.data.{module}"), name)
+
+
+def kind_of(data: DataConfig) -> Kind:
+    """Return the kind of some settings."""
+    return _found(KINDS[data.kind])
+
+
+def corpus_of(data: DataConfig) -> Any:
+    """Return the data of some settings, split into training and validation data; files are read on first use."""
+    return kind_of(data).corpus(data)
+
+
+def look_at(data: DataConfig, context: int = 0) -> None:
+    """Read the beginning of all files of `data`; raise `UserError` for a file from which nothing can be learned.
+
+    A text must have at least one window of `context` + 1 tokens, if all of it is read here. Data on the hub is not
+    read.
+    """
+    corpus_of(data).look(context)
+
+
+def require_readable(data: DataConfig) -> None:
+    """Read all of `data.path`; raise `UserError` for a record that cannot be read."""
+    deque(corpus_of(data).read(), maxlen=0)
