@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from glassformer import api
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
-from glassformer.config.run import BeamConfig, CausalConfig, GenerationConfig, Seq2SeqConfig, TextData
+from glassformer.config.run import CausalConfig, GenerationConfig, Seq2SeqConfig, TextData
 from glassformer.config.train import EarlyStopping, TrainConfig
 from glassformer.config.transformer import NoPositions, TransformerConfig
 from glassformer.store import checkpoint
@@ -145,10 +145,6 @@ def test_pairs_that_are_too_long_are_skipped_and_counted(tmp_path: Path) -> None
         ({"model": replace(PAIR_MODEL, source_vocab_size=50)}, r"needs a \[source_tokenizer\]"),
         ({"data": TextData(path="text.txt")}, "expected pairs for objective.kind seq2seq, got text"),
         ({"generation": GenerationConfig(top_k=3)}, "needs generation.kind beam"),
-        (
-            {"model": RECURRENT, "generation": BeamConfig(1, prompt_lookup=3)},
-            "generation.prompt_lookup needs a Transformer, because a recurrent state cannot forget tokens",
-        ),
         ({"train": TrainConfig(batch_size=7)}, "train.batch_size does not apply to pairs: set data.batch_tokens"),
         (
             {
