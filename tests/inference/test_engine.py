@@ -15,10 +15,10 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference import engine as engine_module
 from glassformer.inference import prefixes
 from glassformer.inference.constraints import Past
-from glassformer.inference.engine import Engine, Likely, Penalties, Request, Sample
+from glassformer.inference.engine import Engine
 from glassformer.inference.generation import Generation
-from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import Sampler, choose
+from glassformer.inference.rows import Penalties, Request, Row, Settings
+from glassformer.inference.sampling import Likely, Sampler, choose
 from tolerances import near
 
 V, MAX_LEN = 19, 24
@@ -45,21 +45,21 @@ class Written:
     """Output of an engine: the ids of each row, their scores, and the reason of its end."""
 
     def __init__(self) -> None:
-        self.ids: dict[Sample, list[int]] = {}
-        self.likely: dict[Sample, list[Likely]] = {}
-        self.finish: dict[Sample, str] = {}
+        self.ids: dict[Row, list[int]] = {}
+        self.likely: dict[Row, list[Likely]] = {}
+        self.finish: dict[Row, str] = {}
 
     def take(self, engine: Engine) -> None:
         """Let the engine make one step."""
         for step in engine.step():
-            assert step.sample not in self.finish, "a row that has ended has no more ids"
-            ids = self.ids.setdefault(step.sample, [])
+            assert step.row not in self.finish, "a row that has ended has no more ids"
+            ids = self.ids.setdefault(step.row, [])
             if step.token is not None:
                 ids.append(step.token)
             if step.likely is not None:
-                self.likely.setdefault(step.sample, []).append(step.likely)
+                self.likely.setdefault(step.row, []).append(step.likely)
             if step.finish is not None:
-                self.finish[step.sample] = step.finish
+                self.finish[step.row] = step.finish
 
     def take_all(self, engine: Engine) -> "Written":
         while not engine.is_idle:
@@ -67,7 +67,7 @@ class Written:
         return self
 
 
-def alone(model: Any, request: Request) -> tuple[list[Sample], Written]:
+def alone(model: Any, request: Request) -> tuple[list[Row], Written]:
     """Run one request in an engine of its own; return its rows and what they wrote."""
     engine = engine_of(model, max_rows=1)
     samples = engine.add(request)
@@ -135,7 +135,7 @@ def test_a_row_has_the_ids_that_it_has_alone(seed: int, name: str, monkeypatch: 
     monkeypatch.setattr(engine_module, "PART", int(draw.integers(2, 12)))
     monkeypatch.setattr(engine_module, "PART_BETWEEN", int(draw.integers(1, 6)))
     engine = engine_of(model, max_rows=int(draw.integers(1, 7)), max_bytes=int(draw.choice([0, 20_000, 1 << 30])))
-    written, joined, ended = Written(), list[list[Sample]](), set[Sample]()
+    written, joined, ended = Written(), list[list[Row]](), set[Row]()
     while len(joined) < len(requests) or not engine.is_idle:
         while len(joined) < len(requests) and draw.random() < 0.4:
             joined.append(engine.add(requests[len(joined)]))

@@ -21,10 +21,10 @@ from glassformer.inference.beam import Hypothesis, Search, beam_search, continue
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.constraints import Constraints, Past
 from glassformer.inference.drafters import PromptLookup
-from glassformer.inference.engine import Engine, Request
+from glassformer.inference.engine import Engine
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
-from glassformer.inference.rows import Settings, rows_of
+from glassformer.inference.rows import Request, Settings, rows_of
 from tolerances import F64, NETWORK, near
 
 START, END, NOBODY = 1, 2, 999
@@ -235,7 +235,7 @@ def test_a_row_ends_where_no_id_is_allowed(temperature: float, lookup: int) -> N
         finishes = []
         while not engine.is_idle:
             for one in engine.step():
-                of_engine[one.sample] += [] if one.token is None else [one.token]
+                of_engine[one.row] += [] if one.token is None else [one.token]
                 finishes += [one.finish] if one.finish else []
         assert len(finishes) == len(prompts)
         for row, prompt, by_engine in zip(written, prompts, of_engine.values(), strict=True):
@@ -257,5 +257,6 @@ def test_rows_that_differ_have_their_own_draws() -> None:
     """Without `differ`, sample i of each prompt has the draws of sample i."""
     settings = Settings(GenerationConfig(4, seed=3), 20, samples=range(2), differ=True)
     for differ, n_different in ((True, 4), (False, 2)):
-        rows = [*rows_of([[1], [2]], replace(settings, differ=differ))]
+        requests = [Request(ids, replace(settings, differ=differ)) for ids in ([1], [2])]
+        rows = [row for first, request in zip((0, 2), requests, strict=True) for row in rows_of(request, first)]
         assert len({row.generator.random() for row in rows}) == n_different

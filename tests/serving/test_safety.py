@@ -324,7 +324,7 @@ def test_an_error_of_one_request_does_not_end_those_beside_it(running: Run, monk
     address, put = f"{server.address}/v1/chat/completions", EngineThread._put
 
     def fails_for_one(thread: EngineThread, step: Step, pieces: Any) -> None:
-        if step.sample.request.n_new == 3:
+        if step.row.request.n_new == 3:
             raise RuntimeError("broken")
         put(thread, step, pieces)
 

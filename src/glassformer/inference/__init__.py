@@ -1,4 +1,4 @@
 """Inference with a trained model: generation, beam search, scoring, classification, embedding and mask filling.
 
-The rooms below are `data`, `models`, `tokenization` and what these import. Begin with `generation.py`, the loop.
+The rooms below are `data`, `models`, `tokenization` and what these import. Begin with `engine.py`, the loop.
 """

@@ -84,17 +84,13 @@ class Constraints:
             config.min_new_tokens,
         )
         self.ends = tuple(ends)
-        self._suppressed = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
-
-    @property
-    def may_exclude_all(self) -> bool:
+        self._suppressed = None
+        if len(suppress_ids):
+            self._suppressed = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
+        self.may_exclude_all = self.size > 0 or self.min_new > 0
         """True if a row may have no id left, because what is excluded depends on its past."""
-        return self.size > 0 or self.min_new > 0
-
-    @property
-    def read_past(self) -> bool:
+        self.read_past = self.penalty != 1 or self.may_exclude_all
         """True if a rule depends on the ids before; otherwise pasts may be missing."""
-        return self.penalty != 1 or self.may_exclude_all
 
     def penalise_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
         """Apply the repetition penalty to contiguous scores (N, V) after each past, in place; return them."""
@@ -105,7 +101,7 @@ class Constraints:
 
     def exclude_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
         """Set the contiguous scores (N, V) of ids that may not follow each past to -inf, in place; return them."""
-        if len(self._suppressed):
+        if self._suppressed is not None:
             scores.index_fill_(-1, self._suppressed, -math.inf)
         if self.may_exclude_all:
             scores.view(-1)[_places([self._excluded(past) for past in pasts], scores)] = -math.inf

@@ -106,12 +106,18 @@ class Reader:
         """
         # The rows of the state become those of the call
         begins = [len(ids) - n for ids, n in zip(rows.values(), n_last, strict=True)]
-        self._drop(rows)
+        stay = [number for number, row in enumerate(self._ids) if row in rows]
+        if 0 < len(stay) < len(self._ids):
+            self._state = self._state.select(torch.tensor(stay, device=self.device))
+        self._ids = {row: ids for row, ids in self._ids.items() if row in rows}
         contexts = [
-            Context(tuple(ids[:begin]), row.source) for (row, ids), begin in zip(rows.items(), begins, strict=True)
+            Context(tuple(ids[:begin]), row.request.source)
+            for (row, ids), begin in zip(rows.items(), begins, strict=True)
         ]
         new = contexts[len(self._ids) :]
-        self._join(new)
+        if new:
+            _, state = read_contexts(self.model, new, self.max_len, self.device)
+            self._state = joined(self._state, state) if self._ids else state
 
         # Keep what both have read, and read what comes before the last ids
         read = [*self._ids.values(), *(context.ids for context in new)]
@@ -130,18 +136,6 @@ class Reader:
     def continue_with(self, row: Row) -> None:
         """Let a new row continue from the state of the only row that was read: the next turn of a conversation."""
         self._ids = dict(zip([row], self._ids.values(), strict=False))
-
-    def _drop(self, rows: Mapping[Row, Ids]) -> None:
-        stay = [number for number, row in enumerate(self._ids) if row in rows]
-        if 0 < len(stay) < len(self._ids):
-            self._state = self._state.select(torch.tensor(stay, device=self.device))
-        self._ids = {row: ids for row, ids in self._ids.items() if row in rows}
-
-    def _join(self, contexts: Sequence[Context]) -> None:
-        if not contexts:
-            return
-        _, new = read_contexts(self.model, contexts, self.max_len, self.device)
-        self._state = joined(self._state, new) if self._ids else new
 
 
 def n_shared(a: Ids, b: Ids) -> int:

@@ -1,4 +1,4 @@
-"""Drafters: they propose the next ids of rows, which the model verifies (`advance.Drafted`)."""
+"""Drafters: they propose the next ids of rows, which the model verifies (`Drafted`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,20 +1,14 @@
-"""Generation with a cache, greedy or sampled, of many rows at once: the loop, and the end of a row.
+"""Generation of many rows at once, as an iterator over the steps of an `Engine`."""
 
-`Generation` reads waiting prompts into a state of their own and appends its rows (`joined`), so a batch of many prompts
-stays filled.
-"""
-
-import itertools
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
-import torch
-
-from glassformer.inference.advance import Drafted, OneId
 from glassformer.inference.contexts import Ids, Reader
 from glassformer.inference.decodable import Decodable
+from glassformer.inference.drafted import Drafted
 from glassformer.inference.drafters import Drafter, PromptLookup
-from glassformer.inference.rows import Row, Settings, check_prompts, rows_of
-from glassformer.nn.kernels.packed import PackedWeights
+from glassformer.inference.engine import Engine
+from glassformer.inference.rows import Request, Row, Settings, check_prompts, rows_of
 
 REFILL = 1 / 4
 """Fraction of a batch that must be free before new rows join it. To read prompts takes as long as one step or longer,
@@ -25,9 +19,8 @@ of the batch stays free."""
 class Generation:
     """Iterator over the steps of a generation: the new id of each live row, by the number of the row.
 
-    Each prompt has one row per sample; all rows of the first prompt come first. A row ends with an end id (which is
-    yielded), after `max_new_tokens`, when its context is full and does not slide, when the settings allow no id (it may
-    then have no id), or when the caller ends it (`end`).
+    Each prompt has one row per sample; all rows of the first prompt come first. A row ends by the rule of `Row.extend`
+    (an end id is yielded; if no id is allowed, the row may end without one), or when the caller ends it (`end`).
 
     At most `batch_size` rows are live, and the others wait. When `REFILL` of the batch is free, the next rows are
     read together and join it (continuous batching; Yu 2022, section 3). A row of a batch gets the same ids as alone,
@@ -35,9 +28,9 @@ class Generation:
 
     With `sources` (ids), prompts are beginnings of targets: the decoder's start id, then forced ids.
 
-    With a `drafter` (one per generation), the model makes fewer steps (`advance.Drafted`). Rows then advance by
-    different numbers of ids: those of a row that is ahead wait until all rows have one to yield. A row whose ids are
-    all chosen leaves the batch before, so more than `batch_size` rows may be in a step.
+    With a `drafter` (one per generation), the model makes fewer steps (`Drafted`). Rows then advance by different
+    numbers of ids: those of a row that is ahead wait until all rows have one to yield. A row whose ids are all chosen
+    leaves the batch before, so more than `batch_size` rows may be in a step.
 
     With a `reader`, which an earlier generation may have used, the only row reads no id that the reader has read: so a
     conversation keeps its cache between turns.
@@ -57,64 +50,64 @@ class Generation:
         if sources and settings.slide:
             raise ValueError("slide: expected a context that does not slide with sources")
         check_prompts(prompts, settings.max_len, settings.slide)
-        self.settings, self._ends = settings, settings.ends
-        self._waiting = rows_of(prompts, settings, sources)
+        n_samples, of_prompts = len(settings.samples), sources or [()] * len(prompts)
+        self._waiting: Iterator[Row] = chain.from_iterable(
+            rows_of(Request(ids, settings, tuple(source)), n_samples * number)
+            for number, (ids, source) in enumerate(zip(prompts, of_prompts, strict=True))
+        )
+        self._n_waiting = n_samples * len(prompts)
+        self._batch_size = settings.batch_size or self._n_waiting
+        self._live: dict[int, Row] = {}
+        drafted = None
+        if drafter is not None or reader is not None:
+            drafted = Drafted(reader or Reader(model, settings.max_len, settings.device), drafter or PromptLookup(0))
         if reader is not None:
             [row] = self._waiting
             reader.continue_with(row)
             self._waiting = iter([row])
-        self._batch_size = settings.batch_size or len(prompts) * len(settings.samples)
-        self._stopped: set[int] = set()
-        self._advance: OneId | Drafted
-        if drafter is None and reader is None:
-            self._advance = OneId(model, settings)
-        else:
-            reader = reader or Reader(model, settings.max_len, settings.device)
-            self._advance = Drafted(reader, settings, drafter or PromptLookup(0))
+        self._engine = Engine(
+            model,
+            max_len=settings.max_len,
+            device=settings.device,
+            max_rows=self._batch_size,
+            in_parts=False,
+            drafted=drafted,
+        )
 
     def end(self, row: int) -> None:
         """End a row after its last id that was yielded."""
-        self._stopped.add(row)
+        if row in self._live:
+            self._engine.end(self._live.pop(row))
 
     def __iter__(self) -> Iterator[dict[int, int]]:
-        unfinished: list[Row] = []  # rows that need more ids
-        live: list[Row] = []  # rows that have ids to yield
-        packed = PackedWeights()
         while True:
-            joining = self._joining(len(unfinished))
-            unfinished += joining
-            live += joining
-            if not unfinished:
+            if self._n_waiting:
+                self._refill()
+            if self._engine.is_idle:
                 return
-            with packed, torch.inference_mode():
-                new_ids = self._advance.next_ids(unfinished)
-            for row, ids in new_ids.items():
-                self._extend(row, ids)
-            live = [row for row in live if not self._has_ended(row)]
-            while live and all(row.chosen for row in live):
-                yield {row.number: row.chosen.popleft() for row in live}
-                live = [row for row in live if not self._has_ended(row)]
-            unfinished = [row for row in new_ids if not (row.is_complete or row.number in self._stopped)]
+            self._engine.step()
+            while new := self._next_ids():
+                yield new
 
-    def _joining(self, n_live: int) -> list[Row]:
-        """Return the rows that join `n_live` rows: none before `REFILL` of the batch is free."""
-        n_free = self._batch_size - n_live
+    def _refill(self) -> None:
+        """Let the next rows join if enough of the batch is free."""
+        n_free = self._batch_size - self._engine.n_live
         if n_free < REFILL * self._batch_size:
-            return []
-        return list(itertools.islice(self._waiting, n_free))
+            return
+        for row in islice(self._waiting, n_free):
+            self._live[row.number] = row
+            self._engine.add_rows([row])
+            self._n_waiting -= 1
 
-    def _extend(self, row: Row, ids: Sequence[int]) -> None:
-        """Add new ids up to the first end id, or none; complete the row, or let a full context slide."""
-        for token in ids:
-            row.history.append(token)
-            row.chosen.append(token)
-            if token in self._ends:
-                row.is_complete = True
-                return
-        is_full = row.n_context > self.settings.max_len
-        row.is_complete = not ids or row.n_left == 0 or (is_full and not self.settings.slide)
-        if is_full:
-            row.begin = len(row.history) - max(1, self.settings.max_len // 2)
-
-    def _has_ended(self, row: Row) -> bool:
-        return row.number in self._stopped or (row.is_complete and not row.chosen)
+    def _next_ids(self) -> dict[int, int]:
+        """Return the next id of each row; no ids if a row that continues waits for its next one."""
+        for number, row in [*self._live.items()]:
+            if row.n_given == len(row.history):
+                if row.finish is None:
+                    return {}
+                del self._live[number]
+        new = {}
+        for number, row in self._live.items():
+            new[number] = row.history[row.n_given]
+            row.n_given += 1
+        return new

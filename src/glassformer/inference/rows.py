@@ -1,9 +1,9 @@
-"""Rows of a generation: one settings object for all of them, and the ids of each."""
+"""Requests and rows of a generation: the settings, the ids of each row, and the rule that ends a row (`Row.extend`)."""
 
-import itertools
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ from glassformer.common.errors import UserError, require_integer
 from glassformer.common.seeds import Stream, rng
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.constraints import Past, require_end
-from glassformer.inference.sampling import Sampler, all_ends
+from glassformer.inference.sampling import Likely, Sampler, all_ends
+
+Finish = Literal["stop", "length"]
+"""Why a row has ended: an end id, or the limit of its length. A row for which no id is allowed ends by "length"."""
 
 
 @dataclass(frozen=True)
@@ -44,39 +47,69 @@ class Settings:
         if self.batch_size is not None:
             require_integer("batch_size", self.batch_size, 1, "the number of rows at a time")
 
-    @property
+    @cached_property
     def ends(self) -> frozenset[int]:
         """All ids that end a row."""
         return all_ends(self.end_ids, self.sampling)
 
-    @property
+    @cached_property
     def sampler(self) -> Sampler:
-        """A new sampler with these settings."""
+        """The rules by which ids are chosen."""
         return Sampler(self.sampling, self.suppress_ids, self.device, self.ends)
 
 
-@dataclass(eq=False)
-class Row:
-    """One sample of one prompt."""
+@dataclass(frozen=True)
+class Penalties:
+    """Numbers that are added to the logits of a request: constant ones, and penalties of its own new ids."""
 
-    number: int
-    prompt: int
-    """Index of the prompt."""
-    history: list[int]
-    """Ids of the prompt, then new ids."""
-    n_prompt: int
-    """Number of ids of the prompt."""
-    longest: int
-    """Maximum length of `history`."""
-    begin: int
-    """Start of the context in `history`."""
-    generator: np.random.Generator
+    bias: Mapping[int, float] = field(default_factory=dict)
+    presence: float = 0.0
+    """Subtracted for each id that was generated before."""
+    frequency: float = 0.0
+    """Subtracted for each time that the id was generated before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A prompt, and how it is continued: one row per sample of its settings."""
+
+    ids: Sequence[int]
+    settings: Settings
     source: tuple[int, ...] = ()
     """Ids of the source, for a model that reads one."""
-    chosen: deque[int] = field(default_factory=deque)
-    """New ids that are not yielded yet."""
-    is_complete: bool = False
-    """True if the last id is chosen."""
+    penalties: Penalties = Penalties()
+    n_new: int | None = None
+    """Largest number of new ids, from 0; None = that of the settings."""
+    n_top: int | None = None
+    """Number of most probable ids that each new id is given with; None = no log probabilities."""
+    scores_prompt: bool = False
+    """True to compute the log probabilities of the prompt's ids, too."""
+
+
+class Row:
+    """One sample of a request: the ids of the prompt, then new ids."""
+
+    def __init__(self, request: Request, number: int, generator: np.random.Generator) -> None:
+        settings, n_new = request.settings, request.n_new
+        self.request, self.number, self.generator = request, number, generator
+        self.n_prompt = self.n_given = len(request.ids)
+        """`n_given`: number of ids that the caller of a `Generation` has."""
+        self.history = list(request.ids)
+        self.past = Past(self.history, self.n_prompt)
+        """The ids before the next one, also those that have left the context."""
+        self.begin = max(0, self.n_prompt - settings.max_len)
+        """Start of the context in `history`."""
+        self.longest = self.n_prompt + (settings.sampling.max_new_tokens if n_new is None else n_new)
+        """Maximum length of `history`."""
+        if not settings.slide:  # the last id is chosen after a full context, and not read
+            self.longest = min(self.longest, settings.max_len + 1)
+        self.finish: Finish | None = None
+        self.bias = dict(request.penalties.bias)
+        """Numbers that are added to the logits, by id."""
+        self.prompt: Sequence[Likely] = ()
+        """The ids of the prompt from the second on, if the request asks for their scores."""
+        self.n_shared = 0
+        """Number of ids of the prompt that were not read again."""
 
     @property
     def context(self) -> list[int]:
@@ -87,35 +120,37 @@ class Row:
         return len(self.history) - self.begin
 
     @property
-    def past(self) -> Past:
-        """The ids before the next one, also those that have left the context."""
-        return Past(self.history, self.n_prompt)
-
-    @property
     def n_left(self) -> int:
         """Number of ids that may follow."""
         return self.longest - len(self.history)
 
+    def extend(self, token: int | None) -> None:
+        """Add the next id, or none if no id is allowed. Set `finish` if the row ends here, or let a full context slide.
 
-def rows_of(
-    prompts: Sequence[Sequence[int]], settings: Settings, sources: Sequence[Sequence[int]] = ()
-) -> Iterator[Row]:
-    """Yield the rows in order; all samples of the first prompt come first. Prompt i has source i, if there is one."""
-    of_prompts = [tuple(source) for source in sources] or [()] * len(prompts)
-    sampling = settings.sampling
-    for number, ((prompt, ids), sample) in enumerate(itertools.product(enumerate(prompts), settings.samples)):
+        This is the one rule for the end of a row; a caller may end it earlier, for example at a stop text.
+        """
+        settings, penalties = self.request.settings, self.request.penalties
+        if token is None:
+            self.finish = "length"
+            return
+        if penalties.presence or penalties.frequency:
+            is_new = token not in self.history[self.n_prompt :]
+            self.bias[token] = self.bias.get(token, 0.0) - (penalties.frequency + penalties.presence * is_new)
+        self.history.append(token)
+        if token in settings.ends:
+            self.finish = "stop"
+        elif len(self.history) >= self.longest:
+            self.finish = "length"
+        elif len(self.history) - self.begin > settings.max_len:
+            self.begin = len(self.history) - max(1, settings.max_len // 2)
+
+
+def rows_of(request: Request, first: int = 0) -> Iterator[Row]:
+    """Yield the rows of a request, one per sample; the first has the number `first`."""
+    settings = request.settings
+    for number, sample in enumerate(settings.samples, first):
         drawn = number if settings.differ else sample
-        longest, begin = len(ids) + sampling.max_new_tokens, max(0, len(ids) - settings.max_len)
-        yield Row(
-            number,
-            prompt,
-            list(ids),
-            len(ids),
-            longest,
-            begin,
-            rng(sampling.seed, Stream.SAMPLES, drawn),
-            of_prompts[prompt],
-        )
+        yield Row(request, number, rng(settings.sampling.seed, Stream.SAMPLES, drawn))
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = False) -> None:

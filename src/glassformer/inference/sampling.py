@@ -4,7 +4,8 @@
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -88,9 +89,11 @@ class Sampler:
         self.config, self.device = config, device
         self.is_greedy = config.temperature == 0
         self.constraints = Constraints(config, suppress_ids, ends, device)
+        self.reads_past = self.constraints.read_past
+        """True if a rule depends on the ids before; otherwise pasts may be missing."""
 
     def shape(self, logits: Tensor, pasts: Sequence[Past]) -> Tensor:
-        """Apply all rules to the logits (N, V) of the ids that follow `pasts`.
+        """Apply all rules to the logits (N, V) of the ids that follow `pasts`, which a sampler may need (`reads_past`).
 
         The result is on the CPU, because not every device has the double precision that sampling needs.
         """
@@ -106,7 +109,7 @@ class Sampler:
         return rows
 
     def choose(self, shaped: Tensor, generators: Sequence[np.random.Generator]) -> list[int | None]:
-        """Choose an id for each row of shaped logits (N, V): the most probable, or one drawn by its generator.
+        """Choose an id for each row of shaped logits (N, V): the most probable (greedy), or one drawn by its generator.
 
         It is None if no id is allowed.
         """
@@ -114,8 +117,9 @@ class Sampler:
         if not self.is_greedy:
             uniform = torch.tensor([generator.random() for generator in generators], dtype=torch.float64)
         chosen: list[int | None] = [*choose(shaped, uniform).tolist()]
-        for row in self.impossible(shaped):
-            chosen[row] = None
+        if self.constraints.may_exclude_all:
+            for row in self.impossible(shaped):
+                chosen[row] = None
         return chosen
 
 
@@ -147,6 +151,31 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
 def log_softmax(logits: Tensor) -> Tensor:
     """Compute log softmax over the last axis in fp32 or higher precision."""
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Likely:
+    """An id and the most probable ids in its place, with log probabilities before temperature and all other rules."""
+
+    token: int
+    log_prob: float
+    top: Sequence[tuple[int, float]] = ()
+
+
+def likely(logits: Tensor, tokens: Sequence[int], n_top: int) -> Iterator[Likely]:
+    """Yield each token, and the `n_top` most probable ids in its place, with log probabilities by the logits (N, V).
+
+    >>> one = next(likely(torch.tensor([[0.5, 0.25, 0.25]]).log(), [1], 1))
+    >>> round(one.log_prob, 3), one.top[0][0]
+    (-1.386, 0)
+    """
+    if not tokens:
+        return
+    log_probs = log_softmax(logits)
+    own = log_probs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
+    values, ids = log_probs.topk(min(n_top, logits.shape[-1]), dim=-1)
+    for token, log_prob, top_ids, top_values in zip(tokens, own, ids.tolist(), values.tolist(), strict=True):
+        yield Likely(token, log_prob, tuple(zip(top_ids, top_values, strict=True)))
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:

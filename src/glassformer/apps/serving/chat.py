@@ -26,7 +26,7 @@ from glassformer.apps.serving.texts import (
     unless_gone,
 )
 from glassformer.inference.chat import fitted
-from glassformer.inference.engine import Request as EngineRequest
+from glassformer.inference.rows import Request as EngineRequest
 from glassformer.inference.text import EncodedPrompt
 from glassformer.tokenization.tokenizer import Tokenizer
 

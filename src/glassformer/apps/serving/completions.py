@@ -27,10 +27,9 @@ from glassformer.apps.serving.texts import (
     tops,
     unless_gone,
 )
-from glassformer.inference.engine import Likely
-from glassformer.inference.engine import Request as EngineRequest
+from glassformer.inference.rows import Request as EngineRequest
 from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import all_ends
+from glassformer.inference.sampling import Likely, all_ends
 from glassformer.inference.text import EncodedPrompt, check_ids, never_written
 from glassformer.inference.writer import with_settings
 from glassformer.tokenization.tokenizer import Tokenizer

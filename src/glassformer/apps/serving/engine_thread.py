@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from glassformer.apps.inspector.worker import Worker, as_exception
-from glassformer.inference.engine import Engine, Finish, Likely, Request, Sample, Step
+from glassformer.inference.engine import Engine, Step
+from glassformer.inference.rows import Finish, Request, Row
+from glassformer.inference.sampling import Likely
 from glassformer.inference.text import EncodedPrompt, RowText
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -20,7 +22,8 @@ class Piece:
 
     row: int
     """Number of the row: those of the first request come first."""
-    sample: Sample
+    sample: Row
+    """The row of the engine."""
     text: str
     begin: int
     """Number of characters of the row before the token."""
@@ -43,7 +46,7 @@ class EngineThread:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, worker: Worker) -> None:
         self.engine, self.tokenizer, self.worker = engine, tokenizer, worker
-        self._rows: dict[Sample, tuple[_Reader, int, RowText]] = {}
+        self._rows: dict[Row, tuple[_Reader, int, RowText]] = {}
         self._is_running = False
 
     async def run(self, requests: Sequence[Request], prompts: Sequence[EncodedPrompt]) -> AsyncGenerator[Piece]:
@@ -81,15 +84,15 @@ class EngineThread:
         with self._failing(reader):
             for request, prompt in zip(requests, prompts, strict=True):
                 texts = [RowText(self.tokenizer, prompt, request.settings) for _ in request.settings.samples]
-                for sample, text in zip(self.engine.add(request), texts, strict=True):
-                    self._rows[sample] = reader, number, text
+                for row, text in zip(self.engine.add(request), texts, strict=True):
+                    self._rows[row] = reader, number, text
                     number += 1
         self._go_on()
 
     def _end(self, reader: _Reader) -> None:
-        for sample in [sample for sample, (of, _, _) in self._rows.items() if of is reader]:
-            del self._rows[sample]
-            self.engine.end(sample)
+        for row in [row for row, (of, _, _) in self._rows.items() if of is reader]:
+            del self._rows[row]
+            self.engine.end(row)
 
     def _go_on(self) -> None:
         if not self._is_running and not self.engine.is_idle:
@@ -105,25 +108,25 @@ class EngineThread:
             return
         pieces: dict[_Reader, list[Piece]] = {}
         for step in steps:
-            if step.sample in self._rows:
-                with self._failing(self._rows[step.sample][0]):
+            if step.row in self._rows:
+                with self._failing(self._rows[step.row][0]):
                     self._put(step, pieces)
         for reader, new in pieces.items():
             _send(reader, new)
         self._go_on()
 
     def _put(self, step: Step, pieces: dict[_Reader, list[Piece]]) -> None:
-        reader, number, row = self._rows[step.sample]
-        begin, text = row.n_characters, "" if step.token is None else row.push(step.token)
+        reader, number, written = self._rows[step.row]
+        begin, text = written.n_characters, "" if step.token is None else written.push(step.token)
         finish = step.finish
-        if row.is_stopped:
+        if written.is_stopped:
             finish = "stop"
-            self.engine.end(step.sample)
+            self.engine.end(step.row)
         if finish is not None:
-            text += row.flush()
-            del self._rows[step.sample]
+            text += written.flush()
+            del self._rows[step.row]
         n_tokens = int(step.token is not None)
-        piece = Piece(number, step.sample, text, begin, n_tokens, step.likely, finish)
+        piece = Piece(number, step.row, text, begin, n_tokens, step.likely, finish)
         pieces.setdefault(reader, []).append(piece)
 
     def _fail(self, error: BaseException) -> None:

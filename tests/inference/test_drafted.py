@@ -15,8 +15,8 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
 from glassformer.inference import contexts
-from glassformer.inference.advance import verified
 from glassformer.inference.constraints import Past
+from glassformer.inference.drafted import verified
 from glassformer.inference.drafters import Draft, DraftCounts, Drafter, ModelDrafter, PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
