@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -121,7 +121,7 @@ class _BlockStack(nn.Module):
         tap = inputs.tap
         # Positions act on queries and keys, or on the scores.
         bias = None if self.score_bias is None else self.score_bias(positions.of_queries, positions.of_keys)
-        kinds = self._by_kind(x, replace(inputs, mask=replace(inputs.mask, bias=bias)), positions)
+        kinds = self._by_kind(x, inputs, positions, bias)
         # Blocks.
         x = tapped(tap, "embeddings", x)
         every = self.activation_checkpointing
@@ -140,20 +140,30 @@ class _BlockStack(nn.Module):
             x = self.final_norm(x)
         return tapped(tap, "final", x)
 
-    def _by_kind(self, x: Tensor, inputs: BlockInputs, positions: Positions) -> dict[tuple[int, int], BlockInputs]:
+    def _by_kind(
+        self, x: Tensor, inputs: BlockInputs, positions: Positions, bias: Tensor | None
+    ) -> dict[tuple[int, int], BlockInputs]:
         """Return the inputs of the blocks by window and rotary module: they share one mask and one table of angles."""
         n_keys = positions.of_keys.shape[-1]
+        angles: list[tuple[Tensor, Tensor] | None] = []
+        for rotary in self.rotaries:
+            angles.append(rotary(positions.of_queries))
+        angles.append(None)
         masks: dict[int, Mask] = {}
-        for window, block in dict(zip(self.windows, self.blocks, strict=False)).items():  # one per window
-            attention = cast(Block, block).self_attn
-            mask = replace(inputs.mask, window=window)
-            if inputs.tap is None:
-                masks[window] = attention.prepare_mask(mask, x, n_keys)
-            else:
-                masks[window] = mask.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
-        angles = [*(rotary(positions.of_queries) for rotary in self.rotaries), None]
-        kinds = {(window, i) for window, i, _ in zip(self.windows, self.rotary_of, self.blocks, strict=False)}
-        return {(window, i): replace(inputs, mask=masks[window], rotary=angles[i]) for window, i in kinds}
+        kinds: dict[tuple[int, int], BlockInputs] = {}
+        block: Any
+        for window, number, block in zip(self.windows, self.rotary_of, self.blocks, strict=False):
+            if (window, number) in kinds:
+                continue
+            if window not in masks:
+                mask = replace(inputs.mask, bias=bias, window=window)
+                if inputs.tap is None:
+                    masks[window] = block.self_attn.prepare_mask(mask, x, n_keys)
+                else:
+                    masks[window] = mask.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
+            of_all = (inputs.memory, inputs.memory_mask, inputs.step, inputs.real, inputs.tap)
+            kinds[window, number] = BlockInputs(masks[window], angles[number], *of_all)
+        return kinds
 
     def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Return the positions of the tokens among the real tokens of each row, (B, T) or (T,)."""

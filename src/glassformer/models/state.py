@@ -121,8 +121,9 @@ class TransformerState:
         Rows that have not branched need at most `max_len` slots plus the one for padding.
         """
         max_slots = self.max_len + 1 if self.branches is None else None
-        for layer in self._slotted:
-            layer.make_room(n_filled, max_slots)
+        for layer in self.layers:
+            if isinstance(layer, LayerCache):
+                layer.make_room(n_filled, max_slots)
 
     @property
     def _slotted(self) -> list[LayerCache]:
