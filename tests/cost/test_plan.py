@@ -8,7 +8,7 @@ import pytest
 from configs import CONFIGS, RECURRENT
 from glassformer.common.errors import UserError
 from glassformer.config.presets import preset
-from glassformer.config.run import LoraConfig, MaskedConfig, PairData, Run, TokenizerConfig
+from glassformer.config.run import LoraConfig, MaskedConfig, PairData, Run, Seq2SeqConfig, TokenizerConfig
 from glassformer.config.train import AdamWConfig, MuonConfig, TrainConfig
 from glassformer.config.transformer import SequenceHead
 from glassformer.cost.activations import Kernels, activations
@@ -110,7 +110,9 @@ def test_gpus_share_the_micro_batches_of_a_step() -> None:
     assert (same.notes, same.seconds) == ((), eight.seconds)
     few = plan_run(tiny(), find_gpu("h200"), 8, n_tokens=1000)
     assert few.n_tokens == 1000 and few.grad_accumulation == 8
-    pairs = replace(tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100))
+    pairs = replace(
+        tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100), objective=Seq2SeqConfig()
+    )
     assert "a step reads 200 tokens, not 100" in plan_run(pairs, find_gpu("h200"), 2).notes[0]
 
 
@@ -146,7 +148,7 @@ def test_the_time_includes_recomputation() -> None:
     half = plan_run(tiny(activation_checkpointing="half"), find_gpu("h200"))
     assert half.total_flops == training_flops(CONFIGS["gpt"], Shape(4, 24), recomputed=2) * 10
     assert [one.to_dict()["activation_checkpointing"] for one in (plan, half)] == [True, "half"]
-    recurrent = replace(tiny(), model=RECURRENT["bahdanau"], data=PairData(batch_tokens=100))
+    recurrent = replace(tiny(), model=RECURRENT["bahdanau"], data=PairData(batch_tokens=100), objective=Seq2SeqConfig())
     assert plan_run(recurrent, find_gpu("h200")).recompute_every == 0
 
 
@@ -161,7 +163,9 @@ def test_recomputation_saves_memory_and_costs_time() -> None:
 def test_rows_of_other_tasks() -> None:
     masked = plan_run(replace(tiny(), model=CONFIGS["bert"], objective=MaskedConfig(mask_prob=0.25)), find_gpu("h200"))
     assert masked.shape == Shape(4, 24, 0, 6)
-    pairs = replace(tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100))
+    pairs = replace(
+        tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100), objective=Seq2SeqConfig()
+    )
     plan = plan_run(pairs, find_gpu("h200"))
     assert plan.shape == Shape(3, 24, 30) and plan.n_tokens == 1000
     assert plan_run(pairs, find_gpu("h200"), context=10).shape == Shape(10, 10, 10)

@@ -9,7 +9,7 @@ import pytest
 from configs import CONFIGS, RECURRENT
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
-from glassformer.config.run import ExampleRows, LoraConfig, PairData, Run, TextData
+from glassformer.config.run import ExampleRows, LoraConfig, PairData, Run, Seq2SeqConfig, TextData
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.room import (
@@ -108,7 +108,7 @@ def test_activation_checkpointing_is_switched_on_if_a_single_row_does_not_fit() 
     assert way(tight - 1).recomputes and way(int(tight / MARGIN) + 1) == Fit(6, True)
     with pytest.raises(UserError, match="lower"):
         way(int(tight / MARGIN) - 1)
-    recurrent = Run(model=RECURRENT["bahdanau"], data=PairData(path="x"))
+    recurrent = Run(model=RECURRENT["bahdanau"], data=PairData(path="x"), objective=Seq2SeqConfig())
     assert not way_that_fits(recurrent, Room("x", least_memory(recurrent, True).total - 1, 0, is_cpu=True)).recomputes
 
 
@@ -140,7 +140,7 @@ def test_a_row_below_the_margin_is_not_refused(n_rows: int) -> None:
 
 
 def test_the_memory_of_a_step_counts_whole_batches_trained_weights_and_shards() -> None:
-    run = Run(model=MODEL, data=PairData(path="x", batch_tokens=1024), train=TrainConfig())
+    run = Run(model=MODEL, data=PairData(path="x", batch_tokens=1024), objective=Seq2SeqConfig())
     whole = step_memory(run, True, Fit(), 1.0, 1)
     assert whole.total > least_memory(run, True).total
     assert step_memory(run, True, Fit(8), 1.0, 1).logits * 8 == whole.logits
@@ -155,7 +155,7 @@ def test_the_memory_of_a_step_counts_whole_batches_trained_weights_and_shards() 
     "change",
     [
         {"data": TextData(packing=ExampleRows())},
-        {"data": PairData(path="x", batch_tokens=1 << 60)},
+        {"data": PairData(path="x", batch_tokens=1 << 60), "objective": Seq2SeqConfig()},
         {"train": TrainConfig(batch_size=100_000, compile=True)},
         {"lora": LoraConfig()},
     ],
