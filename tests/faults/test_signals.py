@@ -46,7 +46,7 @@ def with_eager_compiler(work: Callable[[], object]) -> None:
 
 PHASES: dict[str, tuple[str, int]] = {
     "reading": ("glassformer.data.corpus.Corpus.__init__", 1),
-    "learning": ("glassformer.tasks.preparation.Tokenizer.train", 1),
+    "learning": ("glassformer.data.tokens.Tokenizer.train", 1),
     "encoding": ("glassformer.tokenization.tokenizer.Tokenizer.encode_batch", 1),
     "building": ("glassformer.training.init_from.new_network", 1),
     "compiling": ("torch.compile", 1),
