@@ -172,7 +172,7 @@ def test_an_example_imports_what_it_uses_and_is_no_refused_call(site: Path) -> N
     """Examples of documents and tests, which leave out the lines before them."""
     folder = site / "reference" / "generated" / "python"
     for name, line in {
-        "ensemble": "from glassformer import api",
+        "merge": "from glassformer import api",
         "doctor.check": "from glassformer import doctor",
         "nn.alibibias": "from glassformer import nn as package",
         "load": "import glassformer",

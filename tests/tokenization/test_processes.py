@@ -15,7 +15,7 @@ from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.tokenizer import Tokenizer
 
-USER_ERROR = "(_ for _ in ()).throw(__import__('glassformer.common.errors').errors.UserError('no such thing'))"
+USER_ERROR = "(_ for _ in ()).throw(__import__('glassformer.common.errors').common.errors.UserError('no such thing'))"
 
 
 @pytest.fixture(autouse=True)
