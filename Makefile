@@ -33,7 +33,7 @@ quick: .venv/dev  ## lint and the tests of tests/quick.txt: under a minute on tw
 compiled: .venv/dev  ## compile the tests and what they import, once for all processes of `make test`
 	@$(TESTS) -m pytest --collect-only -qq > .venv/collected || { cat .venv/collected; false; }
 
-test: .venv/dev  ## the tests, in 8 minutes on two cores; ALL=1: every test, in half an hour; CHANGED=1: every test that depends on files that differ from main
+test: .venv/dev  ## the tests, in at most 8 minutes on two cores; ALL=1: every test, in half an hour; CHANGED=1: every test that depends on files that differ from main
 	@$(TESTS) $(if $(CHANGED),tests/changed.py,-m pytest $(DRAWN)) $(IN_PROCESSES) $(SHOWN)
 	@$(if $(ALL),$(TESTS) -m pytest $(IN_PROCESSES) --processor sums @tests/processors.txt)
 
