@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
-from glassformer.data import builtin, builtin_conversations
+from glassformer.data import builtin, builtin_records
 from glassformer.data.conversations import ConversationCorpus
 from glassformer.data.preferences import PreferenceCorpus
 from glassformer.data.prompts import PromptCorpus
@@ -25,13 +25,13 @@ def test_a_question_is_in_one_part_and_the_parts_are_the_whole(name: str) -> Non
 
 def test_functions_of_the_test_part_were_learned_from_other_questions() -> None:
     parts = defaultdict(set)
-    for (_, answer), part in builtin_conversations.docstring_questions():
+    for (_, answer), part in builtin_records.docstring_questions():
         parts[part].add(answer)
     assert len(parts["test"] & parts["train"]) > 0.98 * len(parts["test"])
 
 
 def test_all_sums_are_right_in_both_forms() -> None:
-    for (asked, completion, short, long), _ in builtin_conversations.sums():
+    for (asked, completion, short, long), _ in builtin_records.sums():
         a, b = map(int, asked.split(" + "))
         assert int(short) == a + b and long == f"{asked} = {short}" and completion in (short, long)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from glassformer.common.errors import UserError
-from glassformer.data import builtin_labels
+from glassformer.data import builtin_records
 from glassformer.data.builtin import PARTS, rows
-from glassformer.data.builtin_labels import MASK, PACKAGES, masked, part_of, tokens
+from glassformer.data.builtin_records import MASK, PACKAGES, masked, part_of, tokens
 from glassformer.data.records import Kind
 
 
@@ -109,10 +109,10 @@ def test_statements_of_one_file_are_in_one_part(name: str, part: str) -> None:
     assert part_of(f"{name}.py") == part and len(found) > 150
 
 
-@pytest.mark.parametrize("records", [builtin_labels.docstrings, builtin_labels.python_tokens])
+@pytest.mark.parametrize("records", [builtin_records.docstrings, builtin_records.python_tokens])
 def test_records_are_deterministic(records: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two packages show it: all take seconds."""
-    monkeypatch.setattr(builtin_labels, "PACKAGES", ("mailbox", "tarfile"))
+    monkeypatch.setattr(builtin_records, "PACKAGES", ("mailbox", "tarfile"))
     once, again = records.__wrapped__(), records.__wrapped__()  # without the cache
     assert once == again and len(once) > 50
 
@@ -134,4 +134,4 @@ def test_unknown_addresses_of_labels_are_named(address: str, words: str) -> None
 def test_a_python_without_its_source_gives_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="has no source files of the standard library"):
-        list(builtin_labels._sources())
+        list(builtin_records._sources())

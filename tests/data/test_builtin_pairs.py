@@ -8,7 +8,7 @@ import pytest
 
 from glassformer.common.errors import UserError
 from glassformer.data.builtin import rows
-from glassformer.data.builtin_pairs import number_words, part_of
+from glassformer.data.builtin_records import VALID_PAIRS, number_words, part_of
 
 
 def value(words: str) -> int:
@@ -64,14 +64,14 @@ def test_parts_follow_the_rule_and_add_up_to_the_data(name: str) -> None:
     assert 0.08 < len(parts["test"]) / len(everything) < 0.12
     assert 0.02 < len(parts["valid"]) / len(everything) < 0.03
     for part, found in parts.items():
-        assert all(part_of(source) == part for source, _ in found)
+        assert all(part_of(source.lower(), VALID_PAIRS) == part for source, _ in found)
 
 
 def test_the_part_depends_on_the_hash_of_the_lowercased_source() -> None:
     for word in ("Hello", "world", "bag", "cat", "Zürich"):
         digest = hashlib.sha1(word.lower().encode()).digest()
         expected = {0: "test", 1: "valid" if digest[-2] < 64 else "train"}.get(digest[-1] % 10, "train")
-        assert part_of(word) == expected
+        assert part_of(word.lower(), VALID_PAIRS) == expected
 
 
 @pytest.mark.parametrize(

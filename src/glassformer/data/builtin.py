@@ -1,4 +1,4 @@
-"""Built-in data, without any download: texts; pairs, labelled texts and conversations in modules of their own.
+"""Built-in data, without any download: texts; `builtin_records` has the other kinds.
 
 `builtin:python-docs`    Python's reference manual, as `help()` shows it: prose and code, 0.35 MB.
 `builtin:python-stdlib`  the source of the standard library, one document per file: 9 MB.
@@ -15,8 +15,7 @@ from typing import Any
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, nearest_name, suggestion
-from glassformer.data import builtin_conversations, builtin_labels, builtin_pairs
-from glassformer.data.builtin_labels import stdlib_files
+from glassformer.data import builtin_records
 from glassformer.data.records import Kind, Record, Request
 
 PREFIX = "builtin:"
@@ -123,7 +122,7 @@ def _python_docs() -> Iterator[str]:
 
 def _python_stdlib() -> Iterator[str]:
     """Yield the text of each file that is not empty."""
-    for path in stdlib_files():
+    for path in builtin_records.stdlib_files():
         text = files.read_text(path).replace("\r\n", "\n")
         if text.strip():
             yield text
@@ -132,7 +131,7 @@ def _python_stdlib() -> Iterator[str]:
 def _copy_task() -> Iterator[str]:
     """Return distinct records, so that no record is in both the training and the validation text."""
     rng = random.Random(0)
-    words = builtin_pairs.distinct(lambda: "".join(rng.choices(COPY_LETTERS, k=COPY_LENGTH)), COPY_RECORDS)
+    words = builtin_records.distinct(lambda: "".join(rng.choices(COPY_LETTERS, k=COPY_LENGTH)), COPY_RECORDS)
     return (f"{word}|{word}" for word in words)
 
 
@@ -151,12 +150,10 @@ BUILTIN = {
     "python-docs": _whole(_python_docs),
     "python-stdlib": _whole(_python_stdlib),
     "copy-task": _whole(_copy_task),
-    **{name: Builtin("pairs", rows) for name, rows in builtin_pairs.PAIRS.items()},
-    "docstrings": Builtin("labels", builtin_labels.docstrings),
-    "python-tokens": Builtin("tags", builtin_labels.python_tokens),
-    "characters": Builtin("conversations", builtin_conversations.characters, ("prompt", "completion")),
-    "docstring-questions": Builtin(
-        "conversations", builtin_conversations.docstring_questions, ("prompt", "completion")
-    ),
-    "sums": Builtin("conversations", builtin_conversations.sums, builtin_conversations.SUMS),
+    **{name: Builtin("pairs", rows) for name, rows in builtin_records.PAIRS.items()},
+    "docstrings": Builtin("labels", builtin_records.docstrings),
+    "python-tokens": Builtin("tags", builtin_records.python_tokens),
+    "characters": Builtin("conversations", builtin_records.characters, ("prompt", "completion")),
+    "docstring-questions": Builtin("conversations", builtin_records.docstring_questions, ("prompt", "completion")),
+    "sums": Builtin("conversations", builtin_records.sums, builtin_records.SUMS),
 }
