@@ -224,7 +224,6 @@ SAYINGS_DATA = """
 from dataclasses import dataclass
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, Conversation, ConversationCorpus
-from glassformer.data.kinds import Kind
 from glassformer.data.records import with_fields
 
 class SayingCorpus(AnsweredCorpus):
@@ -248,7 +247,8 @@ class Counts:
     def to_dict(self):
         return {"n_train": self.n_train}
 
-SAYINGS = Kind(SayingCorpus, lambda run, data, tokenizer, phase: Counts(len(SayingCorpus(data).split[0])))
+def report_of(corpus, run, tokenizer, phase):
+    return Counts(len(corpus.split[0]))
 """
 SAYINGS_USE = """
 import json
@@ -299,7 +299,7 @@ def test_a_kind_of_data_needs_its_settings_its_file_its_line_and_its_task(tmp_pa
     for name, before, line in (
         ("config/run.py", "DataConfig = TextData |", SAYINGS_SETTINGS),
         ("config/run.py", "TextData | PairData |", "SayingData | "),
-        ("data/kinds.py", '    "pairs": "pairs:PAIRS",', '    "sayings": "sayings:SAYINGS",\n'),
+        ("data/kinds.py", '    "pairs": Kind(', '    "sayings": Kind("sayings:SayingCorpus", "sayings:report_of"),\n'),
     ):
         text = (package / name).read_text("utf-8")
         assert text.count(before) == 1

@@ -20,7 +20,7 @@ from glassformer.config.train import require_changeable
 from glassformer.cost.hardware import MFU, find_gpu, require_mfu
 from glassformer.data import own_data
 from glassformer.data.addresses import is_pattern
-from glassformer.data.hub import PREFIX
+from glassformer.data.formats import HUB
 from glassformer.data.in_memory import Given, path_or_rows
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.evaluation.metrics import METRICS
@@ -253,7 +253,7 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
     path = files.as_path(source, "run")
     if (path / RUN).exists():
         return read_run(path), ""
-    if not (files.exists(path) or is_pattern(place) or place.startswith(PREFIX)):
+    if not (files.exists(path) or is_pattern(place) or place.startswith(HUB)):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
         hint = suggestion(near, "; see `glassformer presets` and `glassformer recipes`")
         raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")

@@ -6,9 +6,7 @@ import pytest
 
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import builtin, builtin_records
-from glassformer.data.conversations import ConversationCorpus
-from glassformer.data.preferences import PreferenceCorpus
-from glassformer.data.prompts import PromptCorpus
+from glassformer.data.conversations import ConversationCorpus, PreferenceCorpus, PromptCorpus
 
 NAMES = ("characters", "docstring-questions", "sums")
 

@@ -11,9 +11,9 @@ from chat_templates import CALL, TEMPLATES
 from glassformer.common.chat_messages import WEIGHTS, require_messages, text_of
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData
-from glassformer.data.conversation_rows import ConversationRows, conversation_report
 from glassformer.data.conversations import Conversation, ConversationCorpus
 from glassformer.data.recognition import recognise, recognise_rows
+from glassformer.data.rows import ConversationRows, conversation_report
 from glassformer.tokenization.conversations import ConversationEncoder, ToolCallsNotReadError, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -131,7 +131,7 @@ def test_the_notes_name_renamed_roles_and_weights(write: Write) -> None:
         "30 answers have the weight 0, and are not scored",
     ]
     report = conversation_report(corpus, OWN, 1000)
-    assert report.n_not_trained == 30 and report.n_scored == 30 * len("b.")
+    assert report.statistics["n_not_trained"] == 30 and report.statistics["n_scored"] == 30 * len("b.")
     assert "30 answers have the weight 0" in str(report)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from glassformer.config.run import ConversationData
-from glassformer.data.conversation_rows import ConversationReport, conversation_report
 from glassformer.data.conversations import ConversationCorpus
+from glassformer.data.rows import conversation_report
+from glassformer.data.split import RecordReport
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -34,7 +35,7 @@ CONVERSATIONS = [
 HELD_OUT = exchange("held out", "no")
 
 
-def reported(write: Write, encoder: ConversationEncoder, context: int, **settings: Any) -> ConversationReport:
+def reported(write: Write, encoder: ConversationEncoder, context: int, **settings: Any) -> RecordReport:
     lines = [json.dumps({"messages": one}) + "\n" for one in (*CONVERSATIONS, [SYSTEM])]
     path, valid = write("c.jsonl", "".join(lines)), write("v.jsonl", json.dumps({"messages": HELD_OUT}) + "\n")
     data = ConversationData(path=str(path), valid_path=str(valid), **settings)
@@ -43,23 +44,34 @@ def reported(write: Write, encoder: ConversationEncoder, context: int, **setting
 
 def test_the_numbers_are_those_of_the_conversations(write: Write, encoder: ConversationEncoder) -> None:
     found = reported(write, encoder, 1000)
-    assert (found.n_train, found.n_valid, found.n_repeats, found.answers) == (44, 1, 2, (1, 2, 2))
-    assert found.roles == {"system": 40, "user": 65, "assistant": 65}
+    assert (
+        found.statistics["n_train"],
+        found.statistics["n_valid"],
+        found.statistics["n_repeats"],
+        found.statistics["answers"],
+    ) == (44, 1, 2, (1, 2, 2))
+    assert found.statistics["roles"] == {"system": 40, "user": 65, "assistant": 65}
     lengths = sorted(len(encoder.encode(one).ids) for one in (*CONVERSATIONS, HELD_OUT))
-    assert found.tokens == (lengths[22], lengths[43], lengths[44]) and found.n_tokens == sum(lengths)
-    assert (found.n_cut, found.n_left_out) == (0, 0)
-    assert found.n_scored == 63 * len("yes") + 2 * len("no") + 65, "the answers, each with its end token"
-    assert len(found.news) == 1 and found.news[0].startswith("1 conversation has no answer")
+    assert found.statistics["tokens"] == (lengths[22], lengths[43], lengths[44]) and found.statistics[
+        "n_tokens"
+    ] == sum(lengths)
+    assert (found.statistics["n_cut"], found.statistics["n_left_out"]) == (0, 0)
+    assert found.statistics["n_scored"] == 63 * len("yes") + 2 * len("no") + 65, "the answers, each with its end token"
+    assert len(found.statistics["news"]) == 1 and found.statistics["news"][0].startswith("1 conversation has no answer")
 
 
 def test_a_context_cuts_after_an_answer_or_leaves_out(write: Write, encoder: ConversationEncoder) -> None:
     context = len(encoder.encode(CONVERSATIONS[1]).ids) - 10  # of two turns
     found = reported(write, encoder, context)
-    assert (found.n_cut, found.n_left_out) == (20, 1)
+    assert (found.statistics["n_cut"], found.statistics["n_left_out"]) == (20, 1)
     assert f"of {context} tokens: 20 conversations are cut after an answer, 1 are left out" in str(found)
-    assert found.tokens == reported(write, encoder, 1000).tokens, "lengths are those before the cut"
+    assert found.statistics["tokens"] == reported(write, encoder, 1000).statistics["tokens"], (
+        "lengths are those before the cut"
+    )
 
 
 def test_all_tokens_are_scored_with_the_setting_all(write: Write, encoder: ConversationEncoder) -> None:
     found = reported(write, encoder, 1000, scored="all")
-    assert found.n_scored == found.n_tokens - 45, "the first token of a conversation is never predicted"
+    assert found.statistics["n_scored"] == found.statistics["n_tokens"] - 45, (
+        "the first token of a conversation is never predicted"
+    )

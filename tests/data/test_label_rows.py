@@ -3,7 +3,7 @@
 import pytest
 
 from glassformer.common.errors import UserError
-from glassformer.data.label_rows import encode_tagged, encode_texts
+from glassformer.data.rows import encode_tagged, encode_texts
 from glassformer.data.tokens import BpeDropout
 from glassformer.tokenization.tokenizer import Tokenizer
 

@@ -17,7 +17,7 @@ from glassformer.data.labels import (
     LabelCorpus,
     Labelled,
     class_names,
-    class_report,
+    report_of,
     require_known,
     split_labelled,
 )
@@ -74,9 +74,9 @@ def test_the_test_data_is_read_if_there_is_any(write: Write, monkeypatch: pytest
     monkeypatch.setattr(builtin, "test_part", lambda name: test)
     assert corpus(train, valid_path=table(write, "w", "w 1")).test == LabelCorpus(LabelData(path=test)).whole()
     monkeypatch.setattr(builtin, "test_part", lambda name: valid)
-    report = class_report(corpus(train, valid_path=table(write, "u", "u 1")))
-    assert report.n_test == 3
-    assert report.news == ("2 of the 3 test texts are also in the training or validation data",)
+    report = report_of(corpus(train, valid_path=table(write, "u", "u 1")))
+    assert report.statistics["n_test"] == 3
+    assert report.statistics["news"] == ("2 of the 3 test texts are also in the training or validation data",)
 
 
 def test_the_digest_depends_on_the_records_and_the_split(write: Write) -> None:
@@ -118,8 +118,12 @@ def test_labels_that_are_numbers_have_no_classes(write: Write) -> None:
     found = corpus(
         table(write, "t", "a 1.5", "b -2", "c 3", "d 3.5"), valid_path=table(write, "v", "x 7"), outputs="regression"
     )
-    report = class_report(found)
-    assert (report.counts, report.imbalance, report.numbers) == ({}, None, (-2.0, 1.5, 3.5))
+    report = report_of(found)
+    assert (report.statistics["counts"], report.statistics["imbalance"], report.statistics["numbers"]) == (
+        {},
+        None,
+        (-2.0, 1.5, 3.5),
+    )
     assert "labels      from -2 to 3.5, mean 1.5" in str(report) and not found.news()
 
 
@@ -132,10 +136,10 @@ def test_class_names_are_sorted_by_number_then_by_name() -> None:
 def test_the_report_counts_classes_and_names_rare_ones(write: Write) -> None:
     rows = [f"text{i} {'rare' if i < 2 else 'often'}" for i in range(14)]
     found = corpus(table(write, "t", *rows), valid_path=table(write, "v", "xyz rare", "u often", "w often"))
-    report = class_report(found)
-    assert report.counts == {"often": (12, 2), "rare": (2, 1)} and report.imbalance == 6.0
-    assert report.shares() == {"often": 12 / 14, "rare": 2 / 14}
-    assert report.characters == (5, 6)
+    report = report_of(found)
+    assert report.statistics["counts"] == {"often": (12, 2), "rare": (2, 1)} and report.statistics["imbalance"] == 6.0
+    assert report.statistics["shares"] == {"often": 12 / 14, "rare": 2 / 14}
+    assert report.statistics["characters"] == (5, 6)
     message = "the class 'often' occurs 6 times as often as 'rare' (12 and 2 times); prefer macro F1 to accuracy"
     assert found.news() == [message]
     lines = str(report).splitlines()
@@ -154,13 +158,13 @@ def test_an_imbalance_of_five_is_not_reported_and_tags_count_words(write: Write)
     train = str(write("t.conll", "a\tX\nb\tX\nc\tX\n\nd\tX\ne\tX\nf\tY\n"))
     valid = str(write("v.conll", "a\tX\nb\tY\n"))
     found = corpus(train, valid_path=valid, outputs="tags")
-    assert found.news() == [] and class_report(found).counts == {"X": (5, 1), "Y": (1, 1)}
+    assert found.news() == [] and report_of(found).statistics["counts"] == {"X": (5, 1), "Y": (1, 1)}
 
 
 def test_the_report_shortens_many_classes(write: Write) -> None:
     rows = [f"text{i} class{i % 50}" for i in range(200)]
-    report = class_report(corpus(table(write, "t", *rows), valid_path=table(write, "v", "x class0")))
-    assert len(report.counts) == 50 and "… and 10 more classes" in str(report)
+    report = report_of(corpus(table(write, "t", *rows), valid_path=table(write, "v", "x class0")))
+    assert len(report.statistics["counts"]) == 50 and "… and 10 more classes" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +231,7 @@ def test_a_builtin_has_fixed_parts() -> None:
     assert len(train) + len(valid) + len(found.test or []) == len(
         LabelCorpus(LabelData(path="builtin:docstrings")).whole()
     )
-    assert found.news() == [] and class_report(found).news == ()
+    assert found.news() == [] and report_of(found).statistics["news"] == ()
     assert corpus("builtin:docstrings#test").test is None
 
 

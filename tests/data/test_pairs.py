@@ -10,7 +10,7 @@ import pytest
 
 from glassformer.common.errors import UserError
 from glassformer.config.run import PairData
-from glassformer.data.pairs import Pair, PairCorpus, pair_report
+from glassformer.data.pairs import Pair, PairCorpus, report_of
 
 PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]
 
@@ -231,9 +231,13 @@ def test_a_part_of_a_builtin_is_split_like_other_pairs() -> None:
 
 
 def test_the_report_counts_pairs(tmp_path: Path) -> None:
-    report = pair_report(
+    report = report_of(
         PairCorpus(PairData(**aligned(tmp_path, "a\na\nbb\n\nc\n", "1\n1\n22\n3\n4\n"), valid_fraction=0.3))
     )
-    assert (report.n_train, report.n_valid, report.n_distinct_sources) == (3, 1, 3)
-    assert report.source_characters == (1, 1, 2)
+    assert (report.statistics["n_train"], report.statistics["n_valid"], report.statistics["n_distinct_sources"]) == (
+        3,
+        1,
+        3,
+    )
+    assert report.statistics["source_characters"] == (1, 1, 2)
     assert "note        1 pair has an empty side" in str(report) and report.to_dict()["n_train"] == 3

@@ -13,15 +13,20 @@ import late
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
 from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData, TextData
-from glassformer.data.conversations import Conversation, ConversationCorpus
+from glassformer.data.conversations import (
+    Conversation,
+    ConversationCorpus,
+    Preference,
+    PreferenceCorpus,
+    Prompt,
+    PromptCorpus,
+)
 from glassformer.data.corpus import Corpus
 from glassformer.data.in_memory import place_of
 from glassformer.data.kinds import look_at
 from glassformer.data.labels import LabelCorpus, Labelled
 from glassformer.data.own_data import run_for
 from glassformer.data.pairs import Pair, PairCorpus
-from glassformer.data.preferences import Preference, PreferenceCorpus
-from glassformer.data.prompts import Prompt, PromptCorpus
 from glassformer.data.recognition import recognise
 from glassformer.data.texts import Counts, read_documents, read_pieces
 

@@ -8,10 +8,10 @@ import pytest
 
 from glassformer.common.errors import UserError
 from glassformer.config.run import PreferenceData
+from glassformer.data.conversations import Preference, PreferenceCorpus
 from glassformer.data.in_memory import place_of
 from glassformer.data.kinds import look_at
-from glassformer.data.preference_rows import PreferenceRows
-from glassformer.data.preferences import Preference, PreferenceCorpus
+from glassformer.data.rows import PreferenceRows
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 

@@ -15,7 +15,7 @@ from glassformer.config.run import LabelData, PairData
 from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, SplitSide, _part, held_out_documents
 from glassformer.data.labels import LabelCorpus, Labelled, split_labelled
 from glassformer.data.pairs import Pair, PairCorpus
-from glassformer.data.split import held_out, held_out_keys, split_records
+from glassformer.data.split import held_out, split_records
 from glassformer.data.texts import Piece
 
 Write = Callable[[str, str | bytes], Path]
@@ -105,11 +105,11 @@ def test_poems_among_books_are_held_out_at_their_share(n_long: int, n_short: int
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=40), FRACTIONS, SEEDS)
 def test_keys_keep_the_share_and_do_not_depend_on_the_order(counts: list[int], fraction: float, seed: int) -> None:
     keys = [f"key {number}" for number, count in enumerate(counts) for _ in range(count)]
-    chosen = held_out_keys(keys, fraction)
+    chosen = set(split_records(keys, keys, fraction)[1])
     assert chosen and chosen < set(keys)
     assert_every_size_is_held_out(counts, {int(key.split()[1]) for key in chosen}, fraction)
     random.Random(seed).shuffle(keys)
-    assert held_out_keys(keys, fraction) == chosen
+    assert set(split_records(keys, keys, fraction)[1]) == chosen
 
 
 @settings(max_examples=40)
@@ -138,7 +138,7 @@ def test_a_key_with_many_records_does_not_end_the_search() -> None:
     """One key has 15 % of the records: for every position of its hash, a tenth of the others validates, or it does."""
     for draw in range(50):
         keys = [f"often {draw}"] * 150 + [f"{draw} {i}" for i in range(850)]
-        chosen = held_out_keys(keys, 0.1)
+        chosen = set(split_records(keys, keys, 0.1)[1])
         assert len(chosen) in (85, 86) and f"often {draw}" not in chosen
 
 

@@ -19,7 +19,7 @@ from glassformer.common.errors import UserError, warn
 from glassformer.config.run import LabelData, MaskedConfig, PairData, Run
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.data.corpus import Corpus
-from glassformer.data.record_corpus import RecordCorpus
+from glassformer.data.split import RecordCorpus
 from glassformer.data.tokens import TokenCache, TokenSplits, prepare
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division

@@ -8,7 +8,7 @@ import torch
 
 from glassformer.config.transformer import PositionHead, SequenceHead, Stack, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.data.label_rows import encode_texts
+from glassformer.data.rows import encode_texts
 from glassformer.inference.classify import predict
 from glassformer.inference.embed import embed
 from glassformer.models.build import build_model

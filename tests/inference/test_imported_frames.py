@@ -25,7 +25,7 @@ from glassformer.config.run import (
 )
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.data.label_rows import encode_texts
+from glassformer.data.rows import encode_texts
 from glassformer.inference.fill import masked_ids
 from glassformer.model import Model
 from glassformer.models.build import build_model

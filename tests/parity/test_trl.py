@@ -20,10 +20,8 @@ from glassformer.apps.interop.export import export
 from glassformer.common import files
 from glassformer.config.run import ConversationConfig, ConversationData, PreferenceConfig, PreferenceData, Run
 from glassformer.data.batching import pad
-from glassformer.data.conversation_rows import ConversationRows
-from glassformer.data.conversations import ConversationCorpus
-from glassformer.data.preference_rows import PreferenceRows
-from glassformer.data.preferences import PreferenceCorpus
+from glassformer.data.conversations import ConversationCorpus, PreferenceCorpus
+from glassformer.data.rows import ConversationRows, PreferenceRows
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective

@@ -14,8 +14,8 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationConfig, ConversationData, LoraConfig
 from glassformer.config.train import EarlyStopping
 from glassformer.data.batching import NOT_SCORED
-from glassformer.data.conversation_rows import ConversationRows, packed
 from glassformer.data.conversations import Conversation, ConversationCorpus
+from glassformer.data.rows import ConversationRows, packed
 from glassformer.models.build import build_model
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks.conversation import LastQuestions

@@ -23,7 +23,7 @@ from glassformer.config.run import (
     Run,
 )
 from glassformer.config.train import EarlyStopping
-from glassformer.data.prompts import Prompt
+from glassformer.data.conversations import Prompt
 from glassformer.models.build import build_model
 from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout
 from glassformer.tasks.group_policy import Policy

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Rust
 
 from faults.tally import count
 from glassformer.common.errors import UserError
-from glassformer.data.label_rows import encode_tagged
+from glassformer.data.rows import encode_tagged
 from glassformer.tokenization import Tokenizer
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.word_boundaries import word_boundaries

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from glassformer.common import files
 from glassformer.common.errors import UserError
-from glassformer.data import builtin, formats, hub, in_memory
+from glassformer.data import builtin, formats, in_memory
 from glassformer.data.records import Kind, Read, Record, Request
 from glassformer.data.text_files import fault, suffix_of
 
@@ -56,7 +56,7 @@ SOURCES: dict[str, Source] = {
     ".parquet": Source(formats.read_parquet),
     ".conll": Source(formats.read_conll, ("tags",), is_plain=True),
     builtin.PREFIX: Source(builtin.read),
-    hub.PREFIX: Source(hub.read),
+    formats.HUB: Source(formats.read_dataset),
     in_memory.PREFIX: Source(in_memory.read),
 }
 BY_CONTENT = _TABLE
@@ -120,9 +120,9 @@ def local_path(address: str, argument: str = "path") -> Path | None:
     """
     if is_file(address):
         return files.as_path(address, argument)
-    if not address.startswith(hub.PREFIX):
+    if not address.startswith(formats.HUB):
         return None
-    path = files.as_path(address.removeprefix(hub.PREFIX).partition("#")[0], argument)
+    path = files.as_path(address.removeprefix(formats.HUB).partition("#")[0], argument)
     return path if files.exists(path) else None
 
 
@@ -134,7 +134,7 @@ def absolute(address: str) -> str:
     if is_file(address):
         return str(path.absolute())
     _, mark, split = address.partition("#")
-    return f"{hub.PREFIX}{path.absolute()}{mark}{split}"
+    return f"{formats.HUB}{path.absolute()}{mark}{split}"
 
 
 # Files of folders and patterns

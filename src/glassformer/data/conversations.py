@@ -1,4 +1,4 @@
-"""Conversations: reading, and the split into training and validation data.
+"""Conversations, preferences and prompts: reading, and the split into training and validation data.
 
 A record has `messages` (objects with `role` and `content`), or a `prompt` and its `completion`, each a text or a list
 of messages. Two other forms are read: ShareGPT (messages with `from` and `value`, a text `system` beside them) and
@@ -8,6 +8,10 @@ memory. Records without an answer of the assistant that is scored are skipped an
 
 `RecordCorpus` makes the split, by a hash of what comes before the first answer: all conversations with the same
 beginning are on one side.
+
+A preference has a `prompt`, and the answers `chosen` and `rejected`, each a text or a list of messages. Answers that do
+not begin with a message of the assistant are whole conversations: what both begin with is their prompt. A prompt has no
+answer: a model samples the answers, and rewards read the other fields of its record.
 """
 
 import json
@@ -29,11 +33,10 @@ from glassformer.common.chat_messages import (
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, PreferenceData, PromptData
 from glassformer.data import addresses
-from glassformer.data.kinds import Kind, imported
-from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import ALPACA_PROMPT, Record, with_fields
-from glassformer.data.split import split_records
+from glassformer.data.split import RecordCorpus, split_records
 
+Messages = tuple[dict[str, Any], ...]
 CALL, SAID = "function_call", ("from", "value")
 """The role of a call of a tool in ShareGPT, and the keys of its messages."""
 
@@ -42,7 +45,7 @@ CALL, SAID = "function_call", ("from", "value")
 class Conversation:
     """The messages of a conversation."""
 
-    messages: tuple[dict[str, Any], ...]
+    messages: Messages
     where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
 
     @cached_property
@@ -51,7 +54,7 @@ class Conversation:
         return json.dumps(self.messages, ensure_ascii=False, sort_keys=True)
 
     @property
-    def question(self) -> tuple[dict[str, Any], ...]:
+    def question(self) -> Messages:
         """The messages before the first answer."""
         n = next(i for i, message in enumerate(self.messages) if message["role"] == ASSISTANT)
         return self.messages[:n]
@@ -128,7 +131,7 @@ class Answered(Protocol):
     def text(self) -> str: ...
 
     @property
-    def question(self) -> tuple[dict[str, Any], ...]: ...
+    def question(self) -> Messages: ...
 
 
 D = TypeVar("D", bound=ConversationData | PreferenceData | PromptData)
@@ -203,4 +206,86 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
         self.n_not_trained += sum(message["role"] == ASSISTANT and not is_trained(message) for message in messages)
 
 
-CONVERSATIONS = Kind(ConversationCorpus, imported("conversation_rows:report_of"), reports_tokens=True)
+# Preferences and prompts
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two different answers to the messages of a question."""
+
+    question: Messages
+    chosen: Messages
+    rejected: Messages
+    where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
+
+    @cached_property
+    def text(self) -> str:
+        """The messages as JSON; equal texts mean equal preferences."""
+        return json.dumps([self.question, self.chosen, self.rejected], ensure_ascii=False, sort_keys=True)
+
+
+def _conversation(data: PreferenceData, record: Record, name: str) -> list[dict[str, Any]]:
+    """Return the prompt of a record and one of its answers; nothing if one of them is missing."""
+    messages = messages_of(record, name, ASSISTANT)
+    if not messages or messages[0]["role"] != ASSISTANT:
+        return messages
+    prompt = messages_of(record, data.prompt_field, "user")
+    return prompt and prompt + messages
+
+
+class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
+    """The preferences of a run and their split."""
+
+    NOUN, USABLE = "preference", "usable preference"
+    REASON = ("preference has no two different answers", "preferences have no two different answers")
+
+    def records(self, data: PreferenceData, split: str) -> Iterator[Preference]:
+        request = self.request(data, split, data.columns)
+        names = request.names
+        n_found, without_prompt = 0, None
+        for record in with_fields(addresses.records(data.path or "", request), names[1:]):
+            chosen, rejected = (_conversation(data, record, name) for name in names[1:])
+            n_same = next((i for i, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b), None)
+            if n_same is None:
+                self.dropped.empty(record.where)
+                without_prompt = without_prompt or record.absent(names)
+                continue
+            if any(messages[n_same]["role"] != ASSISTANT for messages in (chosen, rejected)):
+                raise UserError(
+                    f"{record.where}: {data.chosen_field} and {data.rejected_field} must answer the same messages, and "
+                    f"message {n_same + 1} is not of the assistant in both: give both answers to one prompt"
+                )
+            n_found += 1
+            yield Preference(tuple(chosen[:n_same]), tuple(chosen[n_same:]), tuple(rejected[n_same:]), record.where)
+        if not n_found and without_prompt is not None:
+            raise without_prompt  # single answers in all records, which need a prompt
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The messages of a prompt, and all fields of its record."""
+
+    question: Messages
+    fields: Mapping[str, Any]
+    where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
+
+    @cached_property
+    def text(self) -> str:
+        """The record as JSON; equal texts mean equal prompts."""
+        return json.dumps(self.fields, ensure_ascii=False, sort_keys=True, default=str)
+
+
+class PromptCorpus(AnsweredCorpus[PromptData, Prompt]):
+    """The prompts of a run and their split."""
+
+    NOUN, USABLE = "prompt", "usable prompt"
+    REASON = ("prompt is empty", "prompts are empty")
+
+    def records(self, data: PromptData, split: str) -> Iterator[Prompt]:
+        request = self.request(data, split, data.columns)
+        for record in with_fields(addresses.records(data.path or "", request), request.names):
+            messages = messages_of(record, data.prompt_field, "user")
+            if any(text_of(message).strip() for message in messages):
+                yield Prompt(tuple(messages), record.fields, record.where)
+            else:
+                self.dropped.empty(record.where)

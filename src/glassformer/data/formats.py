@@ -1,9 +1,12 @@
-"""Readers of the files that hold records: tables, JSON, Parquet and CoNLL."""
+"""Readers of records: tables, JSON, Parquet and CoNLL, and the data sets of the Hugging Face hub.
+
+`hf:NAME` is a repository on the hub, or a local folder; the library `datasets` reads it (extra: data).
+"""
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +16,9 @@ from glassformer.data import tables
 from glassformer.data.records import Record, Request
 from glassformer.data.text_files import UTF_8, read_text, suffix_of, text_lines
 
+HUB = "hf:"
+VALIDATION = "validation"
+"""Name of the split of a dataset that is used as validation data."""
 DOCUMENT_START = "-DOCSTART-"
 JSON_LINES, TABLES = (".jsonl", ".ndjson"), (".tsv", ".csv")
 Layout = Literal["table", "lines", "list", ""]
@@ -256,3 +262,41 @@ def aligned_lines(source: Path, target: Path, encodings: Sequence[str] = UTF_8) 
             "the other side of line i of the other file"
         )
     return list(zip(sources, targets, strict=True))
+
+
+# Datasets
+
+
+def splits_on_hub(address: str) -> list[str]:
+    """Return the names of the splits of a dataset."""
+    with _datasets(address) as library:
+        return list(library.get_dataset_split_names(*_parsed(address)[0]))
+
+
+def _parsed(address: str) -> tuple[list[str], str | None]:
+    """Parse `hf:NAME:CONFIG#SPLIT` → ([NAME, CONFIG], SPLIT); configuration and split are optional."""
+    name, _, split = address.removeprefix(HUB).partition("#")
+    return [part for part in name.split(":", 1) if part], split or None
+
+
+@contextmanager
+def _datasets(address: str) -> Iterator[Any]:
+    """Yield the library `datasets`; convert its errors in the block, which reads `address`, into a `UserError`."""
+    with needs("a Hugging Face dataset", "data"):
+        import datasets
+    try:
+        yield datasets
+    except Exception as error:  # any error: no network, unknown name, a script that the library does not run
+        reason = first_line(error)
+        raise UserError(f"the dataset {address} cannot be read: {reason}; check the name and the network") from error
+
+
+def read_dataset(address: str, request: Request) -> Iterator[Record]:
+    """Yield the rows of a dataset: of the split that its address names, else of `request.split`."""
+    name, named = _parsed(address)
+    split = named or request.split
+    with _datasets(address) as library:
+        rows: Iterable[Mapping[str, Any]] = library.load_dataset(*name, split=split)
+    features = getattr(rows, "features", None)
+    for number, row in enumerate(rows, 1):
+        yield Record(f"row {number} of {address} ({split})", row, request.settings, features)

@@ -1,8 +1,8 @@
 """The table of the kinds of data, and a first look at data before torch is imported.
 
 A new kind of records needs its settings in `config/run.py`, with the settings that name its fields (`Columns`), a file
-here with its records, their corpus and a `Kind`, and a line of `KINDS`. Its task defines what is learned. A file with a
-`Kind` needs no numpy. Rows of tokens, and reports on tokens, have a file beside it.
+here with its records and their corpus, and a row of `KINDS`. Its task defines what is learned. A file with a corpus
+needs no numpy. Rows of tokens, and reports on tokens, have a file beside it.
 """
 
 from collections import deque
@@ -40,44 +40,38 @@ class Report(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of data."""
+    """One kind of data: functions, as the module in `data` that has them and their name. A call imports the module."""
 
-    corpus: Callable[[Any], Any]
+    corpus: str
     """Returns the `Readable` of some settings, a `RecordCorpus` for records; raises `UserError` if they do not fit."""
-    report: "Callable[[Run, Any, Tokenizer | None, Phase], Report] | None" = None
-    """Returns the statistics of the data of a run; a report on tokens learns a tokenizer if none is given."""
+    report: str = ""
+    """Returns the statistics of a corpus, for its run; a report on tokens learns a tokenizer if none is given."""
     reports_tokens: bool = False
 
 
 KINDS = {
-    "text": "texts:TEXT",
-    "pairs": "pairs:PAIRS",
-    "labels": "labels:LABELS",
-    "conversations": "conversations:CONVERSATIONS",
-    "preferences": "preferences:PREFERENCES",
-    "prompts": "prompts:PROMPTS",
+    "text": Kind("texts:Texts", "report:report_of", reports_tokens=True),
+    "pairs": Kind("pairs:PairCorpus", "pairs:report_of"),
+    "labels": Kind("labels:LabelCorpus", "labels:report_of"),
+    "conversations": Kind("conversations:ConversationCorpus", "rows:report_of", reports_tokens=True),
+    "preferences": Kind("conversations:PreferenceCorpus"),
+    "prompts": Kind("conversations:PromptCorpus"),
 }
-"""The module in `data` and the name of each kind. A module is imported when its kind is first used."""
 
 
-def imported(home: str) -> Callable[..., Any]:
-    """Return a function of a module in `data`, which is imported at the first call: `pairs:pair_report`."""
-    return lambda *given: _found(home)(*given)
-
-
-def _found(home: str) -> Any:
+def _found(home: str) -> Callable[..., Any]:
     module, name = home.split(":")
     return getattr(import_module(f"glassformer.data.{module}"), name)
 
 
-def kind_of(data: DataConfig) -> Kind:
-    """Return the kind of some settings."""
-    return _found(KINDS[data.kind])
-
-
 def corpus_of(data: DataConfig) -> Any:
     """Return the data of some settings, split into training and validation data; files are read on first use."""
-    return kind_of(data).corpus(data)
+    return _found(KINDS[data.kind].corpus)(data)
+
+
+def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> Report:
+    """Return the statistics of the data of a run, whose kind has a report."""
+    return _found(KINDS[run.data.kind].report)(corpus_of(run.data), run, tokenizer, phase)
 
 
 def look_at(data: DataConfig, context: int = 0) -> None:

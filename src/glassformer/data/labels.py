@@ -11,7 +11,7 @@ Only records whose text or label is missing (`records.present`) are skipped; the
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +19,8 @@ from glassformer.common.errors import UserError, nearest_name
 from glassformer.config.run import LabelData
 from glassformer.config.train import UNBALANCED
 from glassformer.data import addresses, builtin
-from glassformer.data.kinds import Kind
-from glassformer.data.record_corpus import RecordCorpus
 from glassformer.data.records import Record, present, with_fields
-from glassformer.data.split import split_records
+from glassformer.data.split import RecordCorpus, RecordReport, split_records
 
 CLASSES_SHOWN = 40
 MANY = 10
@@ -263,90 +261,67 @@ def require_known(records: Iterable[Labelled], names: Sequence[str]) -> None:
                 )
 
 
-@dataclass(frozen=True)
-class LabelReport:
-    """Statistics of labelled data."""
-
-    n_train: int
-    n_valid: int
-    n_test: int | None
-    characters: tuple[int, int]
-    """Median and maximum length of the training and validation texts."""
-    counts: dict[str, tuple[int, int]]
-    """Training and validation records per class, or words per tag; empty for regression."""
-    numbers: tuple[float, float, float] | None
-    """Minimum, mean and maximum of the training labels, for regression."""
-    news: tuple[str, ...] = field(default=())
-
-    @property
-    def imbalance(self) -> float | None:
-        """Training count of the most frequent class divided by that of the least frequent one."""
-        return imbalance_of({name: n for name, (n, _) in self.counts.items()})
-
-    def shares(self) -> dict[str, float]:
-        """Return the fraction of each class in the training data, from 0 to 1."""
-        n = sum(count for count, _ in self.counts.values())
-        return {name: count / n for name, (count, _) in self.counts.items()}
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"imbalance": self.imbalance, "shares": self.shares()}
-
-    def __str__(self) -> str:
-        test = "" if self.n_test is None else f", {self.n_test:,} for testing"
-        lines = [
-            f"records     {self.n_train:,} for training, {self.n_valid:,} for validation{test}",
-            f"texts       median {self.characters[0]:,} characters, maximum {self.characters[1]:,}",
-        ]
-        if self.numbers is not None:
-            least, mean, most = self.numbers
-            lines.append(f"labels      from {least:g} to {most:g}, mean {mean:g}")
-        if self.counts:
-            lines += self._table()
-        return "\n".join([*lines, *(f"note        {line}" for line in self.news)])
-
-    def _table(self) -> list[str]:
-        """Return the lines of the table of classes, most frequent class first."""
-        ordered = sorted(self.counts, key=lambda name: -self.counts[name][0])
-        width, shares = max(12, *(len(name) for name in ordered[:CLASSES_SHOWN])), self.shares()
-        lines = [f"{'class':{width}}  training  validation   share"]
-        for name in ordered[:CLASSES_SHOWN]:
-            train, valid = self.counts[name]
-            lines.append(f"{name:{width}}  {train:8,}  {valid:10,}  {100 * shares[name]:4.1f} %")
-        if len(ordered) > CLASSES_SHOWN:
-            lines.append(f"… and {len(ordered) - CLASSES_SHOWN:,} more classes")
-        selects = ""
-        if self.imbalance is not None and self.imbalance > UNBALANCED:
-            selects = f"; above {UNBALANCED:g}, a run on own data selects its best step by macro F1"
-        return [*lines, f"imbalance   {self.imbalance:.1f}: most frequent class / least frequent class{selects}"]
-
-
-def class_report(corpus: LabelCorpus) -> LabelReport:
-    """Compute the statistics of a corpus and its test data; a note counts test texts that are also in the corpus."""
+def report_of(corpus: LabelCorpus, *_: Any) -> RecordReport:
+    """Return the report on labelled data and its test part; a note counts test texts that are also in the data."""
     train, valid = corpus.split
-    test, news, n_test = corpus.test, corpus.news(), None
+    test, news = corpus.test, corpus.news()
+    n_test, for_testing = None, ""
     if test is not None:
-        n_test = len(test)
+        n_test, for_testing = len(test), f", {len(test):,} for testing"
         seen = {record.inputs for record in (*train, *valid)}
         if n := sum(record.inputs in seen for record in test):
             news.append(f"{n:,} of the {len(test):,} test texts are also in the training or validation data")
+    # The texts
+    lengths = sorted(sum(map(len, record.inputs)) for record in (*train, *valid))
+    median, longest = lengths[len(lengths) // 2], lengths[-1]
+    lines = [
+        ("records", f"{len(train):,} for training, {len(valid):,} for validation{for_testing}"),
+        ("texts", f"median {median:,} characters, maximum {longest:,}"),
+    ]
+    # The labels: numbers, or counts of classes and tags for training and validation
     counts: dict[str, tuple[int, int]] = {}
     numbers: tuple[float, float, float] | None = None
     if corpus.data.outputs == "regression":
         values = [float(record.labels[0]) for record in train]
         numbers = min(values), math.fsum(values) / len(values), max(values)
+        lines.append(("labels", f"from {numbers[0]:g} to {numbers[2]:g}, mean {numbers[1]:g}"))
     else:
         in_train, in_valid = _counts(train), _counts(valid)
         counts = {name: (in_train[name], in_valid[name]) for name in class_names(train)}
-    lengths = sorted(sum(map(len, record.inputs)) for record in (*train, *valid))
-    return LabelReport(
-        n_train=len(train),
-        n_valid=len(valid),
-        n_test=n_test,
-        characters=(lengths[len(lengths) // 2], lengths[-1]),
-        counts=counts,
-        numbers=numbers,
-        news=tuple(news),
+        lines += _table(counts)
+    n_labels = sum(n for n, _ in counts.values())
+    return RecordReport(
+        {
+            "n_train": len(train),
+            "n_valid": len(valid),
+            "n_test": n_test,
+            "characters": (median, longest),
+            "counts": counts,
+            "numbers": numbers,
+            "news": tuple(news),
+            "imbalance": imbalance_of({name: n for name, (n, _) in counts.items()}),
+            "shares": {name: n / n_labels for name, (n, _) in counts.items()},
+        },
+        lines,
     )
+
+
+def _table(counts: Mapping[str, tuple[int, int]]) -> list[tuple[str, str]]:
+    """Return the lines of the table of classes, most frequent class first."""
+    ordered = sorted(counts, key=lambda name: -counts[name][0])
+    width, n_labels = max(12, *(len(name) for name in ordered[:CLASSES_SHOWN])), sum(n for n, _ in counts.values())
+    lines = [f"{'class':{width}}  training  validation   share"]
+    for name in ordered[:CLASSES_SHOWN]:
+        train, valid = counts[name]
+        lines.append(f"{name:{width}}  {train:8,}  {valid:10,}  {100 * (train / n_labels):4.1f} %")
+    if len(ordered) > CLASSES_SHOWN:
+        lines.append(f"… and {len(ordered) - CLASSES_SHOWN:,} more classes")
+    imbalance = counts[ordered[0]][0] / counts[ordered[-1]][0]
+    selects = ""
+    if imbalance > UNBALANCED:
+        selects = f"; above {UNBALANCED:g}, a run on own data selects its best step by macro F1"
+    text = f"{imbalance:.1f}: most frequent class / least frequent class{selects}"
+    return [*(("", line) for line in lines), ("imbalance", text)]
 
 
 def _counts(records: Iterable[Labelled]) -> Counter[str]:
@@ -381,6 +356,3 @@ def _number(label: str) -> float:
         return float(label)
     except ValueError:
         return math.nan
-
-
-LABELS = Kind(LabelCorpus, lambda run, data, tokenizer, phase: class_report(LabelCorpus(data)))

@@ -9,7 +9,7 @@ are skipped; they are counted. All pairs are kept in memory as text, which is pr
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import PairData
 from glassformer.data import addresses
 from glassformer.data.formats import aligned_lines
-from glassformer.data.kinds import Kind
-from glassformer.data.record_corpus import RecordCorpus, percentiles
 from glassformer.data.records import Record, with_fields
-from glassformer.data.split import split_records
+from glassformer.data.split import RecordCorpus, RecordReport, percentiles, split_records, spread
 
 
 @dataclass(frozen=True)
@@ -74,50 +72,32 @@ class PairCorpus(RecordCorpus[PairData, Pair]):
         return split_records(records, [pair.source for pair in records], self.data.valid_fraction)
 
 
-@dataclass(frozen=True)
-class PairReport:
-    """Statistics of pairs; lengths in characters."""
-
-    n_train: int
-    n_valid: int
-    n_distinct_sources: int
-    source_characters: tuple[int, int, int]
-    """Median, 99th percentile and maximum length of the sources."""
-    target_characters: tuple[int, int, int]
-    n_repeats: int
-    """Number of training pairs that repeat an earlier one."""
-    news: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [
-            f"pairs       {self.n_train:,} for training, {self.n_valid:,} for validation",
-            f"sources     {self.n_distinct_sources:,} distinct; {_lengths(self.source_characters)}",
-            f"targets     {_lengths(self.target_characters)}",
-            f"repeats     {self.n_repeats:,} training pairs repeat an earlier one",
-        ]
-        return "\n".join([*lines, *(f"note        {line}" for line in self.news)])
-
-
-def pair_report(corpus: PairCorpus) -> PairReport:
-    """Compute the statistics of a corpus of pairs."""
+def report_of(corpus: PairCorpus, *_: Any) -> RecordReport:
+    """Return the report on pairs; lengths are in characters."""
     train, valid = corpus.split
     everything = [*train, *valid]
-    return PairReport(
-        n_train=len(train),
-        n_valid=len(valid),
-        n_distinct_sources=len({pair.source for pair in everything}),
-        source_characters=percentiles([len(pair.source) for pair in everything]),
-        target_characters=percentiles([len(pair.target) for pair in everything]),
-        n_repeats=len(train) - len(set(train)),
-        news=tuple(corpus.news()),
+    lengths = {
+        "source_characters": percentiles([len(pair.source) for pair in everything]),
+        "target_characters": percentiles([len(pair.target) for pair in everything]),
+    }
+    n_sources, n_repeats = len({pair.source for pair in everything}), len(train) - len(set(train))
+    sources, targets = (spread(of, " characters") for of in lengths.values())
+    return RecordReport(
+        {
+            "n_train": len(train),
+            "n_valid": len(valid),
+            "n_distinct_sources": n_sources,
+            **lengths,
+            "n_repeats": n_repeats,
+            "news": tuple(corpus.news()),
+        },
+        [
+            ("pairs", f"{len(train):,} for training, {len(valid):,} for validation"),
+            ("sources", f"{n_sources:,} distinct; {sources}"),
+            ("targets", targets),
+            ("repeats", f"{n_repeats:,} training pairs repeat an earlier one"),
+        ],
     )
-
-
-def _lengths(of: tuple[int, int, int]) -> str:
-    return f"median {of[0]:,} characters, 99th percentile {of[1]:,}, maximum {of[2]:,}"
 
 
 def _check_sides(data: PairData) -> None:
@@ -132,6 +112,3 @@ def _check_sides(data: PairData) -> None:
                 raise UserError(f"the {side} side is missing; set --data.{flag} FILE")
     if data.valid_path is not None and data.valid_source is not None:
         raise UserError("data.valid_path contains both sides; remove data.valid_source and data.valid_target")
-
-
-PAIRS = Kind(PairCorpus, lambda run, data, tokenizer, phase: pair_report(PairCorpus(data)))

@@ -3,7 +3,7 @@
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from glassformer.common import formatting
 from glassformer.common.errors import UserError, unknown_sentence
 from glassformer.common.formatting import plural
-from glassformer.config.run import Run, TextData
+from glassformer.config.run import Run
 from glassformer.data.corpus import Corpus
 from glassformer.data.kinds import Phase
-from glassformer.data.texts import Piece, read_pieces
+from glassformer.data.texts import Piece, Texts, read_pieces
 from glassformer.data.tokens import Encoding, encode_pieces
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -157,8 +157,15 @@ def _row(side: SideReport) -> tuple[str, ...]:
     return (*row, per_token)
 
 
-def report_of(run: Run, data: TextData, tokenizer: Tokenizer | None, phase: Phase) -> DataReport:
-    """Return the report on a text; a tokenizer is learned on all of it, also if it is too short to split."""
+def report_of(texts: Texts, run: Run, tokenizer: Tokenizer | None, phase: Phase) -> DataReport:
+    """Return the report on a text; a tokenizer is learned on all of it, also if it is too short to split.
+
+    Files that are not text are left out.
+    """
+    if texts.data.path is None:
+        raise UserError("no text is given: set data.path, or give a file")
+    data = replace(texts.data, on_bad="skip")
+    Texts(data).look()
     if tokenizer is None:
         size, scheme = run.tokenizer.vocab_size, run.tokenizer.scheme
         with phase("training a tokenizer") as progress:

@@ -18,14 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import plural
-from glassformer.config.run import Run, TextData
-from glassformer.data import addresses, builtin, formats, hub
-from glassformer.data.kinds import Kind, Phase, imported
+from glassformer.config.run import TextData
+from glassformer.data import addresses, builtin, formats
 from glassformer.data.records import Read, Request, with_fields
 from glassformer.data.split import cut_of, require_fraction
 from glassformer.data.text_files import encoding_used, fault, guessed_encoding, n_bytes, suffix_of, text_blocks
@@ -368,7 +366,7 @@ class Texts:
         if data.valid_path is None:
             require_fraction(data.valid_fraction)
         for path in filter(None, (data.path, data.valid_path)):
-            if path.startswith(hub.PREFIX):
+            if path.startswith(formats.HUB):
                 continue
             pieces = list(itertools.islice(read_pieces([path], data), N_PIECES))
             if not pieces:
@@ -384,15 +382,3 @@ class Texts:
     def read(self) -> Iterator[Piece]:
         """Yield all of the text, in pieces."""
         return read_pieces([str(self.data.path)], self.data)
-
-
-def _report(run: Run, data: TextData, tokenizer: Any, phase: Phase) -> Any:
-    """Return the report on a text; files that are not text are left out."""
-    if data.path is None:
-        raise UserError("no text is given: set data.path, or give a file")
-    data = replace(data, on_bad="skip")
-    Texts(data).look()
-    return imported("report:report_of")(run, data, tokenizer, phase)
-
-
-TEXT = Kind(Texts, _report, reports_tokens=True)

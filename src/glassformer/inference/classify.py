@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.common.errors import Log, UserError, did_you_mean
 from glassformer.config.run import LabelData
 from glassformer.data.batching import Example, evaluation_places, example_rows, pad, padded
-from glassformer.data.label_rows import encode_tagged, encode_texts
+from glassformer.data.rows import encode_tagged, encode_texts
 from glassformer.models.build import Network
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.fitting import InParts

@@ -14,9 +14,9 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ConversationConfig, ConversationData, GenerationConfig, Run
 from glassformer.data import builtin
 from glassformer.data.batching import TokenBudget, evaluation_batches, example_rows
-from glassformer.data.conversation_rows import ConversationRows, packed
 from glassformer.data.conversations import Conversation
 from glassformer.data.kinds import corpus_of
+from glassformer.data.rows import ConversationRows, packed
 from glassformer.data.tokens import learn_tokenizer
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division

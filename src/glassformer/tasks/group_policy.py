@@ -16,7 +16,8 @@ from glassformer.common.errors import Log, Progress, UserError
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.run import GenerationConfig, GroupPolicyConfig, PromptData, Run
 from glassformer.data.batching import NOT_SCORED, EpochOrder, Example
-from glassformer.data.prompts import Prompt, PromptRows
+from glassformer.data.conversations import Prompt
+from glassformer.data.rows import PromptRows
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers

@@ -23,8 +23,8 @@ from glassformer.config.train import UNBALANCED
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.data import builtin
 from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_batches, example_rows
-from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, Labelled, class_names, imbalance_of, require_known
+from glassformer.data.rows import encode_tagged, encode_texts
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout, learn_tokenizer
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division

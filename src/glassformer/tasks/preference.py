@@ -16,7 +16,7 @@ from torch import nn
 from glassformer.common.errors import Log, Progress
 from glassformer.config.run import PreferenceConfig, PreferenceData, Run
 from glassformer.data.batching import Example, TokenBudget, evaluation_batches, evaluation_places, example_rows
-from glassformer.data.preference_rows import PreferenceRows
+from glassformer.data.rows import PreferenceRows
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers

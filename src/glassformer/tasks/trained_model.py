@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import TypeVar
 
-from glassformer.data.label_rows import encode_texts
+from glassformer.data.rows import encode_texts
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.embed import Embedder

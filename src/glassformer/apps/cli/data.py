@@ -11,7 +11,7 @@ from glassformer.apps.cli.tokenizer import load_tokenizer
 from glassformer.apps.cli.train import Source
 from glassformer.common.errors import Progress, UserError
 from glassformer.data import own_data
-from glassformer.data.kinds import kind_of
+from glassformer.data.kinds import KINDS, report_on
 from glassformer.store.model_directory import CONFIG, read_config
 
 
@@ -44,13 +44,13 @@ def main(
     run = with_flags(run, keys)
     if not json_:
         own_data.note(evidence)
-    row = kind_of(run.data)
-    if tokenizer is not None and not row.reports_tokens:
+    of_kind = KINDS[run.data.kind]
+    if tokenizer is not None and not of_kind.reports_tokens:
         raise UserError(f"--tokenizer is for texts and conversations, and this data has {run.data.kind}: remove it")
-    if row.report is None:
+    if not of_kind.report:
         raise UserError(f"no report on {run.data.kind}: it is for texts, pairs, labelled texts and conversations")
     known = None if tokenizer is None else load_tokenizer(tokenizer)
-    print_report(row.report(run, run.data, known, _phase), as_json=json_)
+    print_report(report_on(run, known, _phase), as_json=json_)
     return 0
 
 

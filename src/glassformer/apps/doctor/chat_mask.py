@@ -13,8 +13,8 @@ from glassformer.apps.doctor.runner import Result
 from glassformer.common.chat_messages import ASSISTANT
 from glassformer.common.errors import UserError
 from glassformer.data.batching import NOT_SCORED, Example
-from glassformer.data.conversation_rows import ConversationRows
 from glassformer.data.conversations import Conversation
+from glassformer.data.rows import ConversationRows
 from glassformer.inference.text import end_ids_of
 from glassformer.model import Model
 from glassformer.objectives.causal import CausalObjective

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, first_line, listed, shown
-from glassformer.data import hub
 from glassformer.data.addresses import local_path
+from glassformer.data.formats import HUB
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -204,9 +204,9 @@ def local(source: str | Path) -> Path:
     path = local_path(str(source), "source")
     if path is not None:
         return path
-    if not str(source).startswith(hub.PREFIX):
+    if not str(source).startswith(HUB):
         raise UserError(f"{source} is no checkpoint; give the folder that contains config.json, or hf:OWNER/NAME")
-    name = str(source).removeprefix(hub.PREFIX)
+    name = str(source).removeprefix(HUB)
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

@@ -20,7 +20,7 @@ from glassformer.apps.serving.schemas import ERRORS
 from glassformer.apps.serving.texts import require_n, unless_gone
 from glassformer.common.errors import quoted
 from glassformer.data.batching import Example
-from glassformer.data.label_rows import encode_tagged
+from glassformer.data.rows import encode_tagged
 from glassformer.inference.classify import text_rows
 from glassformer.inference.one_or_list import is_sentence, texts_of
 from glassformer.inference.text import check_ids
