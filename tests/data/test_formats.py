@@ -278,7 +278,7 @@ def test_a_large_table_is_never_in_memory_as_a_whole(tmp_path: Path, monkeypatch
             yield line
 
     monkeypatch.setattr(tables, "text_lines", counted)
-    rows = tables.rows(path)
+    rows = tables.rows(path, tables.dialect_of(path))
     next(rows)
     before = n_lines
     for _ in range(100):

@@ -214,14 +214,14 @@ def find_files(path: Path, others: list[Path]) -> list[Found]:
 
     The other files of a folder are added to `others`.
     """
-    if not is_pattern(path):
-        return _files_at(path, others)
-    parts = [Path(part) for part in expanded(str(path))]
-    found = [file for part in parts for file in (_files_of_pattern if is_pattern(part) else _files_at)(part, others)]
+    parts = map(Path, expanded(str(path))) if is_pattern(path) else [path]
+    found = [file for part in parts for file in _files_at(part, others)]
     return list({file.path: file for file in found}.values())
 
 
 def _files_at(path: Path, others: list[Path]) -> list[Found]:
+    if is_pattern(path):
+        return _files_of_pattern(path)
     if os.path.islink(path) and not files.exists(path):
         raise UserError(f"{path} {BROKEN_LINK}")
     with files.reading(path):
@@ -231,7 +231,7 @@ def _files_at(path: Path, others: list[Path]) -> list[Found]:
     return [Found(path)]
 
 
-def _files_of_pattern(path: Path, others: list[Path]) -> list[Found]:
+def _files_of_pattern(path: Path) -> list[Found]:
     folder, pattern = split_pattern(path)
     with files.reading(folder):
         folder.stat()

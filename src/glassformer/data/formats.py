@@ -83,7 +83,7 @@ def are_clearly_records(path: Path, encodings: Sequence[str] = UTF_8) -> bool:
     dialect = tables.dialect_of(path, "auto", encodings)
     if dialect.share < 1:
         return False
-    head = [row for _, row in itertools.islice(tables.rows(path, "auto", encodings), 1000)]
+    head = [row for _, row in itertools.islice(tables.rows(path, dialect, encodings), 1000)]
     cells = [cell for row in head for cell in row if any(c.strip() for c in row)]
     is_full = sum(not cell.strip() for cell in cells) <= 0.1 * len(cells)
     return is_named or (dialect.separator == "\t" and len(head) > 1 and is_full)
@@ -188,7 +188,7 @@ def _read_table(path: Path, request: Request) -> Iterator[Record]:
     """
     dialect = tables.dialect_of(path, request.format, request.encoding)
     names = request.names
-    with closing(tables.rows(path, request.format, request.encoding)) as rows:  # an error in a row closes the file
+    with closing(tables.rows(path, dialect, request.encoding)) as rows:  # an error in a row closes the file
         if (dialect.separator, dialect.is_quoted) != tables.USUAL.get(suffix_of(path)):
             request.dropped.note(f"{path} is read as a table {dialect} (data.format)")
         first, header = next(rows, (0, []))

@@ -163,17 +163,12 @@ def fields_of(data: DataConfig) -> list[str]:
 
 
 def json_lines(rows: Rows, kept: Collection[str], new_names: Mapping[str, str]) -> list[str]:
-    """Return every record as a line of JSON, with the fields in `kept` under their new names."""
-    return [json.dumps(_kept(row, kept, new_names), ensure_ascii=False, default=_plain) for row in rows]
-
-
-def _kept(row: Mapping[str, Any], kept: Collection[str], new_names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields that are read, with null for missing values."""
-    return {new_names.get(name, name): present(row[name]) for name in kept if name in row}
+    """Return each record as JSON: the fields in `kept` under their new names, with null for missing values."""
+    named = ({new_names.get(name, name): present(row[name]) for name in kept if name in row} for row in rows)
+    return [json.dumps(row, ensure_ascii=False, default=_plain) for row in named]
 
 
 def _plain(value: Any) -> Any:
-    """Convert a number or an array of numpy to Python's types."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise UserError(f"the data has a value of type {type(value).__name__}: expected texts, numbers or lists of them")

@@ -6,11 +6,11 @@ needs no numpy. Rows of tokens, and reports on tokens, have a file beside it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from glassformer.common.errors import Progress
 from glassformer.config.run import DataConfig, Run
@@ -22,30 +22,20 @@ Phase = Callable[[str], AbstractContextManager[Progress]]
 """Shows the progress of a part of the work, by its title."""
 
 
-class Readable(Protocol):
-    """Data that is split into training and validation data."""
-
-    def look(self, context: int = 0) -> None:
-        """Read the beginning of each file; raise `UserError` for one from which nothing can be learned."""
-
-    def read(self) -> Iterator[Any]:
-        """Yield all records of `data.path`; raise `UserError` for one that cannot be read."""
-
-
-class Report(Protocol):
-    """Statistics of data before training; its `str` is a text."""
-
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True)
 class Kind:
     """One kind of data: functions, as the module in `data` that has them and their name. A call imports the module."""
 
     corpus: str
-    """Returns the `Readable` of some settings, a `RecordCorpus` for records; raises `UserError` if they do not fit."""
+    """Returns the data of some settings, a `RecordCorpus` for records; raises `UserError` if they do not fit.
+
+    Its method `look` reads the beginning of each file, and `read` yields all of `data.path`.
+    """
     report: str = ""
-    """Returns the statistics of a corpus, for its run; a report on tokens learns a tokenizer if none is given."""
+    """Returns the statistics of a corpus, for its run: an object with `to_dict`, whose `str` is a text.
+
+    A report on tokens learns a tokenizer if none is given.
+    """
     reports_tokens: bool = False
 
 
@@ -69,7 +59,7 @@ def corpus_of(data: DataConfig) -> Any:
     return _found(KINDS[data.kind].corpus)(data)
 
 
-def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> Report:
+def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> Any:
     """Return the statistics of the data of a run, whose kind has a report."""
     return _found(KINDS[run.data.kind].report)(corpus_of(run.data), run, tokenizer, phase)
 

@@ -38,13 +38,10 @@ class Labelled:
     where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
 
 
-def _text_fields(data: LabelData) -> tuple[str, ...]:
-    return tuple(name for name in (data.text_field, data.second_field) if name is not None)
-
-
 def _labelled(data: LabelData, record: Record) -> Labelled | None:
     """Return a text or a pair of texts with its label; None if one of them is missing."""
-    inputs, value = tuple(record.text(name).strip() for name in _text_fields(data)), record.value(data.label_field)
+    fields = filter(None, (data.text_field, data.second_field))
+    inputs, value = tuple(record.text(name).strip() for name in fields), record.value(data.label_field)
     if not all(inputs) or value is None:
         return None
     if data.outputs == "multi_label":

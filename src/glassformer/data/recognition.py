@@ -425,7 +425,8 @@ def read_sample(address: str, form: str = "auto", encodings: Sequence[str] = UTF
 
 def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> Sample:
     """Return the first rows; line 1 of a table of two columns may be data, so it is kept too, except for csv."""
-    rows = (row for _, row in tables.rows(path, form, encodings) if any(cell.strip() for cell in row))
+    table = tables.rows(path, dialect_of(path, form, encodings), encodings)
+    rows = (row for _, row in table if any(cell.strip() for cell in row))
     header = next(rows, [])
     numbers = [str(number) for number in range(1, len(header) + 1)]
     is_named = any(not known.isdisjoint(name.strip().casefold() for name in header) for known in KNOWN_COLUMNS)

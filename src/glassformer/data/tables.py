@@ -14,7 +14,7 @@ place, is an error with its line.
 import csv
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glassformer.common.errors import UserError, shown
@@ -38,7 +38,6 @@ class Dialect:
     """True if line 1 is `sep=` and a separator."""
     is_certain: bool = True
     """False if no cell of the head begins with a quotation mark, and the head is not the whole table."""
-    n_columns: int = 0
     share: float = 0.0
     """Share of the rows with as many columns as line 1; 0 for a single column."""
 
@@ -53,28 +52,20 @@ Row = tuple[int, list[str]]
 """A row with the number of the line on which it ends."""
 
 
-def rows(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Generator[Row, None, None]:
-    """Yield the rows of a table, the header included."""
-    dialect = dialect_of(path, form, encodings)
-    yield from _rows(path, text_lines(path, encodings), dialect)
-
-
 def dialect_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Dialect:
     """Return how a table is written: by `form`, else by its first rows."""
     head, is_whole = _head(path, encodings)
     has_sep_line = bool(head) and _names_separator(head[0])
     body = head[has_sep_line:]
     if form in SEPARATORS:
-        separators, quotings = [SEPARATORS[form]], {form != "tab"}
+        separators, is_quoted = [SEPARATORS[form]], form != "tab"
     elif has_sep_line:
-        separators, quotings = [head[0].rstrip("\r\n")[4:]], {True}
+        separators, is_quoted = [head[0].rstrip("\r\n")[4:]], True
     else:
         usual, _ = USUAL.get(suffix_of(path), ("\t", False))
-        separators = sorted(NAMES, key=lambda separator: separator != usual)
-        quotings = set()
-    found = [_measured(body, separator, quotings, is_whole) for separator in separators]
-    best = max(found, key=lambda dialect: dialect.share)
-    return Dialect(best.separator, best.is_quoted, has_sep_line, best.is_certain, best.n_columns, best.share)
+        separators, is_quoted = sorted(NAMES, key=lambda separator: separator != usual), None
+    found = [_measured(body, separator, is_quoted, is_whole) for separator in separators]
+    return replace(max(found, key=lambda dialect: dialect.share), has_sep_line=has_sep_line)
 
 
 def _head(path: Path, encodings: Sequence[str]) -> tuple[list[str], bool]:
@@ -94,45 +85,40 @@ def _names_separator(line: str) -> bool:
     return len(line) == 5 and line[:4].lower() == "sep="
 
 
-def _measured(lines: Sequence[str], separator: str, quotings: set[bool], is_whole: bool) -> Dialect:
-    """Return the dialect with a separator; `quotings` has the possible one; if it is empty, the rows decide."""
+def _measured(lines: Sequence[str], separator: str, is_quoted: bool | None, is_whole: bool) -> Dialect:
+    """Return the dialect with a separator; if `is_quoted` is None, the rows decide."""
     raw = [row for _, row in _raw_rows(lines, separator)]
-    n_columns, share = _regularity(raw)
-    if quotings == {False}:
-        return Dialect(separator, False, n_columns=n_columns, share=share)
-    has_quotes = any(cell.startswith('"') for row in raw for cell in row)
-    if not has_quotes:
-        is_quoted = True in quotings or separator != "\t"
-        return Dialect(separator, is_quoted, is_certain=is_whole or is_quoted, n_columns=n_columns, share=share)
+    as_text = Dialect(separator, False, share=_regularity(raw))
+    if is_quoted is False:
+        return as_text
+    must_quote = is_quoted or separator != "\t"
+    if not any(cell.startswith('"') for row in raw for cell in row):
+        return replace(as_text, is_quoted=must_quote, is_certain=is_whole or must_quote)
     parsed, is_valid = _parsed(lines, separator, is_whole)
-    quoted_columns, quoted_share = _regularity(parsed)
-    explains = quoted_share > share or (quoted_share == share and _is_quoted(raw, separator))
-    if quotings or separator != "\t" or (is_valid and explains):
-        return Dialect(separator, True, n_columns=quoted_columns, share=quoted_share)
-    return Dialect(separator, False, n_columns=n_columns, share=share)
+    quoted = Dialect(separator, True, share=_regularity(parsed))
+    explains = quoted.share > as_text.share or (quoted.share == as_text.share and _is_quoted(raw, separator))
+    return quoted if must_quote or (is_valid and explains) else as_text
 
 
 def _parsed(lines: Iterable[str], separator: str, is_whole: bool) -> tuple[list[list[str]], bool]:
     """Return rows of quoted cells up to the first error, and whether all are valid; the end of a head is no error."""
     found: list[list[str]] = []
-    reader = _reader(lines, separator)
+    csv.field_size_limit(2**31 - 1)  # a cell may contain a long document
     try:
-        found.extend(reader)
+        found.extend(csv.reader(lines, delimiter=separator, strict=True))
     except csv.Error as error:
         return found, not is_whole and "unexpected end of data" in str(error)
     return found, True
 
 
-def _regularity(found: Iterable[Sequence[str]]) -> tuple[int, float]:
-    """Return the number of columns of line 1 and the share of the rows that have as many; 0 for a single column.
+def _regularity(found: Iterable[Sequence[str]]) -> float:
+    """Return the share of the rows that have as many columns as line 1; 0 for a single column.
 
     >>> _regularity([["a", "b"], ["c", "d"], [""], ["e"]])
-    (2, 0.6666666666666666)
+    0.6666666666666666
     """
     lengths = [len(row) for row in found if any(cell.strip() for cell in row)]
-    if not lengths or lengths[0] < 2:
-        return len(lengths) and lengths[0], 0.0
-    return lengths[0], lengths.count(lengths[0]) / len(lengths)
+    return lengths.count(lengths[0]) / len(lengths) if lengths and lengths[0] > 1 else 0.0
 
 
 def _is_quoted(found: Sequence[Sequence[str]], separator: str) -> bool:
@@ -164,21 +150,16 @@ def _is_quoted(found: Sequence[Sequence[str]], separator: str) -> bool:
     )
 
 
-def _reader(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
-    csv.field_size_limit(2**31 - 1)  # a cell may contain a long document
-    return csv.reader(lines, delimiter=separator, strict=True)
-
-
 def _raw_rows(lines: Iterable[str], separator: str) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\n").removesuffix("\r")
         yield number, line.split(separator)
 
 
-def _rows(path: Path, lines: Iterator[str], dialect: Dialect) -> Iterator[Row]:
-    """Yield rows; raise `UserError` for a line that contradicts the dialect."""
+def rows(path: Path, dialect: Dialect, encodings: Sequence[str] = UTF_8) -> Generator[Row, None, None]:
+    """Yield the rows of a table, the header included; raise `UserError` for a line that contradicts the dialect."""
     n_before = int(dialect.has_sep_line)
-    lines = itertools.islice(lines, n_before, None)
+    lines = itertools.islice(text_lines(path, encodings), n_before, None)
     if not dialect.is_quoted:
         for number, row in _raw_rows(lines, dialect.separator):
             if not dialect.is_certain and any(len(c) > 1 and c[0] == c[-1] == '"' for c in row):

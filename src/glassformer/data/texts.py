@@ -106,8 +106,7 @@ class TextSource:
     @property
     def is_jsonl(self) -> bool:
         """True for a file with records of JSON."""
-        source = addresses.source_of(self.name)
-        return self.path is not None and self.has_records and (source is None or source.read is formats.read)
+        return self.path is not None and self.has_records and self._read is formats.read
 
     @cached_property
     def has_records(self) -> bool:
@@ -115,19 +114,17 @@ class TextSource:
         source, form = addresses.source_of(self.name), self.data.format
         if self.path is None or form != "auto":
             return self.path is None or form == "json"
-        if (
-            source is None
-            and suffix_of(self.path) == ".json"
-            and formats.layout_of(self.path, form, self.data.encoding)
-        ):
-            first = next(formats.read(self.name, self._request()), None)
-            return first is not None and self.data.text_field in first.fields
-        return source is not None and "text" in source.kinds
+        if source is not None:
+            return "text" in source.kinds
+        if suffix_of(self.path) != ".json" or not formats.layout_of(self.path, form, self.data.encoding):
+            return False
+        first = next(formats.read(self.name, self._request()), None)
+        return first is not None and self.data.text_field in first.fields
 
     @property
     def _read(self) -> Read:
-        is_known = self.path is None or addresses.source_of(self.name) is not None
-        return addresses.records if is_known and self.data.format == "auto" else formats.read
+        source = addresses.source_of(self.name)
+        return source.read if source is not None and self.data.format == "auto" else formats.read
 
     def sha256(self) -> str:
         """Compute the SHA-256 of the unchanged bytes of the file, or of the documents that are not in a file."""
@@ -194,20 +191,19 @@ def find_sources(paths: Paths, data: TextData | None = None, counts: Counts | No
     opened; with `data.on_bad = skip`, these and all files that are not text are left out and counted.
     """
     data, counts = data or TextData(), counts or Counts()
-    places: list[list[addresses.Found] | str] = []
+    found: list[addresses.Found] = []
+    sources: list[TextSource] = []
     for address in map(str, paths):
+        if addresses.is_file(address):
+            of_address = addresses.find_files(files.as_path(address, "path"), counts.other_files)
+            found += of_address
+            sources += [TextSource(str(file.path), file.path, data) for file in of_address]
+            continue
         if address.startswith(builtin.PREFIX):
             builtin.find(address, "text")
-        is_file = addresses.is_file(address)
-        places.append(addresses.find_files(files.as_path(address, "path"), counts.other_files) if is_file else address)
-    usable = set(_usable([file for place in places if not isinstance(place, str) for file in place], data, counts))
-    sources: list[TextSource] = []
-    for place in places:
-        if isinstance(place, str):
-            sources.append(TextSource(place, None, data))
-        else:
-            sources += [TextSource(str(file.path), file.path, data) for file in place if file.path in usable]
-    return sources
+        sources.append(TextSource(address, None, data))
+    usable = {None, *_usable(found, data, counts)}
+    return [source for source in sources if source.path in usable]
 
 
 def _usable(found: Sequence[addresses.Found], data: TextData, counts: Counts) -> Iterator[Path]:
