@@ -35,6 +35,7 @@ from glassformer.config.run import (
 )
 from glassformer.config.train import AdamWConfig, CosineSchedule, TrainConfig
 from glassformer.config.transformer import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
+from glassformer.data.corpus import Corpus
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
@@ -55,6 +56,10 @@ def made_up_text(n_lines: int = 150, seed: int = 0) -> str:
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(56)] + ["é", "ßa", "日本", "🙂"]
     return "".join(" ".join(rng.choices(words, k=8)) + "\n" for _ in range(n_lines))
+
+
+def text_corpus(path: str | Path, **settings: Any) -> Corpus:
+    return Corpus(TextData(path=str(path), **settings))
 
 
 def write_text(folder: Path, n_lines: int = 150) -> Path:

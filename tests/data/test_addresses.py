@@ -14,13 +14,12 @@ from glassformer.common.errors import Note, UserError
 from glassformer.config.run import LabelData, PairData, TextData
 from glassformer.data import addresses
 from glassformer.data.addresses import SOURCES, Source, absolute, local_path
-from glassformer.data.corpus import Corpus
 from glassformer.data.kinds import look_at
 from glassformer.data.own_data import run_for
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import Record, Request
 from glassformer.data.texts import read_documents
-from runs import made_up_text, write_labels, write_pairs
+from runs import made_up_text, text_corpus, write_labels, write_pairs
 
 SMALL: dict[str, Any] = {"max_steps": 2, "eval_every": 2, "precision": "fp32", "device": "cpu", "d_model": 16}
 
@@ -106,7 +105,7 @@ def test_a_folder_of_parquet_files_is_read_like_a_folder_of_jsonl_files(tmp_path
     folder = str(tmp_path / "data")
     expected = [f"text {i} of {name}" for name in ("b", "s/a") for i in range(4)]
     assert list(read_documents([folder])) == expected
-    assert Corpus([folder]).digest == Corpus([f"{folder}/**/*.parquet"]).digest
+    assert text_corpus(folder).digest == text_corpus(f"{folder}/**/*.parquet").digest
     look_at(TextData(path=folder))
     assert run_for([folder])[0].data == TextData(path=folder)
     (tmp_path / "data/c.txt").write_text("a text")

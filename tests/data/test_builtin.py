@@ -12,6 +12,7 @@ from glassformer.common.errors import UserError
 from glassformer.data import builtin
 from glassformer.data.corpus import Corpus
 from glassformer.data.texts import find_sources, read_documents
+from runs import text_corpus
 from tolerances import about
 
 
@@ -34,7 +35,7 @@ def test_python_docs_is_one_long_document() -> None:
 
 
 def test_pitfall_22_sides_of_python_docs_share_no_line() -> None:
-    corpus = Corpus(["builtin:python-docs"])
+    corpus = text_corpus("builtin:python-docs")
     train, valid = ({line.strip() for line in side(corpus, name).split("\n")} for name in ("train", "valid"))
     cut_line = {side(corpus, "train").split("\n")[-1].strip(), side(corpus, "valid").split("\n")[0].strip()}
     assert not (train & valid) - {""} - cut_line
@@ -42,7 +43,7 @@ def test_pitfall_22_sides_of_python_docs_share_no_line() -> None:
 
 
 def test_pitfall_22_sides_of_python_docs_share_few_phrases() -> None:
-    corpus = Corpus(["builtin:python-docs"])
+    corpus = text_corpus("builtin:python-docs")
 
     def phrases(text: str, n: int = 8) -> list[tuple[str, ...]]:
         words = text.split()
@@ -104,7 +105,7 @@ def test_copy_task_letters_have_the_documented_entropy() -> None:
 
 
 def test_pitfall_22_sides_of_the_copy_task_share_no_record() -> None:
-    corpus = Corpus(["builtin:copy-task"])
+    corpus = text_corpus("builtin:copy-task")
     train, valid = ({piece.text for piece in corpus.pieces(name)} for name in ("train", "valid"))
     assert not train & valid
     assert len(train) + len(valid) == builtin.COPY_RECORDS

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.common.errors import UserError
-from glassformer.config.run import TextData
 from glassformer.data.corpus import Corpus, held_out_documents
+from runs import text_corpus
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -38,7 +38,7 @@ def test_one_document_is_cut_by_characters(
 ) -> None:
     monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", size)
     text = "".join(f"é{i}\r\n" for i in range(100))
-    corpus = Corpus([write("a.txt", b"\xef\xbb\xbf" + text.encode())], valid_fraction=fraction)
+    corpus = text_corpus(write("a.txt", b"\xef\xbb\xbf" + text.encode()), valid_fraction=fraction)
     text = text.replace("\r\n", "\n")
     cut = int(len(text) * (1 - fraction))
     assert documents(corpus, "train") == [text[:cut]]
@@ -48,7 +48,7 @@ def test_one_document_is_cut_by_characters(
 
 def test_the_cut_equals_nanogpts(write: Write) -> None:
     for n in (10, 99, 1_115_394):
-        corpus = Corpus([write(f"{n}.txt", "x" * n)])
+        corpus = text_corpus(write(f"{n}.txt", "x" * n))
         assert corpus.plan.cut == int(n * 0.9)
 
 
@@ -62,7 +62,7 @@ def test_pitfall_22_equal_documents_are_never_on_both_sides(
 ) -> None:
     path = tmp_path_factory.mktemp("split") / "a.jsonl"
     path.write_text(jsonl(texts))
-    corpus = Corpus([path], valid_fraction=fraction)
+    corpus = text_corpus(path, valid_fraction=fraction)
     if len(set(texts)) == 1:
         with pytest.raises(UserError, match=r"documents of .* are equal"):
             documents(corpus, "valid")
@@ -76,7 +76,7 @@ def test_pitfall_22_equal_documents_are_never_on_both_sides(
 def test_the_side_of_a_document_does_not_depend_on_the_order(write: Write) -> None:
     texts = [f"document number {i}" for i in range(200)]
     forward, backward = (
-        Corpus([write(name, jsonl(order))]) for name, order in (("a.jsonl", texts), ("b.jsonl", texts[::-1]))
+        text_corpus(write(name, jsonl(order))) for name, order in (("a.jsonl", texts), ("b.jsonl", texts[::-1]))
     )
     assert set(documents(forward, "valid")) == set(documents(backward, "valid"))
     assert documents(forward, "train") == documents(backward, "train")[::-1]
@@ -99,7 +99,7 @@ def test_one_large_document_among_small_ones_is_trained_on() -> None:
 def test_pitfall_22_documents_of_the_validation_text_are_left_out_of_training(write: Write) -> None:
     train = write("train.jsonl", jsonl(["a", "b", "c", "b"]))
     valid = write("valid.jsonl", jsonl(["b", "x"]))
-    corpus = Corpus([train], valid_paths=[valid])
+    corpus = text_corpus(train, valid_path=str(valid))
     assert documents(corpus, "train") == ["a", "c"]
     assert documents(corpus, "valid") == ["b", "x"]
     assert corpus.plan.n_left_out == 2
@@ -108,11 +108,11 @@ def test_pitfall_22_documents_of_the_validation_text_are_left_out_of_training(wr
 def test_pitfall_22_the_same_text_on_both_sides_is_refused(write: Write) -> None:
     path, same = write("a.txt", "the same"), write("b.txt", "the same")
     with pytest.raises(UserError, match="is also in the validation text"):
-        Corpus([path], valid_paths=[same]).plan.end_tokens  # noqa: B018
+        text_corpus(path, valid_path=str(same)).plan.end_tokens  # noqa: B018
 
 
 def test_pitfall_22_a_tokenizer_learns_from_the_training_side_only(write: Write) -> None:
-    corpus = Corpus([write("a.txt", "a" * 90 + "ß" * 10)])
+    corpus = text_corpus(write("a.txt", "a" * 90 + "ß" * 10))
     assert "".join(corpus.training_texts()) == "a" * 90
 
 
@@ -122,28 +122,29 @@ def test_pitfall_22_a_tokenizer_learns_from_the_training_side_only(write: Write)
 )
 def test_text_that_cannot_be_split_is_refused(write: Write, content: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        list(Corpus([write("a.txt", content)]).pieces("train"))
+        list(text_corpus(write("a.txt", content)).pieces("train"))
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
 def test_a_share_that_leaves_a_side_empty_is_refused(fraction: float) -> None:
     with pytest.raises(UserError, match="valid_fraction"):
-        Corpus(["a.txt"], valid_fraction=fraction)
+        text_corpus("a.txt", valid_fraction=fraction)
 
 
 def test_the_digest_depends_only_on_the_text_and_the_split(write: Write) -> None:
     def digest(name: str, content: str, **options: object) -> str:
-        return Corpus([write(name, content)], **options).digest  # type: ignore[arg-type]
+        return text_corpus(write(name, content), **options).digest  # type: ignore[arg-type]
 
     first = digest("a.txt", "some text")
+    write("g/1.txt", "some")
     assert first == digest("b.txt", "some text")
     others = [
         digest("c.txt", "some texT"),
         digest("d.txt", "some text", valid_fraction=0.2),
-        digest("d.txt", "some text", data=TextData(text_field="body")),
-        digest("d.txt", "some text", data=TextData(front_matter="drop")),
+        digest("d.txt", "some text", text_field="body"),
+        digest("d.txt", "some text", front_matter="drop"),
         digest("e.jsonl", "some text"),
-        digest("f.txt", "some text", valid_paths=[write("v.txt", "v")]),
-        Corpus([write("g1.txt", "some"), write("g2.txt", " text")]).digest,
+        digest("f.txt", "some text", valid_path=str(write("v.txt", "v"))),
+        text_corpus(write("g/2.txt", " text").parent).digest,
     ]
     assert len({first, *others}) == 8

@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from glassformer.data.own_data import run_for
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.report import report
 from glassformer.data.texts import Counts, find_sources, read_documents, read_pieces
+from runs import text_corpus
 
 Write = Callable[[str, str | bytes], Path]
 WORDS = ["schöne", "Grüße", "für", "Straße", "über", "Käse", "and", "the", "note", "Bücher"]
@@ -52,7 +54,7 @@ def test_one_error_names_all_bad_files_and_its_cure_reads_them(n_foreign: int, w
     assert skipped == [texts[name] for name in sorted(texts) if name not in foreign]
     assert {str(file.path.relative_to(tmp_path)) for file in counts.bad_files} == set(foreign)
     assert any(f"{n_foreign} files skipped, not text: " in line for line in counts.sentences())
-    news = Corpus([tmp_path / "n"], data=data).news()
+    news = Corpus(replace(data, path=str(tmp_path / "n"))).news()
     assert f"files by encoding: {n_foreign} as cp1252, {80 - n_foreign} as utf-8" in news
 
 
@@ -179,8 +181,8 @@ def test_front_matter_is_counted_and_dropped_if_asked(
 def test_the_report_names_front_matter_and_the_share_of_repeated_lines(write: Write, tmp_path: Path) -> None:
     for i in range(20):
         write(f"n/{i}.md", FRONT + f"Body of note {i}.\n" * 2)
-    table = report(Corpus([tmp_path / "n"])).table()
+    table = report(text_corpus(tmp_path / "n")).table()
     assert "20 files with front matter, which is learned; data.front_matter drops it" in table
     assert "repeated lines      116 of 140 non-blank lines (83%)" in table
-    dropped = report(Corpus([tmp_path / "n"], data=TextData(front_matter="drop"))).table()
+    dropped = report(text_corpus(tmp_path / "n", front_matter="drop")).table()
     assert "front matter of 20 files dropped" in dropped and "20 of 40 non-blank lines (50%)" in dropped

@@ -21,7 +21,6 @@ from glassformer.data.conversations import (
     Prompt,
     PromptCorpus,
 )
-from glassformer.data.corpus import Corpus
 from glassformer.data.in_memory import place_of
 from glassformer.data.kinds import look_at
 from glassformer.data.labels import LabelCorpus, Labelled
@@ -29,6 +28,7 @@ from glassformer.data.own_data import run_for
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.recognition import recognise
 from glassformer.data.texts import Counts, read_documents, read_pieces
+from runs import text_corpus
 
 datasets = late.module("datasets")
 
@@ -96,7 +96,7 @@ def test_a_text_column_is_a_corpus_with_unix_line_ends_in_a_file_and_in_a_patter
     assert [piece.text for piece in read_pieces([pattern], counts=counts)] == ["a one\ntwo", "a", "b one\ntwo", "b"]
     assert (counts.n_crlf, counts.n_blank_documents) == (2, 2)
     assert recognise(pattern).data == TextData(path=pattern)
-    assert Corpus([pattern], valid_fraction=0.5).n_bytes == 2 * len("a one\ntwo" + "a")
+    assert text_corpus(pattern, valid_fraction=0.5).n_bytes == 2 * len("a one\ntwo" + "a")
 
 
 def test_the_size_of_a_run_follows_from_the_texts_and_not_from_their_compressed_bytes(tmp_path: Path) -> None:

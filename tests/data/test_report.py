@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from glassformer.data.corpus import Corpus
 from glassformer.data.report import report
+from runs import text_corpus
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -14,7 +14,7 @@ Write = Callable[[str, str | bytes], Path]
 def test_the_numbers_of_the_report_fit_the_text(write: Write, utf8: Any) -> None:
     texts = ["é\nb\n", "b\n\nb\n", "é\nb\n", " ", *(f"line {i}\n" for i in range(30))]
     path = write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
-    found = report(Corpus([path]), utf8)
+    found = report(text_corpus(path), utf8)
     kept = [text for text in texts if text.strip()]
     n_bytes = sum(len(text.encode()) for text in kept)
     assert (found.n_files, found.n_documents, found.n_repeated_documents) == (1, 33, 1)
@@ -31,7 +31,7 @@ def test_the_numbers_of_the_report_fit_the_text(write: Write, utf8: Any) -> None
 def test_the_table_has_all_numbers_and_notes(write: Write, utf8: Any, tmp_path: Path) -> None:
     write("d/a.txt", "one\r\ntwo\r\n" * 50)
     write("d/b.pdf", b"%PDF")
-    assert report(Corpus([tmp_path / "d"]), utf8).table() == (
+    assert report(text_corpus(tmp_path / "d"), utf8).table() == (
         f"{tmp_path}/d (1 file)\n"
         "\n"
         "            documents  characters  bytes  tokens  bytes per token\n"
@@ -48,7 +48,7 @@ def test_the_table_has_all_numbers_and_notes(write: Write, utf8: Any, tmp_path: 
 
 
 def test_a_text_that_cannot_be_split_is_reported_unsplit(write: Write) -> None:
-    found = report(Corpus([write("a.txt", "x")]))
+    found = report(text_corpus(write("a.txt", "x")))
     assert [side.name for side in found.sides] == ["text"]
     assert "cannot be split" in found.notes[0]
     assert found.total.n_tokens is None
@@ -57,7 +57,7 @@ def test_a_text_that_cannot_be_split_is_reported_unsplit(write: Write) -> None:
 
 def test_documents_left_out_of_training_are_named(write: Write) -> None:
     train, valid = write("a.jsonl", '{"text": "a"}\n{"text": "b"}\n'), write("b.txt", "b")
-    found = report(Corpus([train], valid_paths=[valid]))
+    found = report(text_corpus(train, valid_path=str(valid)))
     assert "1 document excluded from training: also in the validation text" in found.notes
     assert [side.n_documents for side in found.sides] == [1, 1]
     assert found.n_files == 2
@@ -65,7 +65,7 @@ def test_documents_left_out_of_training_are_named(write: Write) -> None:
 
 def test_held_out_documents_are_counted_by_length(write: Write) -> None:
     texts = [f"poem {i:02} " * 9 for i in range(60)] + [f"page {i} of a long book\n" * 900 for i in range(8)]
-    found = report(Corpus([write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))]))
+    found = report(text_corpus(write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))))
     assert found.notes == [
         "held out for validation: 6 of 60 documents of 10 to 99 characters; "
         "0 and the end of 1 of 8 documents of 10,000 to 99,999 characters"
@@ -76,5 +76,5 @@ def test_held_out_documents_are_counted_by_length(write: Write) -> None:
 def test_repeats_are_counted_exactly(write: Write) -> None:
     n_distinct = 50_000
     lines = [f"{i}\n{i % (n_distinct // 2)}" for i in range(n_distinct)]
-    found = report(Corpus([write("a.txt", "\n".join(lines) + "\n")], valid_paths=[write("b.txt", "b")]))
+    found = report(text_corpus(write("a.txt", "\n".join(lines) + "\n"), valid_path=str(write("b.txt", "b"))))
     assert (found.n_lines, found.n_repeated_lines) == (2 * n_distinct + 1, n_distinct)

@@ -17,6 +17,7 @@ from glassformer.data.labels import LabelCorpus, Labelled, split_labelled
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.split import held_out, split_records
 from glassformer.data.texts import Piece
+from runs import text_corpus
 
 Write = Callable[[str, str | bytes], Path]
 FRACTIONS = st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.5, 0.9])
@@ -181,7 +182,7 @@ def test_a_small_file_among_books_is_not_the_validation_text(write: Write) -> No
         books = [prose(100 * draw + number, 6000 + 300 * number) for number in range(8)]
         for number, book in enumerate(books):
             write(f"{draw}/book{number}.txt", book)
-        corpus = Corpus([folder])
+        corpus = text_corpus(folder)
         train, valid = documents(corpus, "train"), documents(corpus, "valid")
         share = sum(map(len, valid)) / sum(map(len, train + valid))
         assert 0.085 < share < 0.115 and corpus.plan.valid_share == pytest.approx(share)
@@ -203,7 +204,7 @@ def test_a_document_is_cut_at_a_paragraph_or_a_line_if_possible(
 ) -> None:
     monkeypatch.setattr("glassformer.data.texts.PIECE_CHARACTERS", 100)
     large, small = between.join(["y" * 47] * 200), "z" * 60
-    corpus = Corpus([write("a.jsonl", jsonl([small, large, large]))], valid_fraction=0.1)
+    corpus = text_corpus(write("a.jsonl", jsonl([small, large, large])), valid_fraction=0.1)
     wanted = int(0.1 * (2 * len(large) + 60) / 2)
     (part,) = set(documents(corpus, "valid"))
     assert documents(corpus, "valid") == [part, part] and large.endswith(part)
@@ -222,7 +223,7 @@ def test_no_character_is_lost_and_none_is_on_both_sides(
     path.write_text(jsonl(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("glassformer.data.texts.PIECE_CHARACTERS", piece)
-        corpus = Corpus([path], valid_fraction=fraction)
+        corpus = text_corpus(path, valid_fraction=fraction)
         train, valid = documents(corpus, "train"), documents(corpus, "valid")
     assert train and valid
     is_cut = corpus.plan.side == CUT
@@ -236,7 +237,7 @@ def test_no_character_is_lost_and_none_is_on_both_sides(
         assert head + tail == texts[place] and corpus.plan.cut == len(head)
     backward = path.with_name("b.jsonl")
     backward.write_text(jsonl(texts[::-1]))
-    again = Corpus([backward], valid_fraction=fraction)
+    again = text_corpus(backward, valid_fraction=fraction)
     assert sorted(documents(again, "valid")) == sorted(valid) and sorted(documents(again, "train")) == sorted(train)
 
 
@@ -264,7 +265,7 @@ def test_a_share_that_is_not_reached_is_reported(write: Write) -> None:
     path = str(write("l.tsv", "\n".join(["text\tlabel", *(f"the same\t{i}" for i in range(90)), "rare\t1"])))
     labels = LabelCorpus(LabelData(path=path, outputs="regression", valid_fraction=0.3))
     assert labels.news() == [message]
-    assert Corpus([write("a.jsonl", jsonl(["a" * 199, "b"]))], valid_fraction=0.3).news() == [
+    assert text_corpus(write("a.jsonl", jsonl(["a" * 199, "b"])), valid_fraction=0.3).news() == [
         "held out for validation: 1 of 1 documents of 1 to 9 characters; 0 of 1 documents of 100 to 999 characters",
         "only 0.50% of the data could be held out for validation, less than data.valid_fraction (30.00%); "
         "use more data, or set data.valid_path",

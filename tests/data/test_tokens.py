@@ -17,12 +17,12 @@ import pytest
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.data import tokens
-from glassformer.data.corpus import Corpus
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, encode_text, prepare
 from glassformer.tokenization import processes
 from glassformer.tokenization.pretokenize import SCHEMES
 from glassformer.tokenization.tokenizer import Tokenizer
+from runs import text_corpus
 from tokenization.families import families
 
 Write = Callable[[str, str | bytes], Path]
@@ -55,7 +55,7 @@ def jsonl(texts: Sequence[str]) -> str:
 
 def test_a_single_text_has_no_end_token(write: Write, utf8: Any, cache: Path) -> None:
     text = "abcé\n" * 40
-    splits = prepare(Corpus([write("a.txt", text)]), utf8, TokenCache(cache))
+    splits = prepare(text_corpus(write("a.txt", text)), utf8, TokenCache(cache))
     assert utf8.eos_id not in splits.train.ids and utf8.eos_id not in splits.valid.ids
     assert utf8.decode(splits.train.ids) == text[:180]
     assert utf8.decode(splits.valid.ids) == text[180:]
@@ -65,7 +65,7 @@ def test_a_single_text_has_no_end_token(write: Write, utf8: Any, cache: Path) ->
 
 def test_each_of_several_documents_is_followed_by_the_end_token(write: Write, utf8: Any, cache: Path) -> None:
     texts = [f"document {i}\n" * (i + 1) for i in range(30)]
-    corpus = Corpus([write("a.jsonl", jsonl(texts))])
+    corpus = text_corpus(write("a.jsonl", jsonl(texts)))
     splits = prepare(corpus, utf8, TokenCache(cache))
     found = []
     for side in (splits.train, splits.valid):
@@ -79,14 +79,14 @@ def test_each_of_several_documents_is_followed_by_the_end_token(write: Write, ut
 
 def test_a_tokenizer_without_an_end_token_adds_nothing(write: Write, utf8: Any, cache: Path) -> None:
     utf8.eos_id = None
-    splits = prepare(Corpus([write("a.jsonl", jsonl(["ab", "cd", "ef"]))]), utf8, TokenCache(cache))
+    splits = prepare(text_corpus(write("a.jsonl", jsonl(["ab", "cd", "ef"]))), utf8, TokenCache(cache))
     assert (splits.train.n_tokens, splits.train.n_documents, splits.valid.n_tokens) == (4, 2, 2)
 
 
 def test_validation_follows_the_rule_of_the_training_text(write: Write, utf8: Any, cache: Path) -> None:
     one, several = write("one.txt", "alone"), write("several.jsonl", jsonl(["x", "y"]))
-    assert prepare(Corpus([one], valid_paths=[several]), utf8, TokenCache(cache)).valid.n_tokens == 2
-    assert prepare(Corpus([several], valid_paths=[one]), utf8, TokenCache(cache)).valid.n_tokens == 6
+    assert prepare(text_corpus(one, valid_path=str(several)), utf8, TokenCache(cache)).valid.n_tokens == 2
+    assert prepare(text_corpus(several, valid_path=str(one)), utf8, TokenCache(cache)).valid.n_tokens == 6
 
 
 @pytest.mark.parametrize(("vocab_size", "bytes_per_id"), [(65_536, 2), (65_537, 4)])
@@ -95,7 +95,7 @@ def test_ids_have_two_bytes_if_they_fit(
 ) -> None:
     utf8.vocab_size = vocab_size
     utf8.encode_batch = lambda texts, **_: [[vocab_size - 1] * len(text) for text in texts]
-    splits = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, TokenCache(cache))
+    splits = prepare(text_corpus(write("a.txt", "x" * 100)), utf8, TokenCache(cache))
     assert splits.train.ids.tolist() == [vocab_size - 1] * 90
     assert (splits.folder / "train.bin").stat().st_size == 90 * bytes_per_id
 
@@ -106,7 +106,7 @@ def test_streamed_ids_equal_those_of_the_whole_text(
 ) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")
     path, text = write("a.txt", prose), prose.replace("\r\n", "\n")
-    splits = prepare(Corpus([path]), tokenizer, TokenCache(cache))
+    splits = prepare(text_corpus(path), tokenizer, TokenCache(cache))
     cut = int(len(text) * 0.9)
     assert splits.train.ids.tolist() == tokenizer.encode(text[:cut])
     assert splits.valid.ids.tolist() == tokenizer.encode(text[cut:])
@@ -115,7 +115,7 @@ def test_streamed_ids_equal_those_of_the_whole_text(
 
 def test_dropout_changes_the_training_ids_only(write: Write, cache: Path, prose: str) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, learner="tokenizers")
-    corpus = Corpus([write("a.txt", prose[:8000])])
+    corpus = text_corpus(write("a.txt", prose[:8000]))
     plain, dropped = (
         prepare(corpus, tokenizer, TokenCache(cache)),
         prepare(corpus, tokenizer, TokenCache(cache), dropout=BpeDropout(0.3)),
@@ -126,7 +126,7 @@ def test_dropout_changes_the_training_ids_only(write: Write, cache: Path, prose:
 
 
 def test_ids_are_mapped_from_disk_and_cannot_be_changed(write: Write, utf8: Any, cache: Path) -> None:
-    ids = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, TokenCache(cache)).train.ids
+    ids = prepare(text_corpus(write("a.txt", "x" * 100)), utf8, TokenCache(cache)).train.ids
     assert isinstance(ids.base, np.memmap) and type(ids) is np.ndarray
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 1
@@ -140,7 +140,7 @@ def test_memory_does_not_grow_with_the_text(
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1 << 13)
 
     def peak(n_bytes: int) -> int:
-        corpus = Corpus([write(f"{n_bytes}.txt", "one more line\n" * (n_bytes // 14))])
+        corpus = text_corpus(write(f"{n_bytes}.txt", "one more line\n" * (n_bytes // 14)))
         tracemalloc.start()
         prepare(corpus, utf8, TokenCache(cache))
         (_, most), _ = tracemalloc.get_traced_memory(), tracemalloc.stop()
@@ -151,7 +151,7 @@ def test_memory_does_not_grow_with_the_text(
 
 def test_progress_counts_the_bytes_of_the_text(write: Write, utf8: Any, cache: Path, in_small_pieces: None) -> None:
     seen: list[tuple[int, int]] = []
-    prepare(Corpus([write("a.txt", "é\n" * 2000)]), utf8, TokenCache(cache, lambda *now: seen.append(now)))
+    prepare(text_corpus(write("a.txt", "é\n" * 2000)), utf8, TokenCache(cache, lambda *now: seen.append(now)))
     assert len(seen) > 10
     assert [total for _, total in seen] == [6000] * len(seen)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen}) and seen[-1][0] == 6000
@@ -162,9 +162,9 @@ def test_progress_counts_the_bytes_of_the_text(write: Write, utf8: Any, cache: P
 
 def test_tokens_are_prepared_once_and_reused(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 100)
-    first = prepare(Corpus([path]), utf8, TokenCache(cache))
+    first = prepare(text_corpus(path), utf8, TokenCache(cache))
     n_calls = utf8.n_calls
-    again = prepare(Corpus([write("elsewhere/b.txt", path.read_bytes())]), utf8, TokenCache(cache))
+    again = prepare(text_corpus(write("elsewhere/b.txt", path.read_bytes())), utf8, TokenCache(cache))
     assert utf8.n_calls == n_calls
     assert again.folder == first.folder
     assert again.train.ids.tolist() == first.train.ids.tolist()
@@ -174,13 +174,13 @@ def test_tokens_are_prepared_once_and_reused(write: Write, utf8: Any, cache: Pat
 
 def test_a_changed_setting_prepares_the_tokens_again(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 100)
-    folders = {prepare(Corpus([path]), utf8, TokenCache(cache)).folder}
-    folders.add(prepare(Corpus([path], valid_fraction=0.2), utf8, TokenCache(cache)).folder)
-    folders.add(prepare(Corpus([path]), utf8, TokenCache(cache), dropout=BpeDropout(0.1)).folder)
+    folders = {prepare(text_corpus(path), utf8, TokenCache(cache)).folder}
+    folders.add(prepare(text_corpus(path, valid_fraction=0.2), utf8, TokenCache(cache)).folder)
+    folders.add(prepare(text_corpus(path), utf8, TokenCache(cache), dropout=BpeDropout(0.1)).folder)
     utf8.fingerprint = "another"
-    folders.add(prepare(Corpus([path]), utf8, TokenCache(cache)).folder)
+    folders.add(prepare(text_corpus(path), utf8, TokenCache(cache)).folder)
     path.write_text("text\n" * 99 + "Text\n")
-    folders.add(prepare(Corpus([path]), utf8, TokenCache(cache)).folder)
+    folders.add(prepare(text_corpus(path), utf8, TokenCache(cache)).folder)
     assert len(folders) == 5
 
 
@@ -207,7 +207,7 @@ def change_a_number(path: Path) -> None:
 def test_damaged_tokens_are_prepared_again(
     write: Write, utf8: Any, cache: Path, damage: Callable[[Path], None], name: str
 ) -> None:
-    corpus = Corpus([write("a.txt", "text\n" * 100)])
+    corpus = text_corpus(write("a.txt", "text\n" * 100))
     first = prepare(corpus, utf8, TokenCache(cache))
     whole = {path.name: path.read_bytes() for path in first.folder.iterdir()}
     damage(first.folder / name)
@@ -235,7 +235,9 @@ def test_several_processes_write_the_files_of_one(
     write: Write, tmp_path: Path, prose: str, scheme: Any, in_processes: Callable[[int], None]
 ) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")
-    corpus = Corpus([write("a.txt", prose), write("b.jsonl", jsonl(prose[:9000].split("\n")))])
+    write("texts/a.txt", prose)
+    write("texts/b.jsonl", jsonl(prose[:9000].split("\n")))
+    corpus = text_corpus(tmp_path / "texts")
     found = []
     for n in (1, 2):
         in_processes(n)
@@ -249,7 +251,7 @@ def test_several_processes_of_an_imported_tokenizer_write_the_files_of_one(
 ) -> None:
     rust, roles = families(prose[:20_000].splitlines())[name]
     tokenizer = Tokenizer.imported(rust.to_str(), roles)
-    corpus = Corpus([write("a.jsonl", jsonl([prose[i : i + 400] for i in range(0, 12_000, 400)]))])
+    corpus = text_corpus(write("a.jsonl", jsonl([prose[i : i + 400] for i in range(0, 12_000, 400)])))
     found = []
     for n in (1, 2):
         in_processes(n)
@@ -261,7 +263,7 @@ def test_several_processes_draw_the_dropout_of_one(
     write: Write, tmp_path: Path, prose: str, in_processes: Callable[[int], None]
 ) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, learner="tokenizers")
-    corpus = Corpus([write("a.txt", prose[:6000])])
+    corpus = text_corpus(write("a.txt", prose[:6000]))
     found = []
     for n in (1, 2):
         in_processes(n)
@@ -276,7 +278,7 @@ def test_errors_in_several_processes_are_those_of_one(
     letters = Tokenizer.train([text], vocab_size=0, scheme="char", special_tokens=())
     for bad, sentence in ((b"\xff", "invalid UTF-8|not UTF-8"), ("ß".encode(), "ß")):
         path = write("a.txt", text.encode() + bad + text.encode())
-        corpus = Corpus([write("good.txt", text * 2 + "a")])
+        corpus = text_corpus(write("good.txt", text * 2 + "a"))
         assert corpus.plan is not None  # the text becomes wrong after the first pass
         path.replace(tmp := path.with_name("good.txt"))
         raised = []
@@ -293,6 +295,7 @@ INTERRUPTED = """
 import os, signal, sys
 from pathlib import Path
 from glassformer.data import tokens
+from glassformer.config.run import TextData
 from glassformer.data.corpus import Corpus
 from glassformer.tokenization import Tokenizer, processes
 
@@ -305,7 +308,7 @@ def interrupt(done, total):
         os.killpg(os.getpgrp(), signal.SIGINT)  # as Ctrl-C in a terminal
 
 tokenizer = Tokenizer.train(["text"] * 2, vocab_size=300)
-tokens.prepare(Corpus([sys.argv[1]]), tokenizer, tokens.TokenCache(Path(sys.argv[2]), interrupt))
+tokens.prepare(Corpus(TextData(path=sys.argv[1])), tokenizer, tokens.TokenCache(Path(sys.argv[2]), interrupt))
 """
 
 
@@ -322,7 +325,7 @@ def test_an_interrupted_preparation_leaves_no_process_and_no_files(write: Write,
 
 
 def test_a_preparation_that_fails_leaves_nothing(write: Write, utf8: Any, cache: Path, in_small_pieces: None) -> None:
-    corpus = Corpus([write("a.txt", "text\n" * 1000)])
+    corpus = text_corpus(write("a.txt", "text\n" * 1000))
 
     def fail(done: int, total: int) -> None:
         if done > total // 2:
@@ -337,6 +340,7 @@ def test_a_preparation_that_fails_leaves_nothing(write: Write, utf8: Any, cache:
 KILLED = """
 import os, sys
 from pathlib import Path
+from glassformer.config.run import TextData
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenCache, prepare
 
@@ -349,7 +353,7 @@ def kill(done, total):
     if done > total // 2:
         os.kill(os.getpid(), 9)
 
-prepare(Corpus([sys.argv[1]]), Killed(), TokenCache(Path(sys.argv[2]), kill))
+prepare(Corpus(TextData(path=sys.argv[1])), Killed(), TokenCache(Path(sys.argv[2]), kill))
 """
 
 
@@ -359,7 +363,7 @@ def test_a_killed_preparation_leaves_nothing_that_is_used(write: Write, utf8: An
     assert killed.returncode == -9, killed.stderr
     [left] = cache.iterdir()  # it was killed during a write
     assert ".tmp-" in left.name
-    prepared = prepare(Corpus([path]), utf8, TokenCache(cache))
+    prepared = prepare(text_corpus(path), utf8, TokenCache(cache))
     assert set(prepared.train.ids[:5]) == {byte + 1 for byte in b"text\n"}
     assert list(cache.iterdir()) == [prepared.folder], "the next preparation removes it"
 
@@ -392,7 +396,7 @@ def test_only_folders_of_ended_processes_are_removed(write: Write, utf8: Any, ca
         left(key, 9 * day),
     ]
     (cache / f".{key}.tmp-{dead}1-{other}").symlink_to(write("a.txt", "text\n" * 100).parent)
-    prepared = prepare(Corpus([write("b.txt", "text\n" * 100)]), utf8, TokenCache(cache))
+    prepared = prepare(text_corpus(write("b.txt", "text\n" * 100)), utf8, TokenCache(cache))
     names = {path.name for path in cache.iterdir()}
     assert not names & set(gone)
     assert names == {*kept, f".{key}.tmp-{dead}1-{other}", prepared.folder.name}
@@ -415,11 +419,11 @@ def test_a_recent_folder_of_another_host_is_kept(cache: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_named(write: Write, utf8: Any) -> None:
     path = write("a.txt", "text\n" * 100)
     with pytest.raises(UserError, match=r"cannot write .*a\.txt/cache"):
-        prepare(Corpus([path]), utf8, TokenCache(path / "cache"))
+        prepare(text_corpus(path), utf8, TokenCache(path / "cache"))
 
 
 def test_an_unknown_character_leaves_nothing(write: Write, cache: Path) -> None:
-    corpus = Corpus([write("a.txt", "a b " * 30 + "ß" * 12)])
+    corpus = text_corpus(write("a.txt", "a b " * 30 + "ß" * 12))
     tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match="ß"):
         prepare(corpus, tokenizer, TokenCache(cache))
@@ -429,7 +433,7 @@ def test_an_unknown_character_leaves_nothing(write: Write, cache: Path) -> None:
 def test_a_text_without_any_token_is_refused(write: Write, utf8: Any, cache: Path) -> None:
     utf8.encode_batch = lambda texts, **_: [[] for _ in texts]
     with pytest.raises(UserError, match="has no tokens; use more text"):
-        prepare(Corpus([write("a.txt", "text\n" * 100)]), utf8, TokenCache(cache))
+        prepare(text_corpus(write("a.txt", "text\n" * 100)), utf8, TokenCache(cache))
     with pytest.raises(UserError, match="has no tokens; use more text"):
         encode_text(utf8, ["text"])
     with pytest.raises(UserError, match="has no tokens; use more text"):

@@ -34,7 +34,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.distributed import process_group
 from glassformer.training.distributed import processes as joining
 from glassformer.training.distributed.processes import processes, watchdog_note
-from runs import label_run, pair_run, text_run_of, tiny_run, write_text
+from runs import label_run, pair_run, text_corpus, text_run_of, tiny_run, write_text
 
 CPU = torch.device("cpu")
 TWO, SMALL = TrainConfig(grad_accumulation=2), {"batch_tokens": 32}
@@ -97,7 +97,7 @@ def test_only_rank_0_learns_the_tokenizer_and_hashes_the_data(
 
 
 def test_without_hashes_only_sizes_of_the_cache_are_compared(tmp_path: Path) -> None:
-    corpus, tokenizer = Corpus([write_text(tmp_path)]), Tokenizer.train(["abc"], vocab_size=0, special_tokens=())
+    corpus, tokenizer = text_corpus(write_text(tmp_path)), Tokenizer.train(["abc"], vocab_size=0, special_tokens=())
 
     def prepared(**options: Any) -> TokenSplits:
         return prepare(corpus, tokenizer, TokenCache(tmp_path / "cache", **options))

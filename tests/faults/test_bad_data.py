@@ -17,7 +17,6 @@ from faults.tally import count, record
 from glassformer import api
 from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData, PairData
-from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pair_rows import prepare_pairs
 from glassformer.data.pairs import PairCorpus
@@ -25,7 +24,7 @@ from glassformer.data.texts import read_documents
 from glassformer.data.tokens import TokenCache, prepare
 from glassformer.store import checkpoint
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
-from runs import made_up_text, tiny_run, write_pairs, write_text
+from runs import made_up_text, text_corpus, tiny_run, write_pairs, write_text
 
 LINES = made_up_text(40).splitlines()
 TAGS = LabelData(outputs="tags", text_field="words", label_field="tags")
@@ -85,7 +84,7 @@ def test_fault_20_an_empty_file_is_named(tmp_path: Path, suffix: str, content: b
     def used() -> None:
         """Read the file like the first step of a run."""
         if suffix in (".txt", ".jsonl"):
-            _ = Corpus([path]).plan
+            _ = text_corpus(path).plan
         else:
             READERS[suffix][0](path)
 
@@ -132,7 +131,7 @@ def test_fault_20_a_line_of_10_mb_becomes_tokens(tmp_path: Path) -> None:
     path.write_text("ab" * 5_000_000)
     tokenizer = Tokenizer.train(["abab ab"], vocab_size=270, min_frequency=1)
     begin = seconds_of_processor()
-    splits = prepare(Corpus([path]), tokenizer, TokenCache(tmp_path / "cache"))
+    splits = prepare(text_corpus(path), tokenizer, TokenCache(tmp_path / "cache"))
     assert seconds_of_processor() - begin < 60
     assert splits.train.n_bytes + splits.valid.n_bytes == 10_000_000
     assert tokenizer.decode(splits.valid.ids.tolist()) == "ab" * 500_000
@@ -165,7 +164,7 @@ def test_fault_20_a_damaged_shard_of_tokens_is_prepared_again(tmp_path: Path, ki
         path.write_text("\n".join(LINES), "utf-8")
 
         def prepared() -> list[Any]:
-            splits = prepare(Corpus([path]), tokenizer, TokenCache(tmp_path / "cache"))
+            splits = prepare(text_corpus(path), tokenizer, TokenCache(tmp_path / "cache"))
             return [splits.train.ids.copy(), splits.valid.ids.copy(), splits.train.document_starts]
     else:
         source, target = write_pairs(tmp_path)

@@ -17,14 +17,13 @@ from glassformer.common import files
 from glassformer.common.errors import Note, UserError, enough_memory
 from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
-from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenCache, content_hash, open_streams, prepare
 from glassformer.models.fitting import InParts
 from glassformer.store import checkpoint
 from glassformer.store.tensors import read_tensors, save_tensors
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import loop
-from runs import MODEL, tiny_run, write_text
+from runs import MODEL, text_corpus, tiny_run, write_text
 
 ROOM = 1 << 29
 """Bytes that the process may allocate in addition."""
@@ -122,7 +121,7 @@ def test_memory_errors_of_torch_and_numpy_are_one_sentence(error: Exception, exp
 
 def test_tokens_that_cannot_be_mapped_are_not_replaced(tmp_path: Path) -> None:
     """The folder is intact, so it is not encoded again, and the disk is not blamed."""
-    corpus = Corpus([write_text(tmp_path)])
+    corpus = text_corpus(write_text(tmp_path))
     folder = prepare(corpus, Tokenizer.train(["ab"], vocab_size=0), TokenCache(tmp_path / "cache")).folder
     os.truncate(folder / "train.bin", 4 * ROOM)  # takes no room on the disk
     sidecar = files.read_json(folder / "tokens.json")

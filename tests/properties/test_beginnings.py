@@ -24,6 +24,7 @@ from glassformer.tasks.language_modeling import TASK
 from glassformer.tasks.preparation import token_cache
 from glassformer.tasks.requirements import data_of
 from glassformer.tokenization.tokenizer import Tokenizer
+from runs import text_corpus
 
 ARRANGEMENTS = {"windows": WindowRows(), "examples": ExampleRows(), "packed": PackedRows()}
 SPECIAL = {"a separate start token": ("[PAD]", "[BOS]", "[EOS]"), "the end token": ("[EOS]",)}
@@ -170,7 +171,7 @@ def test_a_split_document_has_no_start_in_validation_and_no_end_in_training(
     long = "\n\n".join(documents(40))
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in [long, "beta", "gamma delta"]), "utf-8")
-    corpus = Corpus([path], valid_fraction=0.3)
+    corpus = text_corpus(path, valid_fraction=0.3)
     assert corpus.plan.cut, "the long document is in both splits"
     tokenizer = Tokenizer.train([long], vocab_size=320, special_tokens=special)
     splits = prepare(corpus, tokenizer, TokenCache(tmp_path / "cache"), start_id=tokenizer.start_id)

@@ -15,10 +15,10 @@ import late
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, TextData
 from glassformer.data import kinds
-from glassformer.data.corpus import Corpus
 from glassformer.data.in_memory import address_of, place_of, rows_of
 from glassformer.data.kinds import look_at
 from glassformer.data.recognition import recognise, recognise_rows
+from runs import text_corpus
 
 pandas = late.module("pandas")
 
@@ -125,7 +125,7 @@ def test_texts_that_are_missing_are_skipped_and_counted(container: str, tmp_path
     data = stored(changed, container, tmp_path)
     lines = [] if isinstance(data, str) else recognise_rows(rows_of(data), "text", {})[1]
     with address_of(lines) as address:
-        corpus = Corpus([data if isinstance(data, str) else address])
+        corpus = text_corpus(data if isinstance(data, str) else address)
         assert corpus.scans[0].n_documents == N - len(holes) and corpus.scans[0].counts.n_blank_documents == len(holes)
         assert any(f"{len(holes):,} " in note for note in corpus.news())
 

@@ -15,14 +15,13 @@ from glassformer import api
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import CausalConfig, ExampleRows, PackedRows, Run, TokenizerConfig, WindowRows
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
-from glassformer.data.corpus import Corpus
 from glassformer.models.build import build_model
 from glassformer.store import checkpoint, model_directory
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.reporting import Silent
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import checkpointer
-from runs import MODEL, Recording, Tiny, remains, signal_at, tiny_run, write_documents, write_text
+from runs import MODEL, Recording, Tiny, remains, signal_at, text_corpus, tiny_run, write_documents, write_text
 
 Make = Callable[[Path], Run]
 
@@ -257,7 +256,7 @@ def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
     monkeypatch.setattr(Tokenizer, "train", classmethod(watched))
     run = replace(tiny_run(path, max_steps=1), tokenizer=TokenizerConfig(scheme="char", vocab_size=0))
     api.train(run, tmp_path / "run")
-    assert "".join(seen) == "".join(Corpus([path]).training_texts())
+    assert "".join(seen) == "".join(text_corpus(path).training_texts())
     assert "Z" not in "".join(seen) and "Z" not in api.load(tmp_path / "run").tokenizer.vocab
 
 

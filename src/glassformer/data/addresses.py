@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 from glassformer.common import files
 from glassformer.common.errors import UserError
@@ -202,24 +201,17 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-class Found(NamedTuple):
-    """A file that a place means; `fault` is the reason why it cannot be opened, or empty."""
+def find_files(path: Path, others: list[Path]) -> dict[Path, str]:
+    """Return the file, or the files of a folder or pattern, each with the reason why it cannot be opened, or "".
 
-    path: Path
-    fault: str = ""
-
-
-def find_files(path: Path, others: list[Path]) -> list[Found]:
-    """Return the file, or the files of a folder or pattern; raise `UserError` for a place without files.
-
+    Raises `UserError` for a place without files.
     The other files of a folder are added to `others`.
     """
     parts = map(Path, expanded(str(path))) if is_pattern(path) else [path]
-    found = [file for part in parts for file in _files_at(part, others)]
-    return list({file.path: file for file in found}.values())
+    return {path: fault for part in parts for path, fault in _files_at(part, others)}
 
 
-def _files_at(path: Path, others: list[Path]) -> list[Found]:
+def _files_at(path: Path, others: list[Path]) -> list[tuple[Path, str]]:
     if is_pattern(path):
         return _files_of_pattern(path)
     if os.path.islink(path) and not files.exists(path):
@@ -228,25 +220,25 @@ def _files_at(path: Path, others: list[Path]) -> list[Found]:
         status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         return _files_of_folder(path, others)
-    return [Found(path)]
+    return [(path, "")]
 
 
-def _files_of_pattern(path: Path) -> list[Found]:
+def _files_of_pattern(path: Path) -> list[tuple[Path, str]]:
     folder, pattern = split_pattern(path)
     with files.reading(folder):
         folder.stat()
     matches = [file for file in _files_in(folder) if _matches(file.relative_to(folder).parts, pattern)]
     if not matches:
         raise UserError(f"no file matches {path}: `**` means any number of folders, as in src/**/*.py")
-    return [Found(file, _fault_of_place(file, folder)) for file in matches]
+    return [(file, _fault_of_place(file, folder)) for file in matches]
 
 
-def _files_of_folder(folder: Path, others: list[Path]) -> list[Found]:
+def _files_of_folder(folder: Path, others: list[Path]) -> list[tuple[Path, str]]:
     everything = _files_in(folder)
     for suffixes in FOLDER_SUFFIXES:
         if texts := [file for file in everything if suffix_of(file) in suffixes]:
             others += [file for file in everything if suffix_of(file) not in suffixes]
-            return [Found(file, _fault_of_place(file, folder)) for file in texts]
+            return [(file, _fault_of_place(file, folder)) for file in texts]
     raise _no_texts(folder, everything)
 
 

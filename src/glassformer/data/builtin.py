@@ -121,7 +121,6 @@ def _python_docs() -> Iterator[str]:
 
 
 def _python_stdlib() -> Iterator[str]:
-    """Yield the text of each file that is not empty."""
     for path in builtin_records.stdlib_files():
         text = files.read_text(path).replace("\r\n", "\n")
         if text.strip():

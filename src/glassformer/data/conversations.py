@@ -2,9 +2,8 @@
 
 A record has `messages` (objects with `role` and `content`), or a `prompt` and its `completion`, each a text or a list
 of messages. Two other forms are read: ShareGPT (messages with `from` and `value`, a text `system` beside them) and
-Alpaca (`instruction`, `output`, and an `input`, which follows the instruction after an empty line). Sources: a `.jsonl`
-or `.parquet` file, a `.tsv` or `.csv` file with the columns of a prompt and its completion, `hf:NAME` and data in
-memory. Records without an answer of the assistant that is scored are skipped and counted.
+Alpaca (`instruction`, `output`, and an `input`, which follows the instruction after an empty line). Records without an
+answer of the assistant that is scored are skipped and counted.
 
 `RecordCorpus` makes the split, by a hash of what comes before the first answer: all conversations with the same
 beginning are on one side.

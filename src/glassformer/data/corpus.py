@@ -1,10 +1,10 @@
 """The text of a run and its split into training and validation text.
 
-- With `valid_paths`: these files are the validation text. Documents of the training text that are also in the
+- With `valid_path`: its files are the validation text. Documents of the training text that are also in the
   validation text are excluded from training, and counted.
-- Without `valid_paths`, one document: the first `int(n_characters * (1 - valid_fraction))` characters are for
+- Without `valid_path`, one document: the first `int(n_characters * (1 - valid_fraction))` characters are for
   training, the rest for validation (as in nanoGPT).
-- Without `valid_paths`, several documents: they are grouped by size, in factors of two, and sorted by a hash of their
+- Without `valid_path`, several documents: they are grouped by size, in factors of two, and sorted by a hash of their
   content. Of every group, about `valid_fraction` of the characters is for validation, in whole documents
   (`split.held_out`), so short documents and long ones are on both sides. If more than a tenth of the fraction is then
   missing, because a long document does not fit whole, the end of the longest document is added, cut at a paragraph.
@@ -79,7 +79,7 @@ class Plan:
     end_tokens: bool = False
     """True if several documents (CUT ones included) are for training: documents are then followed by the end token."""
     valid_share: float | None = None
-    """Fraction of the characters that is for validation; None with `valid_paths`."""
+    """Fraction of the characters that is for validation; None with `valid_path`."""
 
     @property
     def n_left_out(self) -> int:
@@ -90,30 +90,16 @@ class Plan:
 class Corpus:
     """The text of a run and its split; files are read on first use, and `plan` is computed once."""
 
-    def __init__(
-        self,
-        paths: Paths,
-        *,
-        valid_paths: Paths = (),
-        valid_fraction: float = 0.1,
-        data: TextData | None = None,
-    ) -> None:
-        if not valid_paths:
-            require_fraction(valid_fraction)
-        self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
-        self.valid_fraction, self.data = valid_fraction, data or TextData()
-        self.name = ", ".join(map(str, paths))
-
-    @classmethod
-    def of(cls, data: TextData) -> "Corpus":
-        """Return the text that some settings name."""
-        paths, valid_paths = ([path] if path is not None else [] for path in (data.path, data.valid_path))
-        return cls(paths, valid_paths=valid_paths, valid_fraction=data.valid_fraction, data=data)
+    def __init__(self, data: TextData) -> None:
+        if data.valid_path is None:
+            require_fraction(data.valid_fraction)
+        self.data, self.name = data, str(data.path)
+        self.paths, self.valid_paths = ([path] if path is not None else [] for path in (data.path, data.valid_path))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the bytes of every source and of the settings of the split; equal digests mean equal splits."""
-        valid_fraction = None if self.valid_paths else self.valid_fraction
+        valid_fraction = None if self.valid_paths else self.data.valid_fraction
         description = {
             "split": "by size",
             "text": self._hashes(self.paths),
@@ -130,7 +116,7 @@ class Corpus:
 
     @cached_property
     def scans(self) -> list[Scan]:
-        """Results of the first pass: one for the text, and one for the text of `valid_paths` if given."""
+        """Results of the first pass: one for the text, and one for the text of `valid_path` if given."""
         return [self._scan(paths) for paths in (self.paths, self.valid_paths) if paths]
 
     @property
@@ -150,10 +136,10 @@ class Corpus:
             return Plan(side, end_tokens=scan.n_documents > 1)
         if scan.n_documents == 1:
             n_characters = int(scan.n_characters[0])
-            cut = cut_of(self.name, n_characters, self.valid_fraction)
+            cut = cut_of(self.name, n_characters, self.data.valid_fraction)
             return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
         cut = 0
-        contents, part = held_out_documents(scan.hashes, scan.n_characters, self.valid_fraction)
+        contents, part = held_out_documents(scan.hashes, scan.n_characters, self.data.valid_fraction)
         side[np.isin(scan.hashes, contents)] = VALIDATES
         if part is not None:
             side[scan.hashes == part.content] = CUT
@@ -171,7 +157,7 @@ class Corpus:
         news = self.skipped()
         n, share = self.plan.n_left_out, self.plan.valid_share
         if share is not None:
-            return [*news, *self._held_out_by_length(), *share_news(share, self.valid_fraction)]
+            return [*news, *self._held_out_by_length(), *share_news(share, self.data.valid_fraction)]
         if n:
             news.append(f"{n:,} document{'s' * (n != 1)} excluded from training: also in the validation text")
         return news

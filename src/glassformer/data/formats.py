@@ -149,7 +149,6 @@ def not_records(path: Path) -> UserError:
 
 
 def _read_lines(path: Path, request: Request) -> Iterator[Record]:
-    """Yield the object of every line; blank lines are skipped."""
     with closing(text_lines(path, request.encoding)) as rows:  # an error in a row closes the file
         for number, line in enumerate(rows, 1):
             if line.strip():

@@ -1,9 +1,7 @@
 """Labelled texts: reading, the split into training and validation data, and the report on classes.
 
-Sources: a `.tsv`, `.csv`, `.jsonl` or `.parquet` file with named columns; a `.conll` file of words and tags;
-`builtin:NAME` (`builtin_records`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset, or
-one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data).
-Only records whose text or label is missing (`records.present`) are skipped; they are counted.
+They are the records of a source (`addresses.SOURCES`). Only records whose text or label is missing (`records.present`)
+are skipped; they are counted.
 
 `RecordCorpus` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """

@@ -126,7 +126,6 @@ def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
 
 
 def _pieces_of(pairs: Sequence[Pair], stem: str) -> Iterator[Piece]:
-    """Yield the sources or the targets of pairs."""
     return (Piece(getattr(pair, stem), ends_document=True) for pair in pairs)
 
 

@@ -1,9 +1,7 @@
 """Pairs of a source and a target: reading, and the split into training and validation data.
 
-Inputs: two aligned text files; one `.tsv`, `.csv`, `.jsonl` or `.parquet` file; `builtin:NAME` (`builtin_records`) or
-a part of it, `builtin:NAME#train`, `#valid` or `#test`; `hf:NAME` or `hf:NAME:CONFIG`, a Hugging Face dataset,
-or one split of it, `hf:NAME#SPLIT` (extra for both, and for Parquet: data). Only pairs with an empty side
-are skipped; they are counted. All pairs are kept in memory as text, which is practical for some millions of pairs.
+Pairs are two aligned text files, or the records of one source (`addresses.SOURCES`). Only pairs with an empty side are
+skipped; they are counted. All pairs are kept in memory as text, which is practical for some millions of pairs.
 
 `RecordCorpus` makes the split, by a hash of the source: all targets of one source are on one side.
 """

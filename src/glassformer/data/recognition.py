@@ -59,15 +59,6 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The first rows of a table, by column."""
-
-    columns: Columns
-    line_1: Sequence[str] = ()
-    """The first line of a tsv of two columns that may have no header; the columns then contain it."""
-
-
-@dataclass(frozen=True)
 class Recognised:
     """Data of a recognised kind."""
 
@@ -78,32 +69,38 @@ class Recognised:
     """Values of the first rows by setting, such as `source_field`; empty for text."""
 
 
-def recognise(
-    address: str, kind: Kind | None = None, given: Mapping[str, str] | None = None, sample: Sample | None = None
-) -> Recognised:
-    """Recognise the data at a path or an address; `sample` has its first rows if they are known.
+def recognise(address: str, kind: Kind | None = None, given: Mapping[str, str] | None = None) -> Recognised:
+    """Recognise the data at a path or an address.
 
     `given` are settings of `[data]` (`SETTINGS`): names of columns and the type of the labels. Raises `UserError` if
     the kind is not clear.
     """
     given = given or {}
     kind = kind or implied_kind(given)
-    form, encodings = given.get("format", "auto"), _encodings(given)
-    if sample is None and form != "text" and addresses.source_of(address) is None and addresses.is_single_file(address):
+    form, encodings = _form_of(given)
+    source = addresses.source_of(address)
+    if source is None and form != "text" and addresses.is_single_file(address):
         return _by_content(address, kind, given)
-    if sample is None:
-        kinds = _kinds_at(address)
-        if kinds == ("tags",) and kind != "text":
-            suffix = suffix_of(address)
-            return Recognised(LabelData(path=address, outputs="tags"), f"words with tags, by its suffix {suffix}")
-        if "pairs" not in kinds or (kind == "text" and "text" not in kinds):
-            return _text(address, kind)
-        sample = read_sample(address, form, encodings)
-    return _Reading(address, kind, given, sample).recognised()
+    # What its records can be: nothing for files of text, folders, patterns and built-in texts
+    kinds: tuple[records.Kind, ...] = ()
+    if source is not None and not address.startswith(builtin.PREFIX) and not Path(address).is_dir():
+        kinds = source.kinds
+    if kinds == ("tags",) and kind != "text":
+        evidence = f"words with tags, by its suffix {suffix_of(address)}"
+        return Recognised(LabelData(path=address, outputs="tags"), evidence)
+    if "pairs" in kinds and (kind != "text" or "text" in kinds):
+        return _Reading(address, kind, given, *read_sample(address, form, encodings)).recognised()
+    if kind in ("pairs", "labels", "conversations"):
+        tables = ", ".join(addresses.suffixes_of("pairs"))
+        raise UserError(
+            f"{address} has no columns: pairs are two files (source and target) or a table ({tables}), labels a table "
+            "or a .conll file, conversations a table or a jsonl file with messages"
+        )
+    return Recognised(TextData(path=address))
 
 
-def _encodings(given: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(given.get("encoding", "utf-8").split())
+def _form_of(given: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    return given.get("format", "auto"), tuple(given.get("encoding", "utf-8").split())
 
 
 PLAIN = " (--kind text reads it as plain text)"
@@ -111,7 +108,7 @@ PLAIN = " (--kind text reads it as plain text)"
 
 def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Recognised:
     """Recognise a file of another suffix: records if its content can be nothing else, or if a kind is given."""
-    form, encodings = given.get("format", "auto"), _encodings(given)
+    form, encodings = _form_of(given)
     path, is_json = files.as_path(address, "path"), suffix_of(address) == ".json"
     if kind == "text" and form == "auto" and not (is_json or "text_field" in given):
         return Recognised(TextData(path=address))
@@ -121,7 +118,7 @@ def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Re
         raise not_records(path)
     shape = "JSON records" if layout != "table" else f"a table {dialect_of(path, form, encodings)}"
     try:
-        found = _Reading(address, kind, given, read_sample(address, form, encodings)).recognised()
+        found = _Reading(address, kind, given, *read_sample(address, form, encodings)).recognised()
     except UserError as error:
         if kind == "text" and is_json:
             return Recognised(TextData(path=address, format="text"))
@@ -140,30 +137,12 @@ def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Re
     return replace(found, data=data, evidence=f"{found.evidence}, {shape}" + PLAIN * (kind is None))
 
 
-def _kinds_at(address: str) -> tuple[records.Kind, ...]:
-    """Return what the records of a table can be; nothing for files of text, folders, patterns and built-in texts."""
-    source = addresses.source_of(address)
-    if source is None or address.startswith(builtin.PREFIX) or Path(address).is_dir():
-        return ()
-    return source.kinds
-
-
-def _text(address: str, kind: Kind | None) -> Recognised:
-    if kind in ("pairs", "labels", "conversations"):
-        tables = ", ".join(addresses.suffixes_of("pairs"))
-        raise UserError(
-            f"{address} has no columns: pairs are two files (source and target) or a table ({tables}), labels a table "
-            "or a .conll file, conversations a table or a jsonl file with messages"
-        )
-    return Recognised(TextData(path=address))
-
-
 def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> tuple[Recognised, list[str]]:
     """Recognise records, and return each as a line of JSON with the fields that are read.
 
     The items of tuples get the default names of their fields.
     """
-    recognised = recognise("the data", kind, given, Sample(columns_of(_first(rows))))
+    recognised = _Reading("the data", kind or implied_kind(given), given, columns_of(_first(rows))).recognised()
     fields = {name: column for name in FIELDS if (column := getattr(recognised.data, name, None)) is not None}
     new_names = {old: setting.removesuffix("_field") for setting, old in fields.items() if old in PARTS}
     default = {setting: new_names[old] for setting, old in fields.items() if old in new_names}
@@ -214,11 +193,14 @@ class _Reading:
     address: str
     kind: Kind | None
     given: Mapping[str, str]
-    sample: Sample
+    columns: Columns
+    """The values of its first rows."""
+    line_1: Sequence[str] = ()
+    """The first line of a tsv of two columns that may have no header; the columns then contain it."""
 
     def recognised(self) -> Recognised:
         """Decide by the names of the columns, then by the values of two columns."""
-        if self.kind is None and self.sample.columns.keys() >= {"chosen", "rejected"}:
+        if self.kind is None and self.columns.keys() >= {"chosen", "rejected"}:
             raise UserError(
                 f"{self.address} has preferences (columns chosen and rejected), which a trained model learns: give a "
                 'TOML file with path in [init], path and kind = "preferences" in [data], and kind = "preference" in '
@@ -239,13 +221,13 @@ class _Reading:
             return self._labels(labels, by_names(labels))
         if self.kind in ("text", None) and (text := self._named(LABEL_FIELDS[:1])):
             return Recognised(TextData(path=self.address, **text), f"text, {by_names(text)}")
-        if self.kind not in ("text", "conversations") and len(self.sample.columns) == 2:
-            return self._by_values(*self.sample.columns)
+        if self.kind not in ("text", "conversations") and len(self.columns) == 2:
+            return self._by_values(*self.columns)
         raise self._unclear()
 
     def _has_form(self, name: str) -> bool:
         """Return True if the columns of another form of conversations are there; one of messages has lists of them."""
-        columns, fields = self.sample.columns, OTHER_FORMS[name]
+        columns, fields = self.columns, OTHER_FORMS[name]
         lists = columns.get(fields.get("messages_field", ""), ())
         is_table = all(column in columns for column in fields.values())
         return is_table and all(isinstance(one, list) for one in lists if one is not None)
@@ -255,15 +237,15 @@ class _Reading:
         columns = {}
         for setting in settings:
             default = setting.removesuffix("_field")
-            name = self.given.get(setting) or next((c for c in self.sample.columns if c.casefold() == default), None)
+            name = self.given.get(setting) or next((c for c in self.columns if c.casefold() == default), None)
             if name is None:
                 return {}
             columns[setting] = name
         return columns
 
     def _by_values(self, *names: str) -> Recognised:
-        values = [_as_texts(self.sample.columns[name]) for name in names]
-        label = _label_column(*(self.sample.columns[name] for name in names))
+        values = [_as_texts(self.columns[name]) for name in names]
+        label = _label_column(*(self.columns[name] for name in names))
         if label is None and self.kind == "labels":
             label = int(len(set(values[1])) <= len(set(values[0])))
         if label is not None and self.kind != "pairs":
@@ -272,7 +254,7 @@ class _Reading:
             raise self._unclear()
         fields = dict(zip(PAIR_FIELDS, names, strict=True))
         different = "have mostly different values"
-        if (line_1 := self.sample.line_1) and _names_columns(line_1, values):
+        if (line_1 := self.line_1) and _names_columns(line_1, values):
             return self._below_line_1().recognised()
         if line_1:
             return self._pairs(fields, f"because its two columns {different}", has_names=False)
@@ -280,10 +262,10 @@ class _Reading:
 
     def _labels_at(self, names: Sequence[str], label: int) -> Recognised:
         """Return the labels in column `label`, 0 or 1; line 1 of a tsv is a header if no other line has its label."""
-        fields, line_1 = dict(zip(LABEL_FIELDS, (names[1 - label], names[label]), strict=True)), self.sample.line_1
+        fields, line_1 = dict(zip(LABEL_FIELDS, (names[1 - label], names[label]), strict=True)), self.line_1
         if not line_1:
             return self._labels(fields, f"by the repeated values of the column {shown(names[label])}")
-        if self.sample.columns[names[label]].count(line_1[label]) == 1:
+        if self.columns[names[label]].count(line_1[label]) == 1:
             return self._below_line_1().recognised()
         if label == 0:
             return self._labels(fields, "by the repeated values of column 1")
@@ -291,8 +273,8 @@ class _Reading:
 
     def _below_line_1(self) -> "_Reading":
         """Return the reading of the table in which line 1 names the columns."""
-        columns = zip(self.sample.line_1, self.sample.columns.values(), strict=True)
-        return replace(self, sample=Sample({name: values[1:] for name, values in columns}))
+        columns = zip(self.line_1, self.columns.values(), strict=True)
+        return replace(self, columns={name: values[1:] for name, values in columns}, line_1=())
 
     def _pairs(self, fields: Mapping[str, Any], evidence: str, *, has_names: bool = True) -> Recognised:
         data = PairData(path=self.address)
@@ -316,11 +298,11 @@ class _Reading:
         return Recognised(data, f"{kind}, {evidence}", rows)
 
     def _rows(self, fields: Mapping[str, str]) -> Columns:
-        return {setting: self.sample.columns.get(name, ()) for setting, name in fields.items()}
+        return {setting: self.columns.get(name, ()) for setting, name in fields.items()}
 
     def _unclear(self) -> UserError:
         """Return the error that asks for the kind, or for the columns."""
-        names = list(self.sample.columns)
+        names = list(self.columns)
         if len(names) == 2 and self.kind is None:
             return UserError(
                 f"{self.address} may be pairs or labels: give --kind pairs or --kind labels (Python: kind=)"
@@ -410,20 +392,21 @@ def _names_columns(line_1: Sequence[str], values: Sequence[Sequence[str]]) -> bo
 # The first rows
 
 
-def read_sample(address: str, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Sample:
-    """Read the first rows of a table."""
+def read_sample(address: str, form: str, encodings: Sequence[str]) -> tuple[Columns, Sequence[str]]:
+    """Read the first rows of a table: its columns, and line 1 if it may be data (`_Reading`)."""
     path = files.as_path(address, "path")
+    line_1: Sequence[str] = ()
     if addresses.reads_content(address) and layout_of(path, form, encodings) == "table":
-        sample = _sample_of_table(path, form, encodings)
+        columns, line_1 = _sample_of_table(path, form, encodings)
     else:
         request = Request("pairs", (), "", format=form, encoding=encodings)
-        sample = Sample(columns_of(_first(dict(record.fields) for record in addresses.records(address, request))))
-    if not sample.columns:
+        columns = columns_of(_first(dict(record.fields) for record in addresses.records(address, request)))
+    if not columns:
         raise UserError(f"{address} is empty; use a file with rows")
-    return sample
+    return columns, line_1
 
 
-def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> Sample:
+def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> tuple[Columns, Sequence[str]]:
     """Return the first rows; line 1 of a table of two columns may be data, so it is kept too, except for csv."""
     table = tables.rows(path, dialect_of(path, form, encodings), encodings)
     rows = (row for _, row in table if any(cell.strip() for cell in row))
@@ -431,19 +414,19 @@ def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> Sample:
     numbers = [str(number) for number in range(1, len(header) + 1)]
     is_named = any(not known.isdisjoint(name.strip().casefold() for name in header) for known in KNOWN_COLUMNS)
     if suffix_of(path) == ".csv" or is_named or len(header) < 2:
-        return Sample(columns_of(_first(dict(zip(header, row, strict=False)) for row in rows)))
+        return columns_of(_first(dict(zip(header, row, strict=False)) for row in rows)), ()
     body = list(_first(dict(zip(numbers, row, strict=True)) for row in rows if len(row) == len(header)))
     line_1 = dict(zip(numbers, header, strict=True))
     columns = columns_of(iter([line_1, *body]))
     if len(header) == 2:
-        return Sample(columns, header)
+        return columns, header
     # Further columns: if the values of each begin alike, such as licences, the first two columns are read
     alike = {name: _common_beginning(columns[name][1:]) for name in numbers[2:]}
     read = numbers[:2] if all(len(beginning) >= MIN_ALIKE for beginning in alike.values()) else numbers
     is_data = read != numbers and all(line_1[name].startswith(beginning) for name, beginning in alike.items())
     if is_data or len(set(header)) < len(header):
-        return Sample({name: columns[name] for name in read})
-    return Sample({line_1[name]: columns[name][1:] for name in read})
+        return {name: columns[name] for name in read}, ()
+    return {line_1[name]: columns[name][1:] for name in read}, ()
 
 
 def _common_beginning(texts: Sequence[str]) -> str:

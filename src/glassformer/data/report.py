@@ -60,14 +60,8 @@ class DataReport:
     def total(self) -> SideReport:
         """Sum over the sides; a single document that is cut in two counts as one document."""
         tokens = [side.n_tokens for side in self.sides if side.n_tokens is not None]
-        n_tokens = sum(tokens) if tokens else None
-        return SideReport(
-            "total",
-            self.n_documents,
-            sum(side.n_characters for side in self.sides),
-            sum(side.n_bytes for side in self.sides),
-            n_tokens,
-        )
+        n_characters, n_bytes = (sum(getattr(s, name) for s in self.sides) for name in ("n_characters", "n_bytes"))
+        return SideReport("total", self.n_documents, n_characters, n_bytes, sum(tokens) if tokens else None)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"total": asdict(self.total)}
@@ -77,9 +71,9 @@ class DataReport:
 
     def table(self, width: int | None = None) -> str:
         """Format the report as plain text, with a table of at most `width` characters."""
-        total = self.total
+        share = f" ({self.n_repeated_lines / self.n_lines:.0%})" if self.n_repeated_lines else ""
         rows: list[tuple[str, ...]] = [("", "documents", "characters", "bytes", "tokens", "bytes per token")]
-        rows += [_row(side) for side in (*self.sides, total)]
+        rows += [_row(side) for side in (*self.sides, self.total)]
         lines = [
             f"{self.name} ({plural(self.n_files, 'file')})",
             "",
@@ -87,14 +81,10 @@ class DataReport:
             "",
             f"document lengths    {self.shortest_document:,} to {self.longest_document:,} characters",
             f"repeated documents  {self.n_repeated_documents:,} of {self.n_documents:,}",
-            f"repeated lines      {self.n_repeated_lines:,} of {self._of_lines()}",
+            f"repeated lines      {self.n_repeated_lines:,} of {self.n_lines:,} non-blank lines{share}",
             *(f"note                {note}" for note in self.notes),
         ]
         return "\n".join(lines)
-
-    def _of_lines(self) -> str:
-        share = f" ({self.n_repeated_lines / self.n_lines:.0%})" if self.n_repeated_lines else ""
-        return f"{self.n_lines:,} non-blank lines{share}"
 
 
 def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
@@ -149,12 +139,10 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
 
 
 def _row(side: SideReport) -> tuple[str, ...]:
-    numbers = (side.n_documents, side.n_characters, side.n_bytes, side.n_tokens)
-    row = [side.name, *(f"{number:,}" for number in numbers if number is not None)]
-    if side.n_tokens is None:
-        row.append("-")
+    n_tokens = "-" if side.n_tokens is None else f"{side.n_tokens:,}"
     per_token = f"{side.n_bytes / side.n_tokens:.2f}" if side.n_tokens else "-"
-    return (*row, per_token)
+    sizes = (f"{size:,}" for size in (side.n_documents, side.n_characters, side.n_bytes))
+    return (side.name, *sizes, n_tokens, per_token)
 
 
 def report_of(texts: Texts, run: Run, tokenizer: Tokenizer | None, phase: Phase) -> DataReport:
@@ -171,4 +159,4 @@ def report_of(texts: Texts, run: Run, tokenizer: Tokenizer | None, phase: Phase)
         with phase("training a tokenizer") as progress:
             pieces = (piece.text for piece in read_pieces([str(data.path)], data))
             tokenizer = Tokenizer.train(pieces, vocab_size=size, scheme=scheme, progress=progress)
-    return report(Corpus.of(data), tokenizer)
+    return report(Corpus(data), tokenizer)

@@ -60,7 +60,7 @@ class Counts:
     other_files: list[Path] = field(default_factory=list)
     """Files in a folder, but neither txt, md nor jsonl."""
     blank_files: list[Path] = field(default_factory=list)
-    bad_files: list[addresses.Found] = field(default_factory=list)
+    bad_files: "list[TextSource]" = field(default_factory=list)
     """Skipped files that are not text or cannot be read."""
     encodings: Counter[str] = field(default_factory=Counter)
     """Number of files by encoding, if several are possible."""
@@ -82,15 +82,15 @@ class Counts:
             yield f"files by encoding: {', '.join(numbers)}"
 
 
-def _named(found: Sequence[addresses.Found]) -> str:
+def _named(bad: "Sequence[TextSource]") -> str:
     """Return the names of files relative to their common folder, as many as fit."""
-    common = os.path.commonpath([file.path.parent for file in found])
+    common = os.path.commonpath([os.path.dirname(file.name) for file in bad])
     place = common if len(common) < NAMED_FAULTS / 2 else f"…{common[-NAMED_FAULTS // 2 :]}"
     names: list[str] = []
-    for file in found:
-        name = os.path.relpath(file.path, common)
+    for file in bad:
+        name = os.path.relpath(file.name, common)
         if names and sum(len(name) + 2 for name in (*names, name, place)) > NAMED_FAULTS:
-            return f"{', '.join(names)} and {len(found) - len(names):,} more in {place}"
+            return f"{', '.join(names)} and {len(bad) - len(names):,} more in {place}"
         names.append(name)
     return f"{', '.join(names)} in {place}"
 
@@ -102,6 +102,14 @@ class TextSource:
     name: str
     path: Path | None
     data: TextData = TextData()
+    fault: str = ""
+    """The reason why the file cannot be opened or is not text, if it is known."""
+
+    def checked(self) -> "TextSource":
+        """Return the source with the reason why its file is not text, if it is not."""
+        if self.fault or self.path is None or suffix_of(self.path) == ".parquet":
+            return self
+        return replace(self, fault=fault(self.path, self.data.encoding))
 
     @property
     def is_jsonl(self) -> bool:
@@ -191,55 +199,46 @@ def find_sources(paths: Paths, data: TextData | None = None, counts: Counts | No
     opened; with `data.on_bad = skip`, these and all files that are not text are left out and counted.
     """
     data, counts = data or TextData(), counts or Counts()
-    found: list[addresses.Found] = []
     sources: list[TextSource] = []
     for address in map(str, paths):
         if addresses.is_file(address):
-            of_address = addresses.find_files(files.as_path(address, "path"), counts.other_files)
-            found += of_address
-            sources += [TextSource(str(file.path), file.path, data) for file in of_address]
+            found = addresses.find_files(files.as_path(address, "path"), counts.other_files)
+            sources += [TextSource(str(path), path, data, fault) for path, fault in found.items()]
             continue
         if address.startswith(builtin.PREFIX):
             builtin.find(address, "text")
         sources.append(TextSource(address, None, data))
-    usable = {None, *_usable(found, data, counts)}
-    return [source for source in sources if source.path in usable]
+    # The files among them, without those that cannot be read
+    in_files = _in_files(sources)
+    if len(in_files) == 1 and not in_files[0].fault and not Path(in_files[0].name).stat().st_size:
+        raise UserError(f"{in_files[0].name} is empty; use a file with text")
+    skips = data.on_bad == "skip" and len(in_files) > 1
+    if skips:
+        sources = [source.checked() for source in sources]
+        in_files = _in_files(sources)
+    bad = [source for source in in_files if source.fault]
+    if bad and (not skips or len(bad) == len(in_files)):
+        raise _bad_files(in_files)
+    counts.bad_files += bad
+    sources = [source for source in sources if not source.fault]
+    for source in _in_files(sources) if len(data.encoding) > 1 else ():
+        if suffix_of(source.name) != ".parquet":
+            counts.encodings[encoding_used(Path(source.name), data.encoding)] += 1
+    return sources
 
 
-def _usable(found: Sequence[addresses.Found], data: TextData, counts: Counts) -> Iterator[Path]:
-    """Yield the files that are read."""
-    if len(found) == 1 and not found[0].fault and not found[0].path.stat().st_size:
-        raise UserError(f"{found[0].path} is empty; use a file with text")
-    skips = data.on_bad == "skip" and len(found) > 1
-    if not skips and any(file.fault for file in found):
-        raise _bad_files(found, data)
-    checked = [_checked(file, data) for file in found] if skips else found
-    if found and all(file.fault for file in checked):
-        raise _bad_files(checked, data)
-    for file in checked:
-        if file.fault:
-            counts.bad_files.append(file)
-            continue
-        if len(data.encoding) > 1 and suffix_of(file.path) != ".parquet":
-            counts.encodings[encoding_used(file.path, data.encoding)] += 1
-        yield file.path
+def _in_files(sources: Sequence[TextSource]) -> list[TextSource]:
+    return [source for source in sources if source.path is not None]
 
 
-def _checked(file: addresses.Found, data: TextData) -> addresses.Found:
-    """Return a file with the reason why it is not text, if it is not."""
-    if file.fault or suffix_of(file.path) == ".parquet":
-        return file
-    return file._replace(fault=fault(file.path, data.encoding))
-
-
-def _bad_files(found: Sequence[addresses.Found], data: TextData) -> UserError:
+def _bad_files(in_files: Sequence[TextSource]) -> UserError:
     """Return the error that names all bad files among several, and the probable encoding of those not in UTF-8."""
-    bad = [file for file in (_checked(file, data) for file in found) if file.fault]
+    bad = [file for file in (file.checked() for file in in_files) if file.fault]
     if len(bad) == 1:
         return UserError(bad[0].fault)
-    foreign = [file.path for file in bad if " is not UTF-8" in file.fault]
+    foreign = [Path(file.name) for file in bad if " is not UTF-8" in file.fault]
     others = len(bad) - len(foreign)
-    what, cure = f"{len(bad)} of {len(found):,} files cannot be read", "correct them"
+    what, cure = f"{len(bad)} of {len(in_files):,} files cannot be read", "correct them"
     if foreign:
         guess = guessed_encoding(foreign)
         what += f", {len(foreign)} of them as UTF-8" * (others > 0)
@@ -258,9 +257,9 @@ def read_pieces(paths: Paths, data: TextData | None = None, *, counts: Counts | 
         try:
             yield from source.pieces(counts)
         except UserError as error:
-            found = [addresses.Found(source.path) for source in sources if source.path is not None]
-            if len(found) > 1 and _checked(addresses.Found(source.path or Path()), source.data).fault == str(error):
-                raise _bad_files(found, source.data) from error
+            in_files = _in_files(sources)
+            if len(in_files) > 1 and source.checked().fault == str(error):
+                raise _bad_files(in_files) from error
             raise
 
 

@@ -119,7 +119,7 @@ class TextTask(TrainableTask):
         elif data.path is None:
             raise UserError("the model has no record of its training data: give a text with --data.path FILE")
         else:
-            corpus = Corpus.of(data)
+            corpus = Corpus(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
             tokens = self.tokens(run, tokenizer, corpus, preparation.token_cache(data)).valid
         for note in tokens.unknown(tokenizer):
@@ -139,7 +139,7 @@ class TextRunData(RunData):
     corpus: Corpus
 
     def __init__(self, task: TextTask, run: Run) -> None:
-        self.task, self.corpus = task, Corpus.of(data_of(run, TextData))
+        self.task, self.corpus = task, Corpus(data_of(run, TextData))
 
     @property
     def trains_starts(self) -> bool:

@@ -8,6 +8,7 @@ from glassformer.apps.cli.arguments import with_flags
 from glassformer.apps.cli.progress import Shown
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
+from glassformer.config.run import TextData
 
 PROMPT = "The statement"
 
@@ -33,8 +34,8 @@ def main(*texts: Annotated[str, ""], **keys: str) -> int:
     from glassformer.evaluation.text import longest_overlap
 
     text = model.generate(PROMPT, max_new_tokens=run.model.max_len - len(model.prompt_ids(PROMPT)))
-    assert run.data.path is not None
-    corpus = "".join(Corpus([run.data.path], valid_fraction=run.data.valid_fraction).training_texts())
+    assert isinstance(run.data, TextData)
+    corpus = "".join(Corpus(run.data).training_texts())
     overlap = longest_overlap(PROMPT + text, corpus)
     print(f"\n{PROMPT}{text}\n")
     print(f"longest passage of this text that is also in the training text: {len(overlap)} characters: {overlap!r}")
