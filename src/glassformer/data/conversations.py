@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from glassformer.common.chat_messages import (
     ASSISTANT,
@@ -123,18 +123,8 @@ def is_missing(value: Any) -> bool:
     )
 
 
-class Answered(Protocol):
-    """A record with a question and its answers, if it has any."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def question(self) -> Messages: ...
-
-
 D = TypeVar("D", bound=ConversationData | PreferenceData | PromptData)
-R = TypeVar("R", bound=Answered)
+R = TypeVar("R", bound="Conversation | Preference | Prompt")
 
 
 class AnsweredCorpus(RecordCorpus[D, R]):

@@ -1,7 +1,6 @@
 """Pairs as token ids, encoded once and cached (`tokens.py`), and as rows of batches."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,7 @@ from glassformer.data.tokens import (
     Splits,
     TokenCache,
     TokenFile,
-    encode_pieces,
     in_memory,
-    write_stream,
 )
 from glassformer.tokenization.tokenizer import Tokenizers
 
@@ -90,18 +87,13 @@ def prepare_pairs(
     }
 
     def write(folder: Path) -> dict[str, Any]:
-        sidecar: dict[str, Any] = {"pairs": corpus.name}
-        n_texts = 2 * sum(map(len, corpus.split))
-        advance = cache.counter(n_texts, lambda part: len(part.starts))
+        texts = {}
         for side, pairs in zip(SIDES, corpus.split, strict=True):
-            for stem, encoding in encodings.items():
-                if side == "valid":
-                    encoding = replace(encoding, dropout=NO_DROPOUT)
-                parts = encode_pieces(_pieces_of(pairs, stem), encoding, cache.in_every_rank)
-                with closing(parts):
-                    name = f"{side}.{stem}"
-                    sidecar[name] = write_stream(folder, name, map(advance, parts), encoding.tokenizer)
-        return sidecar
+            for stem, training in encodings.items():
+                encoding = training if side == "train" else replace(training, dropout=NO_DROPOUT)
+                texts[f"{side}.{stem}"] = _pieces_of(pairs, stem), encoding
+        n_texts = 2 * sum(map(len, corpus.split))
+        return {"pairs": corpus.name, **cache.write(folder, texts, n_texts, lambda part: len(part.starts))}
 
     key: list[Any] = ["pairs", corpus.digest]
     key += [[encoding.tokenizer.fingerprint, encoding.dropout.share] for encoding in encodings.values()]

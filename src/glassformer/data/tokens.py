@@ -152,18 +152,33 @@ class TokenCache:
             time.sleep(0.1)
         raise UserError(f"the tokens read back from {folder} differ from the tokens written; check the disk")
 
-    def counter(self, total: int, size: Callable[["EncodedPart"], int]) -> Callable[["EncodedPart"], "EncodedPart"]:
-        """Return a function that adds the size of a part to the progress, and returns the part."""
+    def write(
+        self,
+        folder: Path,
+        texts: Mapping[str, tuple[Iterable[Piece], "Encoding"]],
+        total: int,
+        size: Callable[["EncodedPart"], int],
+    ) -> dict[str, Any]:
+        """Encode the texts of each stem to a folder; return their entries of the sidecar.
+
+        The progress counts the `size` of each part, up to `total`.
+        """
         done = 0
 
-        def advance(part: EncodedPart) -> EncodedPart:
+        def counted(parts: Iterable[EncodedPart]) -> Iterator[EncodedPart]:
             nonlocal done
-            done += size(part)
-            if self.progress is not None:
-                self.progress(done, total)
-            return part
+            for part in parts:
+                done += size(part)
+                if self.progress is not None:
+                    self.progress(done, total)
+                yield part
 
-        return advance
+        entries: dict[str, Any] = {}
+        for stem, (pieces, encoding) in texts.items():
+            parts = encode_pieces(pieces, encoding, self.in_every_rank)
+            with closing(parts):  # an error ends the worker processes at once
+                entries[stem] = write_stream(folder, stem, counted(parts), encoding.tokenizer)
+        return entries
 
 
 def prepare(
@@ -192,13 +207,11 @@ def prepare(
             sidecar["start_id"] = start_id
         training = Encoding(tokenizer, start_id, end_id, dropout)
         encodings = {"train": training, "valid": replace(training, dropout=NO_DROPOUT)}
-        advance = cache.counter(corpus.n_bytes, lambda part: part.n_bytes)
-        for side in SIDES:
-            parts = encode_pieces(corpus.pieces(side), encodings[side], cache.in_every_rank)
-            with closing(parts):  # an error ends the worker processes at once
-                sidecar[side] = write_stream(folder, side, map(advance, parts), tokenizer)
-            if not sidecar[side]["n_tokens"]:
-                raise UserError(f"{_NAMES[side]} ({corpus.name}) has no tokens; use more text")
+        texts: dict[str, tuple[Iterable[Piece], Encoding]]
+        texts = {side: (corpus.pieces(side), encodings[side]) for side in SIDES}
+        sidecar |= cache.write(folder, texts, corpus.n_bytes, lambda part: part.n_bytes)
+        if empty := next((side for side in SIDES if not sidecar[side]["n_tokens"]), None):
+            raise UserError(f"{_NAMES[empty]} ({corpus.name}) has no tokens; use more text")
         return sidecar
 
     key: list[Any] = [corpus.digest, tokenizer.fingerprint, dropout.share]
