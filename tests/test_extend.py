@@ -221,9 +221,9 @@ class SayingData(Columns):
 
 """
 SAYINGS_DATA = """
-from dataclasses import dataclass
 from glassformer.data import addresses
 from glassformer.data.conversations import AnsweredCorpus, Conversation, ConversationCorpus
+from glassformer.data.kinds import DataReport
 from glassformer.data.records import with_fields
 
 class SayingCorpus(AnsweredCorpus):
@@ -240,15 +240,8 @@ class SayingCorpus(AnsweredCorpus):
             else:
                 self.dropped.empty(record.where)
 
-@dataclass(frozen=True)
-class Counts:
-    n_train: int
-
-    def to_dict(self):
-        return {"n_train": self.n_train}
-
 def report_of(corpus, run, tokenizer, phase):
-    return Counts(len(corpus.split[0]))
+    return DataReport({"n_train": len(corpus.split[0])}, [])
 """
 SAYINGS_USE = """
 import json

@@ -9,8 +9,8 @@ import pytest
 
 from glassformer.config.run import ConversationData
 from glassformer.data.conversations import ConversationCorpus
+from glassformer.data.kinds import DataReport
 from glassformer.data.rows import conversation_report
-from glassformer.data.split import RecordReport
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -35,7 +35,7 @@ CONVERSATIONS = [
 HELD_OUT = exchange("held out", "no")
 
 
-def reported(write: Write, encoder: ConversationEncoder, context: int, **settings: Any) -> RecordReport:
+def reported(write: Write, encoder: ConversationEncoder, context: int, **settings: Any) -> DataReport:
     lines = [json.dumps({"messages": one}) + "\n" for one in (*CONVERSATIONS, [SYSTEM])]
     path, valid = write("c.jsonl", "".join(lines)), write("v.jsonl", json.dumps({"messages": HELD_OUT}) + "\n")
     data = ConversationData(path=str(path), valid_path=str(valid), **settings)

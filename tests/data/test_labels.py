@@ -76,7 +76,7 @@ def test_the_test_data_is_read_if_there_is_any(write: Write, monkeypatch: pytest
     monkeypatch.setattr(builtin, "test_part", lambda name: valid)
     report = report_of(corpus(train, valid_path=table(write, "u", "u 1")))
     assert report.statistics["n_test"] == 3
-    assert report.statistics["news"] == ("2 of the 3 test texts are also in the training or validation data",)
+    assert report.statistics["news"] == ["2 of the 3 test texts are also in the training or validation data"]
 
 
 def test_the_digest_depends_on_the_records_and_the_split(write: Write) -> None:
@@ -151,7 +151,7 @@ def test_the_report_counts_classes_and_names_rare_ones(write: Write) -> None:
         "step by macro F1",
         f"note        {message}",
     ]
-    assert report.to_dict()["imbalance"] == 6.0 and report.to_dict()["counts"]["rare"] == (2, 1)
+    assert report.statistics["imbalance"] == 6.0 and report.statistics["counts"]["rare"] == (2, 1)
 
 
 def test_an_imbalance_of_five_is_not_reported_and_tags_count_words(write: Write) -> None:
@@ -231,7 +231,7 @@ def test_a_builtin_has_fixed_parts() -> None:
     assert len(train) + len(valid) + len(found.test or []) == len(
         LabelCorpus(LabelData(path="builtin:docstrings")).whole()
     )
-    assert found.news() == [] and report_of(found).statistics["news"] == ()
+    assert found.news() == [] and report_of(found).statistics["news"] == []
     assert corpus("builtin:docstrings#test").test is None
 
 

@@ -181,8 +181,8 @@ def test_front_matter_is_counted_and_dropped_if_asked(
 def test_the_report_names_front_matter_and_the_share_of_repeated_lines(write: Write, tmp_path: Path) -> None:
     for i in range(20):
         write(f"n/{i}.md", FRONT + f"Body of note {i}.\n" * 2)
-    table = report(text_corpus(tmp_path / "n")).table()
+    table = str(report(text_corpus(tmp_path / "n")))
     assert "20 files with front matter, which is learned; data.front_matter drops it" in table
     assert "repeated lines      116 of 140 non-blank lines (83%)" in table
-    dropped = report(text_corpus(tmp_path / "n", front_matter="drop")).table()
+    dropped = str(report(text_corpus(tmp_path / "n", front_matter="drop")))
     assert "front matter of 20 files dropped" in dropped and "20 of 40 non-blank lines (50%)" in dropped

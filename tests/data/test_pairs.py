@@ -240,4 +240,4 @@ def test_the_report_counts_pairs(tmp_path: Path) -> None:
         3,
     )
     assert report.statistics["source_characters"] == (1, 1, 2)
-    assert "note        1 pair has an empty side" in str(report) and report.to_dict()["n_train"] == 3
+    assert "note        1 pair has an empty side" in str(report) and report.statistics["n_train"] == 3

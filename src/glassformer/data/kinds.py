@@ -6,7 +6,7 @@ needs no numpy. Rows of tokens, and reports on tokens, have a file beside it.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +23,27 @@ Phase = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
+class DataReport:
+    """Statistics of data before training: values for programs, and lines for people."""
+
+    statistics: dict[str, Any]
+    lines: Sequence[tuple[str, str]]
+    """A title and a text; without a title, the text is a whole line."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.statistics
+
+    def __str__(self) -> str:
+        width = max([12, *(len(title) + 2 for title, _ in self.lines)])
+        return "\n".join(f"{title:{width}}{text}" if title else text for title, text in self.lines)
+
+
+def notes(news: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the lines of a report for notes."""
+    return [("note", line) for line in news]
+
+
+@dataclass(frozen=True)
 class Kind:
     """One kind of data: functions, as the module in `data` that has them and their name. A call imports the module."""
 
@@ -32,10 +53,7 @@ class Kind:
     Its method `look` reads the beginning of each file, and `read` yields all of `data.path`.
     """
     report: str = ""
-    """Returns the statistics of a corpus, for its run: an object with `to_dict`, whose `str` is a text.
-
-    A report on tokens learns a tokenizer if none is given.
-    """
+    """Returns the `DataReport` on a corpus, for its run; a report on tokens learns a tokenizer if none is given."""
     reports_tokens: bool = False
 
 
@@ -59,8 +77,8 @@ def corpus_of(data: DataConfig) -> Any:
     return _found(KINDS[data.kind].corpus)(data)
 
 
-def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> Any:
-    """Return the statistics of the data of a run, whose kind has a report."""
+def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> DataReport:
+    """Return the report on the data of a run, whose kind has a report."""
     return _found(KINDS[run.data.kind].report)(corpus_of(run.data), run, tokenizer, phase)
 
 

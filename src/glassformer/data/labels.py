@@ -17,8 +17,9 @@ from glassformer.common.errors import UserError, nearest_name
 from glassformer.config.run import LabelData
 from glassformer.config.train import UNBALANCED
 from glassformer.data import addresses, builtin
+from glassformer.data.kinds import DataReport, notes
 from glassformer.data.records import Record, present, with_fields
-from glassformer.data.split import RecordCorpus, RecordReport, split_records
+from glassformer.data.split import RecordCorpus, split_records
 
 CLASSES_SHOWN = 40
 MANY = 10
@@ -256,7 +257,7 @@ def require_known(records: Iterable[Labelled], names: Sequence[str]) -> None:
                 )
 
 
-def report_of(corpus: LabelCorpus, *_: Any) -> RecordReport:
+def report_of(corpus: LabelCorpus, *_: Any) -> DataReport:
     """Return the report on labelled data and its test part; a note counts test texts that are also in the data."""
     train, valid = corpus.split
     test, news = corpus.test, corpus.news()
@@ -285,7 +286,7 @@ def report_of(corpus: LabelCorpus, *_: Any) -> RecordReport:
         counts = {name: (in_train[name], in_valid[name]) for name in class_names(train)}
         lines += _table(counts)
     n_labels = sum(n for n, _ in counts.values())
-    return RecordReport(
+    return DataReport(
         {
             "n_train": len(train),
             "n_valid": len(valid),
@@ -293,11 +294,11 @@ def report_of(corpus: LabelCorpus, *_: Any) -> RecordReport:
             "characters": (median, longest),
             "counts": counts,
             "numbers": numbers,
-            "news": tuple(news),
+            "news": news,
             "imbalance": imbalance_of({name: n for name, (n, _) in counts.items()}),
             "shares": {name: n / n_labels for name, (n, _) in counts.items()},
         },
-        lines,
+        [*lines, *notes(news)],
     )
 
 

@@ -15,8 +15,9 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import PairData
 from glassformer.data import addresses
 from glassformer.data.formats import aligned_lines
+from glassformer.data.kinds import DataReport, notes
 from glassformer.data.records import Record, with_fields
-from glassformer.data.split import RecordCorpus, RecordReport, percentiles, split_records, spread
+from glassformer.data.split import RecordCorpus, percentiles, split_records, spread
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class PairCorpus(RecordCorpus[PairData, Pair]):
         return split_records(records, [pair.source for pair in records], self.data.valid_fraction)
 
 
-def report_of(corpus: PairCorpus, *_: Any) -> RecordReport:
+def report_of(corpus: PairCorpus, *_: Any) -> DataReport:
     """Return the report on pairs; lengths are in characters."""
     train, valid = corpus.split
     everything = [*train, *valid]
@@ -78,22 +79,24 @@ def report_of(corpus: PairCorpus, *_: Any) -> RecordReport:
         "source_characters": percentiles([len(pair.source) for pair in everything]),
         "target_characters": percentiles([len(pair.target) for pair in everything]),
     }
+    news = corpus.news()
     n_sources, n_repeats = len({pair.source for pair in everything}), len(train) - len(set(train))
     sources, targets = (spread(of, " characters") for of in lengths.values())
-    return RecordReport(
+    return DataReport(
         {
             "n_train": len(train),
             "n_valid": len(valid),
             "n_distinct_sources": n_sources,
             **lengths,
             "n_repeats": n_repeats,
-            "news": tuple(corpus.news()),
+            "news": news,
         },
         [
             ("pairs", f"{len(train):,} for training, {len(valid):,} for validation"),
             ("sources", f"{n_sources:,} distinct; {sources}"),
             ("targets", targets),
             ("repeats", f"{n_repeats:,} training pairs repeat an earlier one"),
+            *notes(news),
         ],
     )
 

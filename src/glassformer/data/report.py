@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from glassformer.common.errors import UserError, unknown_sentence
 from glassformer.common.formatting import plural
 from glassformer.config.run import Run
 from glassformer.data.corpus import Corpus
-from glassformer.data.kinds import Phase
+from glassformer.data.kinds import DataReport, Phase, notes
 from glassformer.data.texts import Piece, Texts, read_pieces
 from glassformer.data.tokens import Encoding, encode_pieces
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -41,52 +41,6 @@ class SideReport:
             yield piece
 
 
-@dataclass(frozen=True)
-class DataReport:
-    """Result of `report`; `table()` returns it as readable text."""
-
-    name: str
-    n_files: int
-    n_documents: int
-    shortest_document: int  # characters
-    longest_document: int
-    n_repeated_documents: int  # documents equal to an earlier one
-    n_lines: int  # without blank lines
-    n_repeated_lines: int
-    sides: list[SideReport]  # training and validation, or the whole text if it cannot be split
-    notes: list[str]  # skipped, excluded or changed parts, with the reason
-
-    @property
-    def total(self) -> SideReport:
-        """Sum over the sides; a single document that is cut in two counts as one document."""
-        tokens = [side.n_tokens for side in self.sides if side.n_tokens is not None]
-        n_characters, n_bytes = (sum(getattr(s, name) for s in self.sides) for name in ("n_characters", "n_bytes"))
-        return SideReport("total", self.n_documents, n_characters, n_bytes, sum(tokens) if tokens else None)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"total": asdict(self.total)}
-
-    def __str__(self) -> str:
-        return self.table(formatting.output_width())
-
-    def table(self, width: int | None = None) -> str:
-        """Format the report as plain text, with a table of at most `width` characters."""
-        share = f" ({self.n_repeated_lines / self.n_lines:.0%})" if self.n_repeated_lines else ""
-        rows: list[tuple[str, ...]] = [("", "documents", "characters", "bytes", "tokens", "bytes per token")]
-        rows += [_row(side) for side in (*self.sides, self.total)]
-        lines = [
-            f"{self.name} ({plural(self.n_files, 'file')})",
-            "",
-            formatting.table(rows, width),
-            "",
-            f"document lengths    {self.shortest_document:,} to {self.longest_document:,} characters",
-            f"repeated documents  {self.n_repeated_documents:,} of {self.n_documents:,}",
-            f"repeated lines      {self.n_repeated_lines:,} of {self.n_lines:,} non-blank lines{share}",
-            *(f"note                {note}" for note in self.notes),
-        ]
-        return "\n".join(lines)
-
-
 def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     """Compute the statistics of a corpus; with a tokenizer, also count its tokens.
 
@@ -94,15 +48,15 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
     split, the report covers the whole text, with the reason as a note.
     """
     # The split
-    notes = [file.fault for scan in corpus.scans for file in scan.counts.bad_files]
+    told = [file.fault for scan in corpus.scans for file in scan.counts.bad_files]
     several = corpus.scans[0].n_documents > 1
     streams: dict[str, Iterator[Piece]]
     try:
-        notes += corpus.news()
+        told += corpus.news()
         streams = {"training": corpus.pieces("train"), "validation": corpus.pieces("valid")}
     except UserError as error:
         streams = {"text": read_pieces(corpus.paths, corpus.data)}
-        notes += [*corpus.skipped(), f"cannot be split: {error}"]
+        told += [*corpus.skipped(), f"cannot be split: {error}"]
     # The sizes of each side
     hashes_of_lines = bytearray()
     sides = [SideReport(name) for name in streams]
@@ -119,23 +73,41 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
                 side.n_tokens += len(part.ids)
                 n_unknown += int((part.ids == tokenizer.unknown_id).sum())
             if n_unknown:
-                notes.append(unknown_sentence(n_unknown, f"the {side.name} text", []))
-    # The lines and documents
+                told.append(unknown_sentence(n_unknown, f"the {side.name} text", []))
+    n_characters, n_bytes = (sum(getattr(side, name) for side in sides) for name in ("n_characters", "n_bytes"))
+    n_tokens = None if tokenizer is None else sum(side.n_tokens or 0 for side in sides)
+    # The lines and documents; a single document that is cut in two counts as one
     lines = np.frombuffer(hashes_of_lines, dtype=np.uint64)
     hashes = np.concatenate([scan.hashes for scan in corpus.scans])
     lengths = np.concatenate([scan.n_characters for scan in corpus.scans])
-    return DataReport(
-        name=corpus.name,
-        n_files=sum(scan.n_files for scan in corpus.scans),
-        n_documents=len(hashes),
-        shortest_document=int(lengths.min()),
-        longest_document=int(lengths.max()),
-        n_repeated_documents=len(hashes) - len(np.unique(hashes)),
-        n_lines=len(lines),
-        n_repeated_lines=len(lines) - len(np.unique(lines)),
-        sides=sides,
-        notes=notes,
-    )
+    total = SideReport("total", len(hashes), n_characters, n_bytes, n_tokens)
+    found: dict[str, Any] = {
+        "name": corpus.name,
+        "n_files": sum(scan.n_files for scan in corpus.scans),
+        "n_documents": len(hashes),
+        "shortest_document": int(lengths.min()),  # characters
+        "longest_document": int(lengths.max()),
+        "n_repeated_documents": len(hashes) - len(np.unique(hashes)),  # equal to an earlier one
+        "n_lines": len(lines),  # without blank lines
+        "n_repeated_lines": len(lines) - len(np.unique(lines)),
+        "sides": [asdict(side) for side in sides],
+        "notes": told,
+        "total": asdict(total),
+    }
+    return DataReport(found, [*_lines(found, [*sides, total]), *notes(told)])
+
+
+def _lines(found: dict[str, Any], sides: Sequence[SideReport]) -> list[tuple[str, str]]:
+    columns = ("", "documents", "characters", "bytes", "tokens", "bytes per token")
+    table = formatting.table([columns, *map(_row, sides)], formatting.output_width())
+    n_repeated, n_lines = found["n_repeated_lines"], found["n_lines"]
+    share = f" ({n_repeated / n_lines:.0%})" if n_repeated else ""
+    return [
+        ("", f"{found['name']} ({plural(found['n_files'], 'file')})\n\n{table}\n"),
+        ("document lengths", f"{found['shortest_document']:,} to {found['longest_document']:,} characters"),
+        ("repeated documents", f"{found['n_repeated_documents']:,} of {found['n_documents']:,}"),
+        ("repeated lines", f"{n_repeated:,} of {n_lines:,} non-blank lines{share}"),
+    ]
 
 
 def _row(side: SideReport) -> tuple[str, ...]:

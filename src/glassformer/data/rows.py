@@ -15,8 +15,8 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.data.batching import NOT_SCORED, Example, pack
 from glassformer.data.conversations import Conversation, ConversationCorpus, Messages, Preference, Prompt
-from glassformer.data.kinds import Phase
-from glassformer.data.split import RecordReport, percentiles, spread
+from glassformer.data.kinds import DataReport, Phase, notes
+from glassformer.data.split import percentiles, spread
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout, learn_tokenizer
 from glassformer.tokenization.conversations import (
     ConversationEncoder,
@@ -302,14 +302,14 @@ class PromptRows:
         return f"{self.n_prompts:,} prompts{left_out}"
 
 
-def report_of(corpus: ConversationCorpus, run: Run, tokenizer: Tokenizer | None, phase: Phase) -> RecordReport:
+def report_of(corpus: ConversationCorpus, run: Run, tokenizer: Tokenizer | None, phase: Phase) -> DataReport:
     """Return the report on the conversations of a run."""
     if tokenizer is None:
         tokenizer = learn_tokenizer(run.tokenizer, corpus.training_texts(), phase)
     return conversation_report(corpus, ConversationEncoder(with_template(tokenizer), run.name), run.model.max_len)
 
 
-def conversation_report(corpus: ConversationCorpus, encoder: ConversationEncoder, context: int) -> RecordReport:
+def conversation_report(corpus: ConversationCorpus, encoder: ConversationEncoder, context: int) -> DataReport:
     """Return the report on conversations, for a model that reads `context` tokens."""
     train, valid = corpus.split
     rows = ConversationRows(encoder, context + 1, corpus.data.scored)  # the last id is only predicted
@@ -317,7 +317,7 @@ def conversation_report(corpus: ConversationCorpus, encoder: ConversationEncoder
     roles_of = [[message["role"] for message in one.messages] for one in (*train, *valid)]
     roles = dict(Counter(role for roles in roles_of for role in roles))
     answers, tokens = percentiles([roles.count(ASSISTANT) for roles in roles_of]), percentiles(rows.lengths)
-    n_repeats = len(train) - len({one.text for one in train})
+    n_repeats, news = len(train) - len({one.text for one in train}), corpus.news()
     share = rows.n_scored / max(1, rows.n_tokens)
     lines = [
         ("conversations", f"{len(train):,} for training, {len(valid):,} for validation"),
@@ -334,7 +334,7 @@ def conversation_report(corpus: ConversationCorpus, encoder: ConversationEncoder
     ]
     if rows.n_with_calls:
         lines.append(("tools", f"{rows.n_with_calls:,} conversations with calls of tools are left out"))
-    return RecordReport(
+    return DataReport(
         {
             "n_train": len(train),
             "n_valid": len(valid),
@@ -345,7 +345,7 @@ def conversation_report(corpus: ConversationCorpus, encoder: ConversationEncoder
             **{name: getattr(rows, name) for name in ("n_tokens", "n_scored", "n_cut", "n_left_out", "n_with_calls")},
             "n_not_trained": corpus.n_not_trained,
             "n_repeats": n_repeats,
-            "news": tuple(corpus.news()),
+            "news": news,
         },
-        lines,
+        [*lines, *notes(news)],
     )

@@ -8,10 +8,10 @@ does not depend on the order of the files.
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from glassformer.common.errors import UserError
 from glassformer.config.run import ConversationData, LabelData, PairData, PreferenceData, PromptData
@@ -251,23 +251,6 @@ class RecordCorpus(ABC, Generic[D, R]):
         """Read the records and return notes: skipped ones, and a held-out fraction that is too small."""
         _ = self.split
         return [*self.dropped.sentences(), *self.share_news]
-
-
-@dataclass(frozen=True)
-class RecordReport:
-    """Statistics of records before training: values for programs, with notes as `news`, and lines for people."""
-
-    statistics: Mapping[str, Any]
-    lines: Sequence[tuple[str, str]]
-    """A title and a text; without a title, the text is a whole line."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(self.statistics)
-
-    def __str__(self) -> str:
-        lines = [*self.lines, *(("note", line) for line in self.statistics["news"])]
-        width = max(12, *(len(title) + 2 for title, _ in lines))
-        return "\n".join(f"{title:{width}}{text}" if title else text for title, text in lines)
 
 
 def percentiles(lengths: list[int]) -> tuple[int, int, int]:
