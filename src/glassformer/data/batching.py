@@ -244,13 +244,13 @@ class Packed:
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
         require_positive(context=context, batch_size=batch_size)
         self.tokens = tokens
-        self.starts, self.lengths = _windows(tokens.document_starts, tokens.document_lengths, context)
-        row_of_piece = pack(self.lengths, context + 1)
+        self.starts, self.lengths = _windows(tokens.document_starts, tokens.document_lengths, context)  # (n_pieces,)
+        row_of_piece = pack(self.lengths, context + 1)  # (n_pieces,)
         self.n_skipped = int((tokens.document_lengths < 2).sum())
         self.n_rows = int(row_of_piece.max(initial=-1)) + 1
         self.row_length = int(np.bincount(row_of_piece, self.lengths).max(initial=0))
         self._by_row = np.argsort(row_of_piece, kind="stable")
-        self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))
+        self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))  # (n_rows + 1,)
         self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
         self.n_batches_per_epoch = self._order.n_batches_per_epoch
 
@@ -380,7 +380,7 @@ def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple
     require_positive(context=context)
     step = context + 1 - overlap
     n_windows = -(-np.maximum(lengths - overlap, 0) // step)
-    stretch = np.repeat(np.arange(len(lengths)), n_windows)
+    stretch = np.repeat(np.arange(len(lengths)), n_windows)  # (n_windows.sum(),): the stretch of each window
     offset = step * (np.arange(len(stretch)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows))
     return starts[stretch] + offset, np.minimum(lengths[stretch] - offset, context + 1)
 
@@ -413,8 +413,8 @@ class TokenBudget:
                 f"{batch_tokens:,}; raise it"
             )
         self.rows, self.seed = rows, seed
-        self.buckets = _buckets(rows.lengths)
-        longest_of = np.zeros(self.buckets.max() + 1, dtype=np.int64)
+        self.buckets = _buckets(rows.lengths)  # (n_rows,)
+        longest_of = np.zeros(self.buckets.max() + 1, dtype=np.int64)  # (n_buckets,)
         np.maximum.at(longest_of, self.buckets, rows.lengths)
         self.boundaries = _batch_boundaries(longest_of[np.sort(self.buckets)], batch_tokens)
         self.n_batches_per_epoch = len(self.boundaries) - 1

@@ -129,15 +129,18 @@ class Corpus:
         """The split; raises `UserError` if one side would be empty."""
         scan = self.scans[0]
         side = np.full(scan.n_documents, TRAINS, dtype=np.int8)
+        # 1. A separate validation text: all of the text is for training, except what is in both
         if self.valid_paths:
             side[np.isin(scan.hashes, self.scans[1].hashes)] = LEFT_OUT
             if side.all():
                 raise UserError(f"all of {self.name} is also in the validation text; use another data.valid_path")
             return Plan(side, end_tokens=scan.n_documents > 1)
+        # 2. One document: its end is for validation
         if scan.n_documents == 1:
             n_characters = int(scan.n_characters[0])
             cut = cut_of(self.name, n_characters, self.data.valid_fraction)
             return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
+        # 3. Several: whole documents are for validation, and perhaps the end of a long one
         cut = 0
         contents, part = held_out_documents(scan.hashes, scan.n_characters, self.data.valid_fraction)
         side[np.isin(scan.hashes, contents)] = VALIDATES

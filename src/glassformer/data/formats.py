@@ -190,6 +190,7 @@ def _read_table(path: Path, request: Request) -> Iterator[Record]:
     with closing(tables.rows(path, dialect, request.encoding)) as rows:  # an error in a row closes the file
         if (dialect.separator, dialect.is_quoted) != tables.USUAL.get(suffix_of(path)):
             request.dropped.note(f"{path} is read as a table {dialect} (data.format)")
+        # 1. The header, or a first row of data
         first, header = next(rows, (0, []))
         read: Iterator[tuple[int, list[str]]] = rows
         if twice := [name for name in names if header.count(name) > 1]:
@@ -199,6 +200,7 @@ def _read_table(path: Path, request: Request) -> Iterator[Record]:
         folded = {name.casefold() for name in names}
         is_header = any(cell.strip().casefold() in folded for cell in header)  # it names a column, in any case
         has_two = suffix_of(path) != ".csv" and len(header) == len(names) == 2 and request.may_lack_header
+        # 2. The names of the columns: those of the header, numbers, or the names that are wanted
         columns: Sequence[str] = header
         if not set(names).issubset(header):
             if all(name.isdecimal() and 0 < int(name) <= len(header) for name in names):
@@ -214,6 +216,7 @@ def _read_table(path: Path, request: Request) -> Iterator[Record]:
                 f"{path} has no header with {' and '.join(names)}; line 1 is read as data ({', '.join(columns)})"
             )
             read = itertools.chain([(first, header)], rows)
+        # 3. The rows
         for number, row in read:
             if any(cell.strip() for cell in row):
                 if len(row) != len(header):

@@ -8,12 +8,12 @@ needs no numpy. Rows of tokens, and reports on tokens, have a file beside it.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from glassformer.common.errors import Progress
-from glassformer.config.run import DataConfig, Run
+from glassformer.config.run import DataConfig, Run, TextData
 
 if TYPE_CHECKING:
     from glassformer.tokenization.tokenizer import Tokenizer
@@ -78,8 +78,11 @@ def corpus_of(data: DataConfig) -> Any:
 
 
 def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> DataReport:
-    """Return the report on the data of a run, whose kind has a report."""
-    return _found(KINDS[run.data.kind].report)(corpus_of(run.data), run, tokenizer, phase)
+    """Return the report on the data of a run, whose kind has one; files that are not text are left out."""
+    data = replace(run.data, on_bad="skip") if isinstance(run.data, TextData) else run.data
+    corpus = corpus_of(data)
+    corpus.look()  # before numpy is imported
+    return _found(KINDS[data.kind].report)(corpus, run, tokenizer, phase)
 
 
 def look_at(data: DataConfig, context: int = 0) -> None:

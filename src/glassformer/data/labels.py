@@ -18,7 +18,7 @@ from glassformer.config.run import LabelData
 from glassformer.config.train import UNBALANCED
 from glassformer.data import addresses, builtin
 from glassformer.data.kinds import DataReport, notes
-from glassformer.data.records import Record, present, with_fields
+from glassformer.data.records import Kind, Record, present, with_fields
 from glassformer.data.split import RecordCorpus, split_records
 
 CLASSES_SHOWN = 40
@@ -131,10 +131,13 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
         path = data.path or ""
         if path.startswith(builtin.PREFIX) and (data.second_field or data.outputs not in ("classes", "tags")):
             raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
-        read: Callable[[LabelData, Record], Labelled | None] = _tagged if data.outputs == "tags" else _labelled
+        kind: Kind = "labels"
+        read: Callable[[LabelData, Record], Labelled | None] = _labelled
+        if data.outputs == "tags":
+            kind, read = "tags", _tagged
         may_lack_header = (data.text_field, data.label_field) == (LabelData.text_field, LabelData.label_field)
         settings = [name for name in ("text_field", "second_field", "label_field") if getattr(data, name)]
-        request = self.request(data, split, settings, "tags" if data.outputs == "tags" else "labels", may_lack_header)
+        request = self.request(data, split, settings, kind, may_lack_header)
         for record in with_fields(addresses.records(path, request), request.names):
             labelled = read(data, record)
             if labelled is None:

@@ -85,16 +85,17 @@ def prepare_pairs(
         "source": Encoding(tokenizers.source, dropout=source_dropout),
         "target": Encoding(tokenizers.target, dropout=dropout),
     }
+    without_dropout = {stem: replace(encoding, dropout=NO_DROPOUT) for stem, encoding in encodings.items()}
 
     def write(folder: Path) -> dict[str, Any]:
         texts = {}
-        for side, pairs in zip(SIDES, corpus.split, strict=True):
-            for stem, training in encodings.items():
-                encoding = training if side == "train" else replace(training, dropout=NO_DROPOUT)
+        for side, pairs, of_side in zip(SIDES, corpus.split, (encodings, without_dropout), strict=True):
+            for stem, encoding in of_side.items():
                 texts[f"{side}.{stem}"] = _pieces_of(pairs, stem), encoding
         n_texts = 2 * sum(map(len, corpus.split))
         return {"pairs": corpus.name, **cache.write(folder, texts, n_texts, lambda part: len(part.starts))}
 
+    # The seeds of dropout are part of the key only if there is dropout
     key: list[Any] = ["pairs", corpus.digest]
     key += [[encoding.tokenizer.fingerprint, encoding.dropout.share] for encoding in encodings.values()]
     key += sorted({dropout.seed, source_dropout.seed} - {0})

@@ -110,12 +110,14 @@ def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Re
     """Recognise a file of another suffix: records if its content can be nothing else, or if a kind is given."""
     form, encodings = _form_of(given)
     path, is_json = files.as_path(address, "path"), suffix_of(address) == ".json"
+    # 1. A text, without a look at its rows
     if kind == "text" and form == "auto" and not (is_json or "text_field" in given):
         return Recognised(TextData(path=address))
     if kind in ("text", None) and form == "auto" and not are_clearly_records(path, encodings):
         return Recognised(TextData(path=address))
     if (layout := layout_of(path, form, encodings)) == "":
         raise not_records(path)
+    # 2. Records, read as their columns say; if these are unclear, a table may still be a text
     shape = "JSON records" if layout != "table" else f"a table {dialect_of(path, form, encodings)}"
     try:
         found = _Reading(address, kind, given, *read_sample(address, form, encodings)).recognised()
@@ -127,6 +129,7 @@ def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Re
         if layout != "table":
             raise UserError(f"{error}; --kind text reads it as plain text") from error
         return Recognised(TextData(path=address, format="text"), f"{shape}, read as plain text: {error}")
+    # 3. Records with a text alone: only those of JSON are documents
     data = found.data
     if isinstance(data, TextData):
         if layout == "table":
@@ -206,12 +209,14 @@ class _Reading:
                 'TOML file with path in [init], path and kind = "preferences" in [data], and kind = "preference" in '
                 "[objective]; or give --kind"
             )
+        # 1. Names of columns that mean conversations
         talks = next(filter(None, map(self._named, CONVERSATION_FIELDS)), {})
         form = None if talks else next((name for name in OTHER_FORMS if self._has_form(name)), None)
         if (talks or form) and self.kind in ("conversations", None):
             named = f"conversations{(form and f' in the form of {form}') or ''}"
             talks = talks or OTHER_FORMS[form or ""]
             return Recognised(ConversationData(path=self.address, **talks), f"{named}, {by_names(talks)}")
+        # 2. Names that mean pairs, labels or a text
         pairs, labels = self._named(PAIR_FIELDS), self._named(LABEL_FIELDS)
         if pairs and labels and self.kind is None:
             raise self._unclear()
@@ -221,6 +226,7 @@ class _Reading:
             return self._labels(labels, by_names(labels))
         if self.kind in ("text", None) and (text := self._named(LABEL_FIELDS[:1])):
             return Recognised(TextData(path=self.address, **text), f"text, {by_names(text)}")
+        # 3. The values of two columns
         if self.kind not in ("text", "conversations") and len(self.columns) == 2:
             return self._by_values(*self.columns)
         raise self._unclear()

@@ -3,7 +3,7 @@
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from glassformer.config.run import Run
 from glassformer.data.corpus import Corpus
 from glassformer.data.kinds import DataReport, Phase, notes
 from glassformer.data.texts import Piece, Texts, read_pieces
-from glassformer.data.tokens import Encoding, encode_pieces
+from glassformer.data.tokens import Encoding, encode_pieces, learn_tokenizer
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -118,17 +118,10 @@ def _row(side: SideReport) -> tuple[str, ...]:
 
 
 def report_of(texts: Texts, run: Run, tokenizer: Tokenizer | None, phase: Phase) -> DataReport:
-    """Return the report on a text; a tokenizer is learned on all of it, also if it is too short to split.
-
-    Files that are not text are left out.
-    """
+    """Return the report on a text; a tokenizer is learned on all of it, also if it is too short to split."""
     if texts.data.path is None:
         raise UserError("no text is given: set data.path, or give a file")
-    data = replace(texts.data, on_bad="skip")
-    Texts(data).look()
     if tokenizer is None:
-        size, scheme = run.tokenizer.vocab_size, run.tokenizer.scheme
-        with phase("training a tokenizer") as progress:
-            pieces = (piece.text for piece in read_pieces([str(data.path)], data))
-            tokenizer = Tokenizer.train(pieces, vocab_size=size, scheme=scheme, progress=progress)
-    return report(Corpus(data), tokenizer)
+        pieces = (piece.text for piece in texts.read())
+        tokenizer = learn_tokenizer(run.tokenizer, pieces, phase, "training a tokenizer")
+    return report(Corpus(texts.data), tokenizer)

@@ -46,11 +46,13 @@ def encode_texts(
     encoded = tokenizer.encode_batch([*first, *second], dropout=dropout.share, seed=dropout.seed)
     rows, n_cut = [], 0
     for number, (a, b) in enumerate(zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)):
+        # 1. The room between the special tokens
         is_pair = len(texts[number]) > 1
         around = tokenizer.frames.pair if is_pair else frame or tokenizer.frames.text
         room = max_len - around.n_added
         if room < 1 + is_pair:
             raise UserError(f"max_len is {max_len}, too small for a text and its special tokens; raise it")
+        # 2. Cut the longer text, and add the special tokens
         n_cut += len(a) + len(b) > room
         n_a, n_b = _cut_to(len(a), len(b), room)
         token_types: np.ndarray | None = None
@@ -157,6 +159,7 @@ class ConversationRows:
             except ToolCallsNotReadError:
                 self.n_with_calls += 1
                 continue
+            # A conversation that is too long ends with its last answer that fits
             length = len(encoded.ids)
             self.lengths.append(length)
             if length > self.max_ids:

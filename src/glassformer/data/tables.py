@@ -13,6 +13,7 @@ place, is an error with its line.
 
 import csv
 import itertools
+import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +56,7 @@ Row = tuple[int, list[str]]
 def dialect_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Dialect:
     """Return how a table is written: by `form`, else by its first rows."""
     head, is_whole = _head(path, encodings)
-    has_sep_line = bool(head) and _names_separator(head[0])
+    has_sep_line = bool(head) and re.fullmatch(r"sep=.[\r\n]*", head[0], re.IGNORECASE) is not None
     body = head[has_sep_line:]
     if form in SEPARATORS:
         separators, is_quoted = [SEPARATORS[form]], form != "tab"
@@ -80,11 +81,6 @@ def _head(path: Path, encodings: Sequence[str]) -> tuple[list[str], bool]:
     return lines, True
 
 
-def _names_separator(line: str) -> bool:
-    line = line.rstrip("\r\n")
-    return len(line) == 5 and line[:4].lower() == "sep="
-
-
 def _measured(lines: Sequence[str], separator: str, is_quoted: bool | None, is_whole: bool) -> Dialect:
     """Return the dialect with a separator; if `is_quoted` is None, the rows decide."""
     raw = [row for _, row in _raw_rows(lines, separator)]
@@ -97,7 +93,9 @@ def _measured(lines: Sequence[str], separator: str, is_quoted: bool | None, is_w
     parsed, is_valid = _parsed(lines, separator, is_whole)
     quoted = Dialect(separator, True, share=_regularity(parsed))
     explains = quoted.share > as_text.share or (quoted.share == as_text.share and _is_quoted(raw, separator))
-    return quoted if must_quote or (is_valid and explains) else as_text
+    if must_quote or (is_valid and explains):
+        return quoted
+    return as_text
 
 
 def _parsed(lines: Iterable[str], separator: str, is_whole: bool) -> tuple[list[list[str]], bool]:
@@ -118,7 +116,9 @@ def _regularity(found: Iterable[Sequence[str]]) -> float:
     0.6666666666666666
     """
     lengths = [len(row) for row in found if any(cell.strip() for cell in row)]
-    return lengths.count(lengths[0]) / len(lengths) if lengths and lengths[0] > 1 else 0.0
+    if not lengths or lengths[0] < 2:
+        return 0.0
+    return lengths.count(lengths[0]) / len(lengths)
 
 
 def _is_quoted(found: Sequence[Sequence[str]], separator: str) -> bool:
@@ -160,6 +160,7 @@ def rows(path: Path, dialect: Dialect, encodings: Sequence[str] = UTF_8) -> Gene
     """Yield the rows of a table, the header included; raise `UserError` for a line that contradicts the dialect."""
     n_before = int(dialect.has_sep_line)
     lines = itertools.islice(text_lines(path, encodings), n_before, None)
+    # Without quoting, a line is a row
     if not dialect.is_quoted:
         for number, row in _raw_rows(lines, dialect.separator):
             if not dialect.is_certain and any(len(c) > 1 and c[0] == c[-1] == '"' for c in row):
@@ -169,6 +170,7 @@ def rows(path: Path, dialect: Dialect, encodings: Sequence[str] = UTF_8) -> Gene
                 )
             yield number + n_before, row
         return
+    # With quoting, a cell may have line breaks; a carriage return in line 1 is a line end of an old Mac program
     first = next(lines, "")
     if "\r" in first.removesuffix("\n").removesuffix("\r"):
         raise carriage_returns(path)
