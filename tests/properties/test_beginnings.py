@@ -77,7 +77,7 @@ def test_the_first_word_of_every_document_is_predicted_and_generated(model: Mode
 def test_bits_per_byte_count_every_byte_of_the_validation_text_once(model: Model) -> None:
     """The value is equal for every arrangement and tokenizer: each token is a target, and the divisor is the text."""
     report = model.evaluate()
-    corpus = Corpus.of(data_of(model.run, TextData))
+    corpus = Corpus(data_of(model.run, TextData))
     texts = [piece.text for piece in corpus.pieces("valid")]
     assert report.n_tokens == sum(len(model.tokenizer.encode(text)) + 1 for text in texts), "one end token per text"
     assert report.bits_per_byte is not None
@@ -156,7 +156,7 @@ def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> No
     old = replace(outcome.run, model=replace(outcome.run.model, decoder_start_id=None))
     tokenizer = api.load(tmp_path / "run").tokenizer
     data = data_of(old, TextData)
-    text, cache = Corpus.of(data), token_cache(data)
+    text, cache = Corpus(data), token_cache(data)
     without, with_start = (TASK.tokens(one, tokenizer, text, cache) for one in (old, outcome.run))
     assert tokenizer.bos_id not in without.train.ids
     assert (with_start.train.ids == tokenizer.bos_id).sum() == with_start.train.n_documents

@@ -29,8 +29,8 @@ from glassformer.data.text_files import UTF_8, suffix_of
 
 Kind = Literal["text", "pairs", "labels", "conversations"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-PAIR_FIELDS, LABEL_FIELDS = ("source_field", "target_field"), ("text_field", "label_field")
-CONVERSATION_FIELDS = (("messages_field",), ("prompt_field", "completion_field"))
+PAIR_FIELDS, LABEL_FIELDS = PairData.columns, LabelData.columns[:2]
+CONVERSATION_FIELDS = ConversationData.columns[:1], ConversationData.columns[1:]
 OTHER_FORMS = {
     "ShareGPT": {"messages_field": "conversations"},
     "Alpaca": {"prompt_field": ALPACA_PROMPT, "completion_field": "output"},
@@ -117,7 +117,7 @@ def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Re
         return Recognised(TextData(path=address))
     if (layout := layout_of(path, form, encodings)) == "":
         raise not_records(path)
-    # 2. Records, read as their columns say; if these are unclear, a table may still be a text
+    # 2. Records, by their columns; if these are unclear, a table may still be a text
     shape = "JSON records" if layout != "table" else f"a table {dialect_of(path, form, encodings)}"
     try:
         found = _Reading(address, kind, given, *read_sample(address, form, encodings)).recognised()

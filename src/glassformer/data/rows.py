@@ -4,7 +4,7 @@ Special tokens are added here, so training and inference use the same ones.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -177,17 +177,19 @@ class ConversationRows:
         return examples
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.n_conversations - self.n_left_out - self.n_with_calls:,} conversations of {self.n_tokens:,} tokens"
-        ]
-        parts.append(f"{self.n_scored / max(1, self.n_tokens):.0%} of them scored")
-        if self.n_cut:
-            parts.append(f"{self.n_cut:,} conversations are cut after an answer at {self.max_ids:,} tokens")
-        if self.n_left_out:
-            parts.append(f"{self.n_left_out:,} are left out: no answer ends before {self.max_ids:,} tokens")
-        if self.n_with_calls:
-            parts.append(f"{self.n_with_calls:,} are left out: they call tools, which the chat template does not read")
-        return ", ".join(parts)
+        n = self.n_conversations - self.n_left_out - self.n_with_calls
+        lost = {
+            f"conversations are cut after an answer at {self.max_ids:,} tokens": self.n_cut,
+            f"are left out: no answer ends before {self.max_ids:,} tokens": self.n_left_out,
+            "are left out: they call tools, which the chat template does not read": self.n_with_calls,
+        }
+        return _summary(f"{n:,} conversations", self.n_tokens, self.n_scored, lost)
+
+
+def _summary(records: str, n_tokens: int, n_scored: int, lost: Mapping[str, int]) -> str:
+    """Describe the rows of some records; `lost` has what happened to records, and to how many."""
+    told = [f"{n:,} {text}" for text, n in lost.items() if n]
+    return ", ".join([f"{records} of {n_tokens:,} tokens", f"{n_scored / max(1, n_tokens):.0%} of them scored", *told])
 
 
 def encoded_at(
@@ -275,11 +277,8 @@ class PreferenceRows:
         return example_of(encoded, len(encoded.ids))
 
     def __str__(self) -> str:
-        parts = [f"{self.n_preferences - self.n_left_out:,} preferences of {self.n_tokens:,} tokens"]
-        parts.append(f"{self.n_scored / max(1, self.n_tokens):.0%} of them scored")
-        if self.n_left_out:
-            parts.append(f"{self.n_left_out:,} are left out: an answer ends after {self.max_ids:,} tokens")
-        return ", ".join(parts)
+        lost = {f"are left out: an answer ends after {self.max_ids:,} tokens": self.n_left_out}
+        return _summary(f"{self.n_preferences - self.n_left_out:,} preferences", self.n_tokens, self.n_scored, lost)
 
 
 @dataclass
