@@ -185,29 +185,56 @@ def _exported_gpt2() -> list[Candidate]:
     return found
 
 
+def decode_small() -> Benchmark:
+    candidates = []
+    for n_layers, d_model, n_heads, vocab_size in ((4, 128, 4, 2048), (6, 192, 6, 2048), (8, 512, 8, 8192)):
+        sizes = {"n_layers": n_layers, "d_model": d_model, "n_heads": n_heads, "vocab_size": vocab_size}
+        for batch in (1, 16):
+            for precision in BOTH:
+                work = {"precision": precision, "batch": batch, "n_new": 200, "sizes": sizes}
+                setting = f"{n_layers} × {d_model}, {precision}, batch {batch}"
+                candidates.append(Candidate(OURS, "decode_small:ours", work, setting, precision))
+                candidates.append(Candidate("plain loop", "decode_small:plain", work, setting, precision))
+    title = "Greedy decoding of small models: 200 new tokens after a prompt of 16"
+    return Benchmark(title, candidates, rounds=5, work="tokens")
+
+
 def decode_gpt2_on_gpu() -> Benchmark:
     return decode_gpt2("cuda", (1,), BF16)
 
 
-def decode_translation() -> Benchmark:
+def _translation(title: str, beams: Mapping[str, int], **sizes: Any) -> Benchmark:
     has_ct2 = find_spec("ctranslate2") is not None
     candidates = []
-    for name, beam in (("greedy", 1), ("beam 4", 4)):
+    for name, beam in beams.items():
         for precision in BOTH:
-            setting, work = f"{precision}, {name}", {"precision": precision, "beam": beam}
+            setting, work = f"{precision}, {name}", {**sizes, "precision": precision, "beam": beam}
             candidates.append(Candidate(OURS, "decode_translation:ours", work, setting, precision))
             candidates.append(Candidate("transformers Marian", "decode_translation:marian", work, setting, precision))
+            candidates.append(Candidate("plain loop", "decode_translation:plain", work, setting, precision))
         if has_ct2:
             arguments = {"folder": "", "beam": beam}
             candidates.append(Candidate("CTranslate2 float32", "decode_ct2:translator", arguments, f"fp32, {name}"))
     return Benchmark(
-        "Decoding of an encoder-decoder: 6 + 6 layers, width 512, 32 sentences of 24 tokens, 40 new tokens each",
+        f"Decoding of an encoder-decoder: {title}",
         candidates,
         rounds=5,
         work="sentences",
         share="memory bandwidth",
-        prepare=("decode_translation:exported", {"beams": [1, 4]}) if has_ct2 else None,
+        prepare=("decode_translation:exported", {**sizes, "beams": list(beams.values())}) if has_ct2 else None,
     )
+
+
+def decode_translation() -> Benchmark:
+    title = "6 + 6 layers, width 512, 32 sentences of 24 tokens, 40 new tokens each"
+    return _translation(title, {"greedy": 1, "beam 4": 4})
+
+
+def decode_captions() -> Benchmark:
+    """Decode at the sizes of Multi30k."""
+    sizes = {"n_layers": 4, "n_heads": 4, "d_model": 128, "d_ff": 512, "vocab_size": 10_000}
+    title = "4 + 4 layers, width 128, 32 sentences of 14 tokens, 16 new tokens each"
+    return _translation(title, {"greedy": 1, "beam 5": 5}, n_source=14, n_new=16, sizes=sizes)
 
 
 def encode() -> Benchmark:
@@ -279,7 +306,9 @@ BENCHMARKS: dict[str, Callable[[], Benchmark]] = {
     "train-bahdanau": train_bahdanau,
     "multi30k": multi30k,
     "decode-gpt2": decode_gpt2,
+    "decode-small": decode_small,
     "decode-translation": decode_translation,
+    "decode-captions": decode_captions,
     "encode": encode,
     "learn": learn,
     "start": start,

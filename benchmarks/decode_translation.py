@@ -1,4 +1,4 @@
-"""Greedy and beam decoding of an encoder-decoder: glassformer, and Marian of transformers and in CTranslate2.
+"""Greedy and beam decoding of an encoder-decoder: glassformer, a plain loop, Marian of transformers and of CTranslate2.
 
 Random weights; each sentence gets exactly `n_new` new tokens, because the end token is not chosen.
 """
@@ -14,6 +14,7 @@ import torch
 import translation_peers
 from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import Search, beam_search
+from plain_loops import PlainTranslator
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task
 from translation_peers import END, PAD, EncoderDecoder
@@ -94,6 +95,14 @@ def marian(precision: Precision, **work: Any) -> Task:
         _require(todo, int(ids.shape[1]) - 1)
 
     return _task(decode, todo, precision, place)
+
+
+def plain(precision: Precision, **work: Any) -> Task:
+    """Decode with a plain loop (`plain_loops.py`)."""
+    todo = Work(**work)
+    place, model = choose_device(todo.device), network(todo.shape).eval()
+    loop, sources = PlainTranslator(model.to(place, DTYPES[precision])), todo.sources().to(place)
+    return _task(lambda: loop.search(sources, PAD, END, todo.n_new, todo.beam), todo, precision, place)
 
 
 def network(shape: EncoderDecoder) -> Any:

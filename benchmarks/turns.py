@@ -49,6 +49,8 @@ class Measured:
     candidate: Candidate
     seconds: list[float] = field(default_factory=list)
     """Seconds per call, one number per round."""
+    round_seconds: float = 0.0
+    """Seconds of the last round, all its calls included."""
     facts: dict[str, Any] = field(default_factory=dict)
     peak_bytes: int = 0
     device: str = ""
@@ -117,7 +119,9 @@ class Child:
 
     def round(self, is_kept: bool = True, end: float = math.inf) -> None:
         """Run one round; a warm-up round is not kept."""
+        began = time.monotonic()
         reply = self.send("round", end)
+        self.measured.round_seconds = time.monotonic() - began
         if is_kept and reply:
             self.measured.seconds.append(reply["seconds"])
 
@@ -166,28 +170,33 @@ def take_turns(
 ) -> list[Measured]:
     """Run all candidates in turns, each at every place of the order; `log` receives one line per failure.
 
-    At the time `end` of the clock (`time.monotonic`), a candidate without a measured round is stopped. No later round
-    begins that would end after it, if it took as long as the round before; warm-up rounds leave time for one more.
+    In the first pass, each candidate is prepared, warmed up, and runs its first round, so every candidate that has had
+    its turn at the time `end` of the clock (`time.monotonic`) is in the table. A warm-up is left out when half of the
+    time is over. A candidate without a measured round at the end is stopped. No later pass begins that would end
+    after it, if its rounds take as long as those before.
     """
     progress = progress or Progress()
+    half = (time.monotonic() + end) / 2
     children: list[Child] = []
     try:
         for candidate in candidates:
             progress(f"preparing {candidate.label}")
             children.append(Child(candidate))
             children[-1].begin(end)
-        seconds = 0.0
-        for number in range(-warmups, rounds):
+            for _ in range(warmups):
+                if time.monotonic() < half:
+                    children[-1].round(is_kept=False, end=end)
+            if rounds:
+                children[-1].round(is_kept=True, end=end)
+        seconds = sum(child.measured.round_seconds for child in children)
+        for number in range(1, rounds):
             began = time.monotonic()
-            if number < 0 and began + 2 * seconds > end:
-                continue
-            if number > 0 and began + seconds > end:
+            if began + seconds > end:
                 break
             for place in range(len(children)):
                 child = children[(number + place) % len(children)]
-                kind = "warm-up" if number < 0 else f"round {number + 1} of {rounds}"
-                progress(f"{kind}: {child.measured.candidate.label}")
-                child.round(is_kept=number >= 0, end=math.inf if number > 0 else end)
+                progress(f"round {number + 1} of {rounds}: {child.measured.candidate.label}")
+                child.round(is_kept=True)
             seconds = time.monotonic() - began
         measured = [child.end() for child in children]
     finally:

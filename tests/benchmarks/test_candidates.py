@@ -14,6 +14,7 @@ from glassformer.nn.kernels import processor
 
 GPT = {"n_layers": 1, "n_heads": 2, "d_model": 16, "vocab_size": 50, "context": 16, "batch": 2}
 PAIR = {"n_layers": 1, "n_heads": 2, "d_model": 16, "d_ff": 32, "vocab_size": 50}
+SMALL = {"n_layers": 1, "d_model": 16, "n_heads": 2, "vocab_size": 50}
 SIZES: dict[str, dict[str, Any]] = {
     "train:gpt": {"sizes": GPT, "compiled": False, "calls": 1, "device": "cpu"},
     "train:packed": {"sizes": GPT, "mean_length": 3, "compiled": False, "calls": 1, "device": "cpu"},
@@ -27,8 +28,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "decode_gpt2:transformers_gpt2": {"sizes": GPT, "n_prompt": 4, "n_new": 3, "device": "cpu"},
     "decode_gpt2_exported:llama_cpp": {"threads": 1},
     "decode_gpt2_exported:ctranslate2_generator": {},
+    "decode_small:ours": {"sizes": SMALL, "n_new": 3},
+    "decode_small:plain": {"sizes": SMALL, "n_new": 3},
     "decode_translation:ours": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
     "decode_translation:marian": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
+    "decode_translation:plain": {"sizes": PAIR, "n_sentences": 2, "n_source": 3, "n_new": 4},
     "decode_ct2:translator": {},
     "text:encode": {"n_bytes": 20_000, "vocab_size": 300},
     "text:learn": {"n_bytes": 20_000, "vocab_size": 300},
@@ -50,8 +54,8 @@ def function(make: str) -> Callable[..., Any]:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # x-transformers, at import
 @pytest.mark.parametrize("name", ["train-shakespeare", "train-gpt2", "train-translation", "train-bert",
-    "train-bahdanau", "multi30k", "decode-gpt2", "decode-translation", "encode", "learn", "train-gpt2-on-gpu",
-    "train-packed-on-gpu", "decode-gpt2-on-gpu"])  # fmt: skip
+    "train-bahdanau", "multi30k", "decode-gpt2", "decode-small", "decode-translation", "decode-captions", "encode",
+    "learn", "train-gpt2-on-gpu", "train-packed-on-gpu", "decode-gpt2-on-gpu"])  # fmt: skip
 def test_every_candidate_runs(name: str, tmp_path: Path) -> None:
     """Each candidate of the catalogue runs one round, and the candidates of a setting do the same work."""
     catalogue, worker = load("catalogue"), load("worker")

@@ -71,6 +71,31 @@ def test_translation_peers_have_the_same_size_and_shape() -> None:
     assert max(sizes.values()) < 1.01 * min(sizes.values()), sizes
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_plain_loop_writes_the_ids_of_glassformer(batch: int) -> None:
+    small = load("decode_small")
+    work = {"precision": "fp32", "batch": batch, "n_new": 12}
+    work["sizes"] = {"n_layers": 2, "d_model": 32, "n_heads": 2, "vocab_size": 60}
+    ours, plain = small.ours(**work).call(), small.plain(**work).call()
+    assert ours == plain and len({i for row in ours for i in row}) > 3
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_plain_search_finds_the_targets_of_glassformer(beam: int) -> None:
+    peers, loops, decoding = load("translation_peers"), load("plain_loops"), load("decode_translation")
+    torch.manual_seed(2)
+    model = peers.ours(peers.EncoderDecoder(2, 4, 32, 64, 60)).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter)  # so large that the targets vary
+    sources = torch.randint(4, 60, (16, 7))
+    search = decoding.Search(decoding.BeamConfig(beam, max_new_tokens=9), 0, 1, 64, suppress_ids=[1])
+    with torch.no_grad():
+        ours = [row[0].ids for row in decoding.beam_search(model, (sources, None), search)]
+    plain = loops.PlainTranslator(model).search(sources, 0, 1, 9, beam).tolist()
+    assert [list(ids) for ids in ours] == plain and len({i for row in plain for i in row}) > 4
+
+
 def test_the_translation_shape_equals_marian() -> None:
     """Both have the same number of trained parameters."""
     peers = load("translation_peers")

@@ -49,7 +49,7 @@ def candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_candidates_rotate_places_in_processes_of_their_own(candidates: list[Any], tmp_path: Path) -> None:
     measured = load("turns").take_turns(candidates, rounds=3, warmups=1)
-    assert (tmp_path / "order").read_text() == "cababcbcacab"  # the first round warms up
+    assert (tmp_path / "order").read_text() == "aabbccbcacab"  # in the first pass, each warms up before its round
     for one in measured:
         assert one.seconds == [0.5, 0.5, 0.5] and one.facts["amount"] == 2 and not one.error
         assert one.peak_bytes > 1 << 20
@@ -96,12 +96,13 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "n_passes", "n_rounds"), [(35.0, 2, 1), (36.0, 3, 1), (47.0, 3, 1), (48.0, 4, 2), (math.inf, 6, 4)]
+    ("seconds", "n_warmups", "n_rounds"),
+    [(23.0, 2, 1), (31.0, 3, 1), (47.0, 4, 2), (60.0, 6, 3), (math.inf, 6, 4)],
 )
-def test_no_round_begins_that_would_end_too_late(
-    seconds: float, n_passes: int, n_rounds: int, candidates: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_no_pass_begins_that_would_end_too_late(
+    seconds: float, n_warmups: int, n_rounds: int, candidates: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass over the candidates takes 12 s; the second warm-up is left out if a round has no time after it."""
+    """A round takes 4 s: warm-ups are left out in the second half of the time, and every candidate has a result."""
     turns, clock, done = load("turns"), Clock(), []
     monkeypatch.setattr(turns, "time", clock)
 
@@ -111,9 +112,10 @@ def test_no_round_begins_that_would_end_too_late(
 
         def begin(self, end: float) -> None: ...
 
-        def round(self, is_kept: bool, end: float) -> None:
-            done.append(self)
+        def round(self, is_kept: bool, end: float = math.inf) -> None:
+            done.append(is_kept)
             clock.now += 4
+            self.measured.round_seconds = 4
             self.measured.seconds += [1.0] * is_kept
 
         def end(self) -> Any:
@@ -123,7 +125,7 @@ def test_no_round_begins_that_would_end_too_late(
 
     monkeypatch.setattr(turns, "Child", Child)
     measured = turns.take_turns(candidates, rounds=4, warmups=2, end=seconds)
-    assert len(done) == 3 * n_passes and [len(one.seconds) for one in measured] == [n_rounds] * 3
+    assert done.count(False) == n_warmups and [len(one.seconds) for one in measured] == [n_rounds] * 3
 
 
 def test_a_candidate_that_is_too_late_is_stopped_with_its_reason(candidates: list[Any]) -> None:
