@@ -21,7 +21,7 @@ from glassformer.config.run import MaskedConfig, Run, TokenizerConfig
 from glassformer.config.train import AdamWConfig
 from glassformer.data import own_data
 from glassformer.data.batching import Example
-from glassformer.inference.drafters import DraftCounts
+from glassformer.inference.drafts import DraftCounts
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.text import never_written

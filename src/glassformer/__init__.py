@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from glassformer.config import presets, recipes
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
-    from glassformer.inference.drafters import DraftCounts
+    from glassformer.inference.drafts import DraftCounts
     from glassformer.model import Model
     from glassformer.models.build import build_model
     from glassformer.tokenization.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DraftCounts": "glassformer.inference.drafters",
+    "DraftCounts": "glassformer.inference.drafts",
     "Model": "glassformer.model",
     "Run": "glassformer.config.run",
     "Stack": "glassformer.config.transformer",

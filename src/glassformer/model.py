@@ -32,7 +32,7 @@ from glassformer.data.pairs import Pair
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.chat import Chat, fitting
-from glassformer.inference.drafters import DraftCounts, Drafter
+from glassformer.inference.drafts import DraftCounts, Drafter
 from glassformer.inference.embed import Vectors
 from glassformer.inference.fill import Filling
 from glassformer.inference.one_or_list import (

@@ -12,7 +12,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.config.train import AdamWConfig
 from glassformer.inference.chat import fitting
-from glassformer.inference.drafters import DraftCounts
+from glassformer.inference.drafts import DraftCounts
 from glassformer.model import Model
 from runs import conversation_run
 

@@ -2,7 +2,7 @@
 
 from configs import random_model
 from glassformer.config.run import GenerationConfig
-from glassformer.inference.contexts import Reader
+from glassformer.inference.drafts import Reader
 from glassformer.inference.rows import Request, Settings, rows_of
 from tolerances import assert_close
 

@@ -16,8 +16,7 @@ from glassformer.config.run import GenerationConfig
 from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
 from glassformer.inference import contexts
 from glassformer.inference.constraints import Past
-from glassformer.inference.drafted import verified
-from glassformer.inference.drafters import Draft, DraftCounts, Drafter, ModelDrafter, PromptLookup
+from glassformer.inference.drafts import Draft, DraftCounts, Drafter, ModelDrafter, PromptLookup, verified
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.sampling import Sampler

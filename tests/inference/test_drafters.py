@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from glassformer.inference.drafters import looked_up
+from glassformer.inference.drafts import looked_up
 
 
 def test_looked_up_ids_follow_the_latest_occurrence_of_the_longest_ending() -> None:

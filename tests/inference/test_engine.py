@@ -12,13 +12,12 @@ from torch import Tensor
 from configs import CROSS, GENERATORS, RECURRENT, random_model
 from glassformer.common.seeds import Stream, rng
 from glassformer.config.run import GenerationConfig
-from glassformer.inference import engine as engine_module
-from glassformer.inference import prefixes
+from glassformer.inference import server_engine
 from glassformer.inference.constraints import Past
-from glassformer.inference.engine import Engine
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Penalties, Request, Row, Settings
 from glassformer.inference.sampling import Likely, Sampler, choose
+from glassformer.inference.server_engine import ServerEngine
 from tolerances import near
 
 V, MAX_LEN = 19, 24
@@ -32,8 +31,14 @@ LONG = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3]
 SOURCE = (7, 8, 9, 2)
 
 
-def engine_of(model: Any, **options: Any) -> Engine:
-    return Engine(model, **{"max_len": MAX_LEN, "device": "cpu"} | options)
+def engine_of(model: Any, **options: Any) -> ServerEngine:
+    return ServerEngine(model, **{"max_len": MAX_LEN, "device": "cpu"} | options)
+
+
+def n_live(engine: ServerEngine) -> int:
+    """Return the number of rows that are continued or read, and have not ended."""
+    rows = [*engine._live, *(row for one in engine._reading for row in one.rows)]
+    return sum(row not in engine._ended for row in rows)
 
 
 def request_of(ids: Sequence[int], config: GenerationConfig = GREEDY, **options: Any) -> Request:
@@ -49,7 +54,7 @@ class Written:
         self.likely: dict[Row, list[Likely]] = {}
         self.finish: dict[Row, str] = {}
 
-    def take(self, engine: Engine) -> None:
+    def take(self, engine: ServerEngine) -> None:
         """Let the engine make one step."""
         for step in engine.step():
             assert step.row not in self.finish, "a row that has ended has no more ids"
@@ -61,7 +66,7 @@ class Written:
             if step.finish is not None:
                 self.finish[step.row] = step.finish
 
-    def take_all(self, engine: Engine) -> "Written":
+    def take_all(self, engine: ServerEngine) -> "Written":
         while not engine.is_idle:
             self.take(engine)
         return self
@@ -130,10 +135,9 @@ def test_a_row_has_the_ids_that_it_has_alone(seed: int, name: str, monkeypatch: 
     requests = [schedule.request() for _ in range(9)]
     expected = [alone(model, request) for request in requests]
     draw = schedule.draw
-    monkeypatch.setattr(prefixes, "MIN_SHARED", 3)
-    monkeypatch.setattr(engine_module, "MIN_SHARED", 3)
-    monkeypatch.setattr(engine_module, "PART", int(draw.integers(2, 12)))
-    monkeypatch.setattr(engine_module, "PART_BETWEEN", int(draw.integers(1, 6)))
+    monkeypatch.setattr(server_engine, "MIN_SHARED", 3)
+    monkeypatch.setattr(server_engine, "PREFILL", int(draw.integers(2, 12)))
+    monkeypatch.setattr(server_engine, "PART_BETWEEN", int(draw.integers(1, 6)))
     engine = engine_of(model, max_rows=int(draw.integers(1, 7)), max_bytes=int(draw.choice([0, 20_000, 1 << 30])))
     written, joined, ended = Written(), list[list[Row]](), set[Row]()
     while len(joined) < len(requests) or not engine.is_idle:
@@ -252,7 +256,7 @@ class Widths:
 
 def test_a_long_prompt_is_read_between_the_steps_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row that runs gets an id in each step; prompts are read whole if no row runs."""
-    monkeypatch.setattr(engine_module, "PART_BETWEEN", 5)
+    monkeypatch.setattr(server_engine, "PART_BETWEEN", 5)
     model = Widths(random_model("llama"))
     engine, written = engine_of(model), Written()
     (first,) = engine.add(request_of([8, 2], replace(GREEDY, max_new_tokens=20)))
@@ -270,7 +274,7 @@ def test_a_long_prompt_is_read_between_the_steps_of_other_rows(monkeypatch: pyte
 
 
 def test_short_prompts_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "PART", 12)
+    monkeypatch.setattr(server_engine, "PREFILL", 12)
     model = Widths(random_model("llama"))
     engine = engine_of(model)
     for prompt in ([1, 2, 3], [4, 5, 6, 7], [8, 9], [2, 1, 2]):
@@ -285,18 +289,18 @@ def test_at_most_max_rows_run_and_a_request_with_more_runs_alone() -> None:
     counts = [2, 1, 1, 5, 2]
     requests = [request_of([1, 2 + i], DRAWN, samples=range(n)) for i, n in enumerate(counts)]
     rows = [engine.add(request) for request in requests]
-    assert engine.n_waiting == 5
+    assert len(engine._waiting) == 5
     while not engine.is_idle:
         written.take(engine)
         live = {sample.request for sample in engine._live if sample not in written.finish}
-        assert engine.n_live <= 3 or live <= {requests[3]}
+        assert n_live(engine) <= 3 or live <= {requests[3]}
     assert [len(samples) for samples in rows] == counts and len(written.finish) == sum(counts)
     assert max(n for n, _ in model.widths) == 5
     assert [written.ids[sample] for sample in rows[3]] == ids_of(random_model("llama"), requests[3])
 
 
 def test_rows_are_ended_before_during_and_after_their_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "PART_BETWEEN", 5)
+    monkeypatch.setattr(server_engine, "PART_BETWEEN", 5)
     engine, written = engine_of(random_model("llama"), max_rows=2), Written()
     (kept,) = engine.add(request_of([3, 1], replace(GREEDY, max_new_tokens=6)))
     written.take(engine)
@@ -304,16 +308,16 @@ def test_rows_are_ended_before_during_and_after_their_prompts(monkeypatch: pytes
     (waiting,) = engine.add(request_of([7]))
     engine.end(waiting)
     written.take(engine)
-    assert engine.n_waiting == 0 and engine.n_live == 2
+    assert not engine._waiting and n_live(engine) == 2
     engine.end(read)
     written.take(engine)
-    assert engine.n_live == 1
+    assert n_live(engine) == 1
     several = engine.add(request_of([2], DRAWN, samples=range(2)))
     engine.end(several[0])
     written.take_all(engine)
     assert {*written.ids} == {kept, several[1]} == {*written.finish}
     assert written.ids[several[1]] == ids_of(random_model("llama"), several[1].request)[1]
-    assert engine.is_idle and engine.n_live == 0
+    assert engine.is_idle and n_live(engine) == 0
 
 
 def test_a_request_without_new_ids_only_scores_its_prompt() -> None:
@@ -334,7 +338,7 @@ def test_after_an_error_of_the_model_the_engine_is_empty_and_works() -> None:
         with pytest.raises(RuntimeError, match="the model has failed"):
             Written().take_all(engine)
         engine.reset()
-        assert engine.is_idle and engine.n_live == engine.n_waiting == 0
+        assert engine.is_idle and n_live(engine) == len(engine._waiting) == 0
         (sample,) = engine.add(request_of([3, 1]))
         assert [Written().take_all(engine).ids[sample]] == expected
 

@@ -8,7 +8,7 @@ import torch
 
 from configs import random_ids, random_model
 from glassformer.inference.contexts import n_shared
-from glassformer.inference.prefixes import MIN_SHARED, PrefixCache, tensors_of
+from glassformer.inference.server_engine import MIN_SHARED, PrefixCache, tensors_of
 from tolerances import assert_close
 
 MODEL = random_model("llama")

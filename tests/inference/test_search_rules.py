@@ -20,11 +20,11 @@ from glassformer.data.batching import padded
 from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts, coverage_penalties
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.constraints import Constraints, Past
-from glassformer.inference.drafters import PromptLookup
-from glassformer.inference.engine import Engine
+from glassformer.inference.drafts import PromptLookup
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Request, Settings, rows_of
+from glassformer.inference.server_engine import ServerEngine
 from tolerances import F64, NETWORK, near
 
 START, END, NOBODY = 1, 2, 999
@@ -230,7 +230,7 @@ def test_a_row_ends_where_no_id_is_allowed(temperature: float, lookup: int) -> N
         for step in Generation(model, prompts, settings, drafter=drafter):
             for row, token in step.items():
                 written[row].append(token)
-        engine = Engine(model, max_len=20, device="cpu")
+        engine = ServerEngine(model, max_len=20, device="cpu")
         of_engine: dict[Any, list[int]] = {engine.add(Request(prompt, settings))[0]: [] for prompt in prompts}
         finishes = []
         while not engine.is_idle:

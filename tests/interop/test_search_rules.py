@@ -12,7 +12,7 @@ import late
 from glassformer.apps.interop.generation import STOPPING
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Search, beam_search
-from glassformer.inference.drafters import Drafter, PromptLookup
+from glassformer.inference.drafts import Drafter, PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from interop.checkpoints import VOCAB, Both, imported

@@ -17,7 +17,7 @@ import late
 from glassformer.apps.interop.generation import STOPPING
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts
-from glassformer.inference.drafters import PromptLookup
+from glassformer.inference.drafts import PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from interop.checkpoints import VOCAB, Both, imported

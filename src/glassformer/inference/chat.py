@@ -7,8 +7,7 @@ from typing import Any
 
 from glassformer.common.chat_messages import Message, require_messages
 from glassformer.common.errors import Log, UserError, warn
-from glassformer.inference.contexts import Reader
-from glassformer.inference.drafters import Drafter
+from glassformer.inference.drafts import Drafter, Reader
 from glassformer.inference.rows import Settings
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import Writer

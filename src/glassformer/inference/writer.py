@@ -11,8 +11,15 @@ import torch
 from glassformer.common.errors import Log, UserError, warn
 from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig
 from glassformer.inference.beam import Search, continue_prompts
-from glassformer.inference.contexts import Reader
-from glassformer.inference.drafters import DraftCounts, Drafter, ModelDrafter, PromptLookup, Vocabulary, check_draft
+from glassformer.inference.drafts import (
+    DraftCounts,
+    Drafter,
+    ModelDrafter,
+    PromptLookup,
+    Reader,
+    Vocabulary,
+    check_draft,
+)
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import Score, text_scores

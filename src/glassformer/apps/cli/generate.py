@@ -124,7 +124,7 @@ def main(
     # Models
     model = loading.ensemble([directory], "chat" if given.chat else "generate")
     _require_effect(model, sampling, beams, given.sample)
-    from glassformer.inference.drafters import DraftCounts
+    from glassformer.inference.drafts import DraftCounts
 
     counts = DraftCounts()
     settings = sampling | beams | {"n": given.n} | loading.draft_model()

@@ -15,7 +15,7 @@ from glassformer.apps.serving.engine_thread import EngineThread
 from glassformer.apps.serving.errors import ApiError, busy
 from glassformer.apps.serving.settings import Limits
 from glassformer.common.errors import UserError, did_you_mean
-from glassformer.inference.engine import Engine
+from glassformer.inference.server_engine import ServerEngine
 from glassformer.model import Model
 
 PREPARING = 4
@@ -41,7 +41,7 @@ class Served:
     def thread(self) -> EngineThread:
         """The engine that continues texts, or writes the targets of sources."""
         model = self.model
-        engine = Engine(
+        engine = ServerEngine(
             model.translator.model if model.is_seq2seq else model.network,
             max_len=model.config.max_len,
             device=model.device,

@@ -1,0 +1,233 @@
+"""The engine of a server: it reads prompts in parts, and what several prompts have in common once.
+
+A long prompt is read between the steps of the other rows, so that no row waits long (chunked prefill; Agrawal 2023).
+The state after a prompt, and after a row that has ended, is kept for other prompts that begin alike: the next turn of a
+conversation reads only what is new.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.common.errors import UserError
+from glassformer.inference.contexts import PREFILL, n_shared, read_more
+from glassformer.inference.decodable import Decodable, cropped, joined
+from glassformer.inference.engine import Engine, Step, Unread
+from glassformer.inference.rows import Request, Row
+from glassformer.inference.sampling import likely
+
+PART_BETWEEN = 64
+"""Number of prompt tokens that are read between two steps of other rows; it limits how long these wait."""
+MIN_SHARED = 16
+"""Fewest shared ids for which a state is copied; fewer are read again in about the same time."""
+
+Prefix = tuple[int, ...]
+
+
+class ServerEngine(Engine):
+    """An engine that reads prompts in parts between the steps of other rows, and keeps states after prefixes."""
+
+    refill = 0
+    """A prompt joins as soon as a row is free."""
+
+    def __init__(
+        self, model: Decodable, *, max_len: int, device: torch.device | str, max_rows: int = 32, max_bytes: int = 0
+    ) -> None:
+        """Keep at most `max_rows` rows at a time, and states after prefixes in `max_bytes`."""
+        super().__init__(model, max_len=max_len, device=device, max_rows=max_rows)
+        self.prefixes = PrefixCache(max_bytes)
+        self.n_read = 0
+        """Number of prompt tokens that were read since the start."""
+
+    def _drop(self) -> None:
+        """Keep the states after the rows that have ended: the next turn of a conversation may need them."""
+        for number, row in enumerate(self._live):
+            if row in self._ended and self._keeps(row.request):
+                self.prefixes.add(tuple(row.context[:-1]), self._state.select(self._places([number])))
+        super()._drop()
+
+    def _keeps(self, request: Request) -> bool:
+        """Return True if states after the ids of a request are kept; a source has too many different ones."""
+        return self.prefixes.max_bytes > 0 and not request.source
+
+    def _read(self) -> list[Step]:
+        """Read a part of the prompts; return the first id of each row whose prompt is read."""
+        part = self._part()
+        if not part:
+            return []
+        logits = self._read_next(part)
+        self._reading = [one for one in self._reading if one.n_left]
+        steps, rows, states, numbers = list[Step](), list[Row](), list[Any](), list[int]()
+        for number, one in enumerate(part):
+            if one.n_left:
+                continue
+            if self._keeps(one.request):
+                self.prefixes.add(one.context.ids, one.state)
+            if all(row.n_left <= 0 for row in one.rows):
+                steps += [Step(row, None, finish="length") for row in one.rows]
+                continue
+            rows += one.rows
+            numbers += [number] * len(one.rows)
+            states.append(one.state.select(self._places([0] * len(one.rows))))
+        return steps + self._join(rows, logits[numbers], reduce(joined, states)) if rows else steps
+
+    def _part(self) -> list[Unread]:
+        """Return the prompts whose next ids are read now, the oldest first."""
+        part: list[Unread] = []
+        for number, one in enumerate(self._reading):
+            if one.state is None and self._waits(one, self._reading[:number]):
+                continue
+            self._start(one)
+            if part and (one.request.scores_prompt or part[0].request.scores_prompt):
+                break
+            longest = max(min(each.n_left, self._room) for each in [*part, one])
+            if part and longest * (len(part) + 1) > self._room:
+                break
+            part.append(one)
+        return part
+
+    @property
+    def _room(self) -> int:
+        """Number of prompt tokens that are read in this step."""
+        return PART_BETWEEN if self._live else PREFILL
+
+    def _waits(self, one: Unread, earlier: Sequence[Unread]) -> bool:
+        """Return True if an earlier prompt is read now whose beginning a prompt shares: it is read once."""
+        if not earlier or not self._keeps(one.request) or one.request.scores_prompt:
+            return False
+        ids = one.context.ids
+        n_known = self.prefixes.n_known(ids)
+        return any(n_shared(ids, other.context.ids) - n_known >= MIN_SHARED for other in earlier)
+
+    def _start(self, one: Unread) -> None:
+        """Give a prompt the state after its longest known beginning, unless it has begun."""
+        if one.state is not None:
+            return
+        if self._keeps(one.request) and not one.request.scores_prompt:
+            one.n_read, one.state = self.prefixes.find(one.context.ids)
+            for row in one.rows:
+                row.n_shared = one.n_read
+        if one.state is None:
+            sources = [torch.tensor([ids], device=self.device) for ids in [one.context.source] if ids]
+            one.state = self.model.start(1, self.max_len, *sources)
+
+    def _read_next(self, part: Sequence[Unread]) -> Tensor:
+        """Read the next ids of several prompts; return the logits (N, V) after each."""
+        new = [one.context.ids[one.n_read : one.n_read + self._room] for one in part]
+        state, first = reduce(joined, [one.state for one in part]), part[0]
+        if first.request.scores_prompt:  # it is the only one
+            every, state = self.model.step(torch.tensor(new, device=self.device), state)
+            after = first.context.ids[first.n_read + 1 :][: len(new[0])]
+            first.likely += likely(every[0, : len(after)], after, first.request.n_top or 0)
+            for row in first.rows:
+                row.prompt = first.likely
+            logits = every[:, -1]
+        else:
+            logits, state = read_more(self.model, new, state, self.device)
+        for number, (one, ids) in enumerate(zip(part, new, strict=True)):
+            one.n_read += len(ids)
+            one.state = state if len(part) == 1 else state.select(self._places([number]))
+            self.n_read += len(ids)
+        return logits
+
+
+class PrefixCache:
+    """The states after the latest prefixes, of one row each, in at most `max_bytes`; the oldest ones are dropped.
+
+    A state must not change after it is added, except beyond its tokens. A state that cannot forget tokens is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.n_bytes = max_bytes, 0
+        self.n_shared_ids = 0
+        """Number of ids that were found here, and not read, since the start."""
+        self._states: OrderedDict[Prefix, tuple[Any, int]] = OrderedDict()
+        """States with their sizes; the one that was not used for the longest time comes first."""
+        self._sorted: list[Prefix] = []
+        """All prefixes in their order as tuples: the one that has most in common with others is next to them."""
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def add(self, prefix: Prefix, state: Any) -> None:
+        """Keep the state after a prefix, in place of the states after beginnings of it.
+
+        Nothing is added if the state after a longer prefix is here.
+        """
+        n_bytes = sum(x.untyped_storage().nbytes() for x in tensors_of(state))
+        if n_bytes > self.max_bytes or not _can_forget(state, len(prefix)):
+            return
+        at = bisect_left(self._sorted, prefix)
+        if at < len(self._sorted) and self._sorted[at][: len(prefix)] == prefix:
+            self._states.move_to_end(self._sorted[at])
+            return
+        while at > 0 and prefix[: len(self._sorted[at - 1])] == self._sorted[at - 1]:
+            at -= 1
+            self._drop(self._sorted[at])
+        insort(self._sorted, prefix)
+        self._states[prefix] = state, n_bytes
+        self.n_bytes += n_bytes
+        while self.n_bytes > self.max_bytes:
+            self._drop(next(iter(self._states)))
+
+    def n_known(self, ids: Prefix) -> int:
+        """Return the number of first ids that need not be read: 0 if there are fewer than `MIN_SHARED`.
+
+        At least the last id is left to read.
+        """
+        return self._best(ids)[0]
+
+    def find(self, ids: Prefix) -> tuple[int, Any]:
+        """Return `n_known`, and a copy of the state after these ids, or None."""
+        n, best = self._best(ids)
+        if not n:
+            return 0, None
+        self._states.move_to_end(best)
+        self.n_shared_ids += n
+        state = cropped(self._states[best][0], [n])
+        return n, state.select(torch.tensor([0], device=state.lengths.device))
+
+    def _best(self, ids: Prefix) -> tuple[int, Prefix]:
+        at = bisect_left(self._sorted, ids)
+        near = self._sorted[max(0, at - 1) : at + 1]
+        n, best = max(((n_shared(prefix, ids), prefix) for prefix in near), default=(0, ()))
+        n = min(n, len(ids) - 1)
+        return (n, best) if n >= MIN_SHARED else (0, ())
+
+    def _drop(self, prefix: Prefix) -> None:
+        _, n_bytes = self._states.pop(prefix)
+        self.n_bytes -= n_bytes
+        del self._sorted[bisect_left(self._sorted, prefix)]
+
+
+def _can_forget(state: Any, n_tokens: int) -> bool:
+    try:
+        cropped(state, [n_tokens])
+    except (UserError, ValueError):  # ValueError: a cache without slots
+        return False
+    return True
+
+
+def tensors_of(state: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a state: in dataclasses, sequences and mappings.
+
+    >>> [len(x) for x in tensors_of({"a": (torch.zeros(2), [torch.zeros(3)]), "b": None})]
+    [2, 3]
+    """
+    if isinstance(state, Tensor):
+        yield state
+    elif is_dataclass(state):
+        for field in fields(state):
+            yield from tensors_of(getattr(state, field.name))
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from tensors_of(value)
+    elif isinstance(state, (list, tuple)):
+        for value in state:
+            yield from tensors_of(value)
