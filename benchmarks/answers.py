@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import glassformer
-from glassformer.inference.text import RowText
+from glassformer.inference.writer import RowText
 from glassformer.model import Model
 
 FIRST = """What is salt? Why is the sky blue? How do plants eat? What is 12 x 11? Who wrote Hamlet? What is a noun? How

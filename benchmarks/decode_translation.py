@@ -13,7 +13,8 @@ import torch
 
 import translation_peers
 from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
+from glassformer.inference.search import Search
 from plain_loops import PlainTranslator
 from rates import DTYPES, choose_device, wait_for
 from task import Precision, Task

@@ -233,7 +233,8 @@ def test_the_batch_size_does_not_change_the_texts(model: Model) -> None:
     for batch_size in (1, 2, 5, 32):
         found = fresh.generate(prompts, batch_size=batch_size, **settings)
         assert [text for texts in found for text in texts] == streamed
-    ended = [row for row, _ in fresh.generate_encoded(fresh.encode_prompts(prompts), batch_size=5, **settings)]
+    how = fresh.text_settings(batch_size=5, **settings)
+    ended = [row for row, _ in fresh.writer.finished(fresh.encode_prompts(prompts), *how)]
     assert sorted(ended) == list(range(21)) != ended
     with pytest.raises(UserError, match="batch_size is 0 and must be at least 1"):
         fresh.generate("abc", batch_size=0)

@@ -22,10 +22,11 @@ from glassformer.data.batching import NOT_SCORED, Batch, Example
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
-from glassformer.inference.beam import Search, decode_sorted
+from glassformer.inference.beam import decode_sorted
 from glassformer.inference.classify import predict
 from glassformer.inference.embed import embed
 from glassformer.inference.score import continuation_scores, forced_scores
+from glassformer.inference.search import Search
 from glassformer.models.fitting import Fit, InParts, doubled, fitted, split
 from glassformer.models.stacks import Decoder
 from glassformer.objectives.causal import CausalObjective

@@ -35,40 +35,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "DraftCounts": "glassformer.inference.drafts",
-    "Model": "glassformer.model",
-    "Run": "glassformer.config.run",
-    "Stack": "glassformer.config.transformer",
-    "Tokenizer": "glassformer.tokenization.tokenizer",
-    "TransformerConfig": "glassformer.config.transformer",
-    "UserError": "glassformer.common.errors",
-    "build_model": "glassformer.models.build",
-    "compare": "glassformer.api",
-    "ensemble": "glassformer.api",
-    "export": "glassformer.apps.interop.export",
-    "follow": "glassformer.training.metrics_log",
-    "import_model": "glassformer.apps.interop.importing",
-    "inspect": "glassformer.apps.inspector.server",
-    "load": "glassformer.api",
-    "load_checkpoint": "glassformer.training.module_checkpoint",
-    "merge": "glassformer.api",
-    "plan": "glassformer.api",
-    "resume": "glassformer.api",
-    "serve": "glassformer.apps.serving.run",
-    "save_checkpoint": "glassformer.training.module_checkpoint",
-    "train": "glassformer.api",
+_NAMES = {
+    "api": ("compare", "ensemble", "load", "merge", "plan", "resume", "train"),
+    "apps.inspector.server": ("inspect",),
+    "apps.interop.export": ("export",),
+    "apps.interop.importing": ("import_model",),
+    "apps.serving.run": ("serve",),
+    "common.errors": ("UserError",),
+    "config.run": ("Run",),
+    "config.transformer": ("Stack", "TransformerConfig"),
+    "inference.drafts": ("DraftCounts",),
+    "model": ("Model",),
+    "models.build": ("build_model",),
+    "tokenization.tokenizer": ("Tokenizer",),
+    "training.metrics_log": ("follow",),
+    "training.module_checkpoint": ("load_checkpoint", "save_checkpoint"),
 }
-_MODULES = {
-    "course": "glassformer.apps.course",
-    "doctor": "glassformer.apps.doctor",
-    "inspection": "glassformer.inspection",
-    "models": "glassformer.models",
-    "nn": "glassformer.nn",
-    "plot": "glassformer.plot",
-    "presets": "glassformer.config.presets",
-    "recipes": "glassformer.config.recipes",
-}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+_PLACES = ("apps.course", "apps.doctor", "config.presets", "config.recipes", "inspection", "models", "nn", "plot")
+_MODULES = {place.rpartition(".")[2]: f"{__name__}.{place}" for place in _PLACES}
 
 __all__ = [
     "DraftCounts",

@@ -8,8 +8,8 @@ import pytest
 from glassformer import api
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import length_penalty
-from glassformer.inference.writer import beam_settings
+from glassformer.inference.continuations import beam_settings
+from glassformer.inference.search import length_penalty
 from glassformer.model import Model
 from glassformer.tasks.reporting import Outcome
 from tolerances import NETWORK, near

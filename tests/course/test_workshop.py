@@ -31,9 +31,9 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.inference import sampling
-from glassformer.inference.beam import Search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.fill import restore_spans
+from glassformer.inference.search import Search
 from glassformer.models.blocks import BlockInputs
 from glassformer.models.build import build_model
 from glassformer.nn.attention_functions import attention_reference

@@ -11,9 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs import CROSS, GENERATORS, RECURRENT, random_ids, random_model
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
+from glassformer.inference.search import Search
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.experts import Experts, Router
 from glassformer.nn.kernels import cross_entropy, grouped

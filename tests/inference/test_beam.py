@@ -15,11 +15,12 @@ from torch import Tensor
 from configs import SEQ2SEQ, random_model
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import Hypothesis, Search, SentenceSearch, beam_search, length_penalty
+from glassformer.inference.beam import SentenceSearch, beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import forced_scores
+from glassformer.inference.search import Hypothesis, Search, length_penalty
 from tolerances import F64, NETWORK, near
 
 NUMBERED = pytest.mark.parametrize(("number", "name"), list(enumerate(SEQ2SEQ)))

@@ -10,10 +10,11 @@ from torch import Tensor
 from configs import SEQ2SEQ, random_ids, random_model
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.score import forced_scores
+from glassformer.inference.search import Search
 from tolerances import F64, assert_close, near
 
 SOURCE_IDS = random_ids(19, 3, 6, seed=2)

@@ -17,13 +17,15 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import NoAttention
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.data.batching import padded
-from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts, coverage_penalties
+from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.constraints import Constraints, Past
+from glassformer.inference.continuations import continue_prompts
 from glassformer.inference.drafts import PromptLookup
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Request, Settings, rows_of
+from glassformer.inference.search import Hypothesis, Search, coverage_penalties
 from glassformer.inference.server_engine import ServerEngine
 from tolerances import F64, NETWORK, near
 

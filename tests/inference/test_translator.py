@@ -9,8 +9,9 @@ from configs import SEQ2SEQ, random_model
 from glassformer.config.run import BeamConfig
 from glassformer.data.batching import batches_by_length
 from glassformer.inference import beam
-from glassformer.inference.beam import Search, decode_sorted
+from glassformer.inference.beam import decode_sorted
 from glassformer.inference.beam_reference import beam_search_reference
+from glassformer.inference.search import Search
 from tolerances import F64, near
 
 SOURCES = [[int(i * j) % 13 for j in range(1, 2 + (5 * i) % 7)] for i in range(1, 12)]

@@ -11,7 +11,8 @@ import glassformer
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
+from glassformer.inference.search import Search
 from glassformer.inspection.ablation import Part, ablate, ablation_hooks, all_parts
 from glassformer.inspection.capture import capture, capture_tensors, model_hooks
 from glassformer.models.build import build_model

@@ -12,8 +12,9 @@ from configs import SEQ2SEQ, random_ids, random_model
 from glassformer import api
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
+from glassformer.inference.search import Search
 from glassformer.inspection.beam_tree import BeamTree, beam_tree, search_tree
 from runs import pair_run
 

@@ -8,7 +8,7 @@ import torch
 import glassformer
 from glassformer.apps.inspector import page_data
 from glassformer.config.run import BeamConfig
-from glassformer.inference.beam import length_penalty
+from glassformer.inference.search import length_penalty
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture, capture_tensors

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
+from glassformer.inference.search import Search
 from interop.checkpoints import Both
 
 PAD, N_NEW = 0, 12

@@ -18,7 +18,8 @@ from glassformer.apps.interop.tokenizer_files import row_names
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, PairData, Seq2SeqConfig
 from glassformer.config.transformer import Llama3Scaling, RotaryPositions, Stack, TransformerConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
+from glassformer.inference.search import Search
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, read_model
 from interop.checkpoints import VOCAB, model_directory, randomise, tiny_tokenizer

@@ -11,10 +11,11 @@ import torch
 import late
 from glassformer.apps.interop.generation import STOPPING
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import Search, beam_search
+from glassformer.inference.beam import beam_search
 from glassformer.inference.drafts import Drafter, PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
+from glassformer.inference.search import Search
 from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, drawn_prompts, padded
 from tolerances import assert_close

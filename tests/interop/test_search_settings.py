@@ -16,10 +16,12 @@ import torch
 import late
 from glassformer.apps.interop.generation import STOPPING
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import Hypothesis, Search, beam_search, continue_prompts
+from glassformer.inference.beam import beam_search
+from glassformer.inference.continuations import continue_prompts
 from glassformer.inference.drafts import PromptLookup
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
+from glassformer.inference.search import Hypothesis, Search
 from interop.checkpoints import VOCAB, Both, imported
 from interop.decoding import Ids, padded
 from tolerances import within

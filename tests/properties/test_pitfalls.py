@@ -27,8 +27,9 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import NoAttention
 from glassformer.config.run import BeamConfig
 from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
-from glassformer.inference.beam import Search, beam_search, length_penalty
+from glassformer.inference.beam import beam_search
 from glassformer.inference.score import forced_scores
+from glassformer.inference.search import Search, length_penalty
 from glassformer.models import init
 from glassformer.models.build import build_model
 from glassformer.nn.attention import HeadSizes, MultiHeadAttention

@@ -77,11 +77,10 @@ CALLS: dict[str, tuple[str, Callable[[Model], Any]]] = {
 """A call of every method of `Model` that reads a text, with a text of unknown characters."""
 OTHERS = {
     "inspect": "opens a page, whose panels call the other methods",
+    "conversation": "reads text that another method encodes",
     **dict.fromkeys(
-        ("conversation", "stream_encoded", "generate_encoded", "continuations_of_encoded"),
-        "reads text that another method encodes",
+        ("to", "save", "text_settings", "chat_settings", "with_languages", "hooks", "ablate"), "reads no text"
     ),
-    **dict.fromkeys(("to", "save", "chat_settings", "with_languages", "hooks", "ablate"), "reads no text"),
     **dict.fromkeys(("require_source",), "reads no text"),
 }
 

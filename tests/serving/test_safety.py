@@ -22,7 +22,7 @@ from glassformer.apps.serving.lineages import Classify
 from glassformer.apps.serving.settings import Access, Limits, read_key
 from glassformer.common.errors import UserError
 from glassformer.inference.engine import Engine, Step
-from glassformer.inference.text import RowText
+from glassformer.inference.writer import RowText
 from serving.conftest import Run, Serve
 from serving.served import WAIT_S, RunningServer, ask, send, until
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from glassformer.inference.beam import Hypothesis, Search, coverage_penalties, length_penalty
 from glassformer.inference.constraints import Constraints, Past
+from glassformer.inference.search import Hypothesis, Search, coverage_penalties, length_penalty
 
 
 @torch.inference_mode()

@@ -9,36 +9,17 @@ from torch import Tensor
 from glassformer.common.errors import UserError
 
 
-@runtime_checkable
-class Branching(Protocol):
-    """Decoding state that can be prepared for the expansion of its rows, and then selects rows without copies."""
-
-    def branched(self) -> Any:
-        """Return the same rows; afterwards a step adds one token per row."""
-
-
-@runtime_checkable
-class Croppable(Protocol):
-    """Decoding state that can forget the last tokens of its rows; a recurrent state cannot."""
-
-    def crop(self, lengths: Sequence[int]) -> Any:
-        """Return the state of the first `lengths[i]` tokens of row i."""
-
-
-@runtime_checkable
-class Joinable(Protocol):
-    """Decoding state that takes more rows."""
-
-    def joined(self, other: Any) -> Any:
-        """Return the state with the rows of this one, then those of `other`."""
-
-
 class Decodable(Protocol):
     """Model that generates one token at a time.
 
     Its state keeps the past of each row between steps and belongs to the caller. It has `lengths`, (B,) real tokens so
-    far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows.
-    Generation with a batch size, or of several rows with a context that slides, also needs a `Joinable` state.
+    far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows. It
+    may also have these methods, which return a state:
+
+    - `joined(other)`: the rows of this one, then those of `other`; for generation with a batch size, or of several rows
+      with a context that slides;
+    - `crop(lengths)`: the first `lengths[i]` tokens of row i, for drafts; a recurrent state cannot forget tokens;
+    - `branched()`: the same rows, prepared for beam search: a step adds one token per row, and `select` copies nothing.
     """
 
     def start(
@@ -71,13 +52,13 @@ class Attending(Protocol):
 
 
 def branched(state: Any) -> Any:
-    """Return the state ready to branch; itself if it is not `Branching`."""
-    return state.branched() if isinstance(state, Branching) else state
+    """Return the state ready to branch; itself if it has no method `branched`."""
+    return state.branched() if hasattr(state, "branched") else state
 
 
 def joined(state: Any, other: Any) -> Any:
-    """Return the state with the rows of `state`, then those of `other`; raise `TypeError` if it is not `Joinable`."""
-    if not isinstance(state, Joinable):
+    """Return the state with the rows of `state`, then those of `other`; raise `TypeError` if it cannot be joined."""
+    if not hasattr(state, "joined"):
         raise TypeError(
             "generation with a batch size, or of several rows with a context that slides, needs a state with a method "
             f"joined, got {type(state).__name__}"
@@ -86,8 +67,8 @@ def joined(state: Any, other: Any) -> Any:
 
 
 def cropped(state: Any, lengths: Sequence[int]) -> Any:
-    """Return the state of the first `lengths[i]` tokens of row i; raise `UserError` if it is not `Croppable`."""
-    if not isinstance(state, Croppable):
+    """Return the state of the first `lengths[i]` tokens of row i; raise `UserError` if it cannot forget tokens."""
+    if not hasattr(state, "crop"):
         raise UserError(
             f"the state of this model ({type(state).__name__}) cannot forget tokens (it has no method crop), as drafts "
             "need: leave out prompt_lookup and the draft model"

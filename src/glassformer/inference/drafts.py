@@ -9,13 +9,12 @@ equally probable, another one may be chosen; this is rare in fp32, and more freq
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.common.errors import UserError
 from glassformer.data.batching import padded
 from glassformer.inference.constraints import Past
 from glassformer.inference.contexts import Context, Ids, n_shared, read_contexts, read_more
@@ -23,7 +22,6 @@ from glassformer.inference.decodable import Decodable, cropped, joined
 from glassformer.inference.engine import Engine, Step
 from glassformer.inference.rows import Row
 from glassformer.inference.sampling import Sampler, choose, draw
-from glassformer.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -201,29 +199,6 @@ class ModelDrafter:
         """Return the first position that the model reads, if context and draft together have this length."""
         n_parts = -(-max(0, length - self.reader.max_len) // self.part)
         return n_parts * self.part
-
-
-class Vocabulary(NamedTuple):
-    """The vocabulary of a model that is to draft, or whose tokens are drafted."""
-
-    model: str
-    """The name of the model in messages."""
-    size: int
-    """Number of rows of the embedding table."""
-    tokenizer: Tokenizer
-
-
-def check_draft(prompt_lookup: int, draft: Vocabulary, own: Vocabulary) -> None:
-    """Raise `UserError` if prompt lookup is on, too, or if the draft model has another vocabulary."""
-    if prompt_lookup:
-        raise UserError(
-            f"a draft model is given, and prompt_lookup is {prompt_lookup}: use one of them (prompt_lookup = 0 is off)"
-        )
-    if draft.size != own.size or draft.tokenizer.vocab != own.tokenizer.vocab:
-        raise UserError(
-            f"the draft model {draft.model} and {own.model} have different vocabularies ({draft.size:,} and "
-            f"{own.size:,} tokens): use a draft model that was trained with the same tokenizer"
-        )
 
 
 class DraftEngine(Engine):

@@ -1,15 +1,17 @@
 """Ensemble of several translators: the mean of their probabilities."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.inference.decodable import branched
-from glassformer.inference.sampling import mean_log_probs
+from glassformer.inference.sampling import log_softmax
 from glassformer.models.build import Network
 
 
@@ -69,3 +71,13 @@ class Ensemble(nn.Module):
         """Read (B, T) more tokens; return the log of the mean probability, (B, T, V), and the new state."""
         steps = [m.step(token_ids, s, attention_mask) for m, s in zip(self.models, state.members, strict=True)]
         return mean_log_probs([logits for logits, _ in steps]), EnsembleState([member for _, member in steps])
+
+
+def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
+    """Compute log (Σ softmax(logitsᵢ) / n) of the logits (…, V) of n members, in fp32 or higher precision.
+
+    >>> sure, unsure = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.9, 0.1]).log()
+    >>> mean_log_probs([sure, unsure]).exp()
+    tensor([0.7000, 0.3000])
+    """
+    return torch.stack([log_softmax(x) for x in logits]).logsumexp(dim=0) - math.log(len(logits))

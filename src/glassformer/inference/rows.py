@@ -12,7 +12,7 @@ from glassformer.common.errors import UserError, require_integer
 from glassformer.common.seeds import Stream, rng
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.constraints import Past, require_end
-from glassformer.inference.sampling import Likely, Sampler, all_ends
+from glassformer.inference.sampling import Likely, Sampler
 
 Finish = Literal["stop", "length"]
 """Why a row has ended: an end id, or the limit of its length. A row for which no id is allowed ends by "length"."""
@@ -50,7 +50,7 @@ class Settings:
     @cached_property
     def ends(self) -> frozenset[int]:
         """All ids that end a row."""
-        return all_ends(self.end_ids, self.sampling)
+        return frozenset((*self.end_ids, *self.sampling.end_ids))
 
     @cached_property
     def sampler(self) -> Sampler:

@@ -4,24 +4,15 @@
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.config.run import GenerationConfig
 from glassformer.inference.constraints import Constraints, Past
-
-
-def all_ends(end_ids: Iterable[int], config: GenerationConfig | BeamConfig) -> frozenset[int]:
-    """Return all ids that end a row: those given, and those of the settings.
-
-    >>> sorted(all_ends([2], GenerationConfig(end_ids=(5, 2))))
-    [2, 5]
-    """
-    return frozenset((*end_ids, *config.end_ids))
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -176,13 +167,3 @@ def likely(logits: Tensor, tokens: Sequence[int], n_top: int) -> Iterator[Likely
     values, ids = log_probs.topk(min(n_top, logits.shape[-1]), dim=-1)
     for token, log_prob, top_ids, top_values in zip(tokens, own, ids.tolist(), values.tolist(), strict=True):
         yield Likely(token, log_prob, tuple(zip(top_ids, top_values, strict=True)))
-
-
-def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
-    """Compute log (Σ softmax(logitsᵢ) / n) of the logits (…, V) of n members, in fp32 or higher precision.
-
-    >>> sure, unsure = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.9, 0.1]).log()
-    >>> mean_log_probs([sure, unsure]).exp()
-    tensor([0.7000, 0.3000])
-    """
-    return torch.stack([log_softmax(x) for x in logits]).logsumexp(dim=0) - math.log(len(logits))

@@ -7,8 +7,6 @@ from numbers import Integral
 from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import all_ends
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -35,7 +33,8 @@ def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
 
 def end_ids_of(tokenizer: Tokenizer, config: ModelConfig, generation: GenerationConfig | BeamConfig) -> frozenset[int]:
     """Return the ids that end a text: the model's end token, or else the tokenizer's, and `generation.end_ids`."""
-    return all_ends([end for end in (config.eos_id, tokenizer.eos_id) if end is not None][:1], generation)
+    own = [end for end in (config.eos_id, tokenizer.eos_id) if end is not None]
+    return frozenset((*own[:1], *generation.end_ids))
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int, but: Collection[int | None] = ()) -> list[int]:
@@ -62,43 +61,6 @@ def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
                     f"prompt {number} has the id {token!r:.40}, and the vocabulary has {vocab_size:,} tokens, with the "
                     f"ids 0 to {vocab_size - 1}"
                 )
-
-
-class RowText:
-    """Text generated after a prompt, id by id.
-
-    Prompt text and new pieces together read as the text of all ids: if a space separates them, the first piece begins
-    with it, unless the prompt `is_spaced`. An incomplete character, and text that may become a stop text, wait for
-    later ids. End ids have no text.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, prompt: EncodedPrompt, settings: Settings) -> None:
-        self._stream, self._watch = tokenizer.stream(after=prompt.ids), StopWatch(settings.sampling.stop)
-        self._ends = settings.ends
-        self._drops_space = prompt.is_spaced  # until the first text is generated
-        self.n_characters = 0
-        """Number of characters so far, also of text that waits and of a stop text."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """True if a stop text has appeared."""
-        return self._watch.stopped
-
-    def push(self, token: int) -> str:
-        """Return the new text of an id."""
-        if token in self._ends:
-            return ""
-        text = self._stream.push(token)
-        if text and self._drops_space:
-            text, self._drops_space = text.removeprefix(" "), False
-        self.n_characters += len(text)
-        return self._watch.push(text)
-
-    def flush(self) -> str:
-        """Return the text that was held back, at the end of the row."""
-        if self.is_stopped:
-            return ""
-        return self._watch.push(self._stream.flush()) + self._watch.flush()
 
 
 class StopWatch:

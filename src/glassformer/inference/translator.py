@@ -8,10 +8,10 @@ import torch
 
 from glassformer.common.errors import Log, UserError, quoted, warn
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.inference.beam import Hypothesis, Search, decode_sorted
+from glassformer.inference.beam import decode_sorted
 from glassformer.inference.ensemble import Ensemble
-from glassformer.inference.sampling import all_ends
 from glassformer.inference.score import Score, forced_scores
+from glassformer.inference.search import Hypothesis, Search
 from glassformer.inference.text import never_written
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizers
@@ -77,7 +77,7 @@ class Translator:
 
     def search(self, config: BeamConfig, n_best: int = 1, *, allowed: Sequence[int] = ()) -> Search:
         """Return the settings of a search for `n_best` targets per source; `allowed` are special tokens in a target."""
-        written = [*all_ends([self.end_id], config), *allowed]
+        written = [self.end_id, *config.end_ids, *allowed]
         suppress_ids = never_written(self.tokenizer, self.vocab_size, but=written)
         n_forced = len(self.tokenizer.frames.target.before)
         return Search(config, self.start_id, self.end_id, self.max_len, n_best, suppress_ids, n_forced)

@@ -3,28 +3,18 @@
 import itertools
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from glassformer.common.errors import Log, UserError, warn
-from glassformer.config.run import GENERATION_BATCH, BeamConfig, GenerationConfig
-from glassformer.inference.beam import Search, continue_prompts
-from glassformer.inference.drafts import (
-    DraftCounts,
-    Drafter,
-    ModelDrafter,
-    PromptLookup,
-    Reader,
-    Vocabulary,
-    check_draft,
-)
+from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.inference.drafts import DraftCounts, Drafter, ModelDrafter, PromptLookup, Reader
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.score import Score, text_scores
-from glassformer.inference.text import EncodedPrompt, RowText, causal_frame, check_ids, end_ids_of, never_written
-from glassformer.inference.translator import Translation
+from glassformer.inference.text import EncodedPrompt, StopWatch, causal_frame, check_ids, end_ids_of, never_written
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -33,11 +23,17 @@ class Writer:
     """Writer: a causal language model that continues texts, with its tokenizer."""
 
     def __init__(
-        self, network: Network, tokenizer: Tokenizer, device: torch.device | str = "cpu", name: str = "the model"
+        self,
+        network: Network,
+        tokenizer: Tokenizer,
+        device: torch.device | str = "cpu",
+        name: str = "the model",
+        generation: GenerationConfig | BeamConfig | None = None,
     ) -> None:
+        """Set the model's name in messages, and its settings of samples, `generation`."""
         self.network, self.tokenizer, self.device, self.name = network, tokenizer, device, name
         self.max_len = network.config.max_len
-        self.vocabulary = Vocabulary(name, network.config.vocab_size, tokenizer)
+        self.defaults = generation if isinstance(generation, GenerationConfig) else GenerationConfig()
         self.before = list(causal_frame(tokenizer, network.config).before)
         """The ids that the model reads before a text, as in its training."""
 
@@ -51,24 +47,24 @@ class Writer:
 
         With `special_tokens`, special tokens written in the text are read as such.
         """
+        # 1. The ids of a text, after the start tokens of training
         is_spaced = False
         if isinstance(prompt, str):
             allowed = self.tokenizer.special_tokens if special_tokens else ()
-            ids = self.after_start(self.tokenizer.encode(prompt, allow_special=allowed), special_tokens)
+            ids = self.tokenizer.encode(prompt, allow_special=allowed)
+            has_start = special_tokens and ids[: len(self.before)] == self.before  # a chat template writes them, too
+            ids = ids if has_start else self.before + ids
             is_spaced = prompt[-1:].isspace() and not self.tokenizer.decode(ids)[-1:].isspace()
         else:
             ids = list(prompt) or self.before
+
+        # 2. Without any id, the model has nothing to continue
         if not ids:
             raise UserError(
                 f"the prompt is empty, and {self.name} was not trained to start a text (no start token is recorded): "
                 "give a prompt of at least one token"
             )
         return EncodedPrompt(ids, is_spaced)
-
-    def after_start(self, ids: list[int], special_tokens: bool) -> list[int]:
-        """Return the ids of a text after the start tokens; with `special_tokens`, the text may begin with them."""
-        has_start = special_tokens and ids[: len(self.before)] == self.before  # a chat template writes them, too
-        return ids if has_start else self.before + ids
 
     def settings(
         self,
@@ -119,7 +115,7 @@ class Writer:
         """Yield the number and the new text of each row when the row has ended; the texts are those of `stream`."""
         live: dict[int, tuple[RowText, list[str]]] = {}
         empty = set(range(len(prompts) * len(settings.samples)))  # rows without an id
-        generation = self._generation(prompts, settings, drafter)
+        generation = self._generation(prompts, settings, drafter, None)
         for step in itertools.chain(generation, ({},)):
             for number in [number for number in live if number not in step]:
                 row, pieces = live.pop(number)
@@ -136,45 +132,15 @@ class Writer:
         yield from ((number, "") for number in sorted(empty))
 
     def _generation(
-        self,
-        prompts: Sequence[EncodedPrompt],
-        settings: Settings,
-        drafter: Drafter | None,
-        reader: Reader | None = None,
+        self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None, reader: Reader | None
     ) -> Generation:
+        return Generation(self.network, self.known_ids(prompts), settings, drafter=drafter, reader=reader)
+
+    def known_ids(self, prompts: Sequence[EncodedPrompt]) -> list[list[int]]:
+        """Return the ids of prompts; raise `UserError` for one that is not in the vocabulary."""
         ids = [prompt.ids for prompt in prompts]
         check_ids(ids, min(self.tokenizer.vocab_size, self.network.config.vocab_size))
-        return Generation(self.network, ids, settings, drafter=drafter, reader=reader)
-
-    def continued(
-        self,
-        prompts: Sequence[EncodedPrompt],
-        sampling: GenerationConfig,
-        config: BeamConfig,
-        n: int = 1,
-        batch_size: int = GENERATION_BATCH,
-    ) -> Iterator[list[Translation]]:
-        """Yield the `n` best continuations of each prompt by beam search, best first.
-
-        A text ends before a stop text of `sampling`. At most `batch_size` rows (prompts × beam) are searched at a time,
-        or one prompt.
-        """
-        settings = self.settings(sampling)
-        ends = tuple(sorted(settings.ends))
-        search = Search(replace(config, end_ids=ends), None, None, self.max_len, n, settings.suppress_ids)
-        size = max(1, batch_size // config.beam)
-        for begin in range(0, len(prompts), size):
-            batch = prompts[begin : begin + size]
-            ids = [prompt.ids for prompt in batch]
-            check_ids(ids, min(self.tokenizer.vocab_size, self.network.config.vocab_size))
-            found = continue_prompts(self.network, ids, search, self.device)
-            for prompt, hypotheses in zip(batch, found, strict=True):
-                yield [Translation(self._text(prompt, h.ids, settings), h) for h in hypotheses]
-
-    def _text(self, prompt: EncodedPrompt, ids: Sequence[int], settings: Settings) -> str:
-        text = RowText(self.tokenizer, prompt, settings)
-        pieces = [text.push(token) for token in ids]
-        return "".join([*pieces, text.flush()])
+        return ids
 
     def drafter(
         self, sampling: GenerationConfig, draft: "Writer | None" = None, counts: DraftCounts | None = None
@@ -185,9 +151,20 @@ class Writer:
         """
         if draft is None:
             return PromptLookup(sampling.prompt_lookup, counts) if sampling.prompt_lookup else None
-        check_draft(sampling.prompt_lookup, draft.vocabulary, self.vocabulary)
-        n_tokens, max_len = sampling.draft_tokens, draft.max_len
-        return ModelDrafter(draft.network, n_tokens, max_len=max_len, device=draft.device, counts=counts)
+        if sampling.prompt_lookup:
+            raise UserError(
+                f"a draft model is given, and prompt_lookup is {sampling.prompt_lookup}: use one of them "
+                "(prompt_lookup = 0 is off)"
+            )
+        size, own_size = draft.network.config.vocab_size, self.network.config.vocab_size
+        if size != own_size or draft.tokenizer.vocab != self.tokenizer.vocab:
+            raise UserError(
+                f"the draft model {draft.name} and {self.name} have different vocabularies ({size:,} and "
+                f"{own_size:,} tokens): use a draft model that was trained with the same tokenizer"
+            )
+        return ModelDrafter(
+            draft.network, sampling.draft_tokens, max_len=draft.max_len, device=draft.device, counts=counts
+        )
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None = None, log: Log = warn) -> list[Score]:
         """Return log p of each text, or, with `targets`, of each target as the continuation of its text.
@@ -199,23 +176,45 @@ class Writer:
         return text_scores(self.network, self.tokenizer, texts, targets, start=self.before, device=self.device)
 
 
-def beam_settings(defaults: GenerationConfig, settings: Mapping[str, Any]) -> tuple[GenerationConfig, BeamConfig]:
-    """Return the settings of a beam search of a language model, and those of its texts, with `settings` replaced.
+class RowText:
+    """Text generated after a prompt, id by id.
 
-    What both searches and samples have is by default that of the model. Raises `UserError` for settings of samples.
-
-    >>> _, config = beam_settings(GenerationConfig(temperature=0.5, max_new_tokens=9), {"beam": 2, "stop": "."})
-    >>> config.beam, config.max_new_tokens
-    (2, 9)
+    Prompt text and new pieces together read as the text of all ids: if a space separates them, the first piece begins
+    with it, unless the prompt `is_spaced`. An incomplete character, and text that may become a stop text, wait for
+    later ids. End ids have no text.
     """
-    of_beams, of_samples = ({field.name for field in fields(cls)} for cls in (BeamConfig, GenerationConfig))
-    both = of_beams & of_samples
-    for name in sorted(settings.keys() & (of_samples | {"sample", "slide", "draft", "counts"}) - both - {"stop"}):
-        raise UserError(f"{name} is for samples, and beam asks for a search: leave one out")
-    given = {name: value for name, value in settings.items() if name in both or name == "stop"}
-    texts = with_settings(defaults, given)
-    shared = {name: getattr(texts, name) for name in both}
-    return texts, BeamConfig(**shared | {name: value for name, value in settings.items() if name != "stop"})
+
+    def __init__(self, tokenizer: Tokenizer, prompt: EncodedPrompt, settings: Settings) -> None:
+        self._stream, self._watch = tokenizer.stream(after=prompt.ids), StopWatch(settings.sampling.stop)
+        self._ends = settings.ends
+        self._drops_space = prompt.is_spaced  # until the first text is generated
+        self.n_characters = 0
+        """Number of characters so far, also of text that waits and of a stop text."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if a stop text has appeared."""
+        return self._watch.stopped
+
+    def push(self, token: int) -> str:
+        """Return the new text of an id."""
+        if token in self._ends:
+            return ""
+        text = self._stream.push(token)
+        if text and self._drops_space:
+            text, self._drops_space = text.removeprefix(" "), False
+        self.n_characters += len(text)
+        return self._watch.push(text)
+
+    def flush(self) -> str:
+        """Return the text that was held back, at the end of the row."""
+        if self.is_stopped:
+            return ""
+        return self._watch.push(self._stream.flush()) + self._watch.flush()
+
+    def whole(self, ids: Sequence[int]) -> str:
+        """Return the text of all ids of a row."""
+        return "".join([*map(self.push, ids), self.flush()])
 
 
 def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:

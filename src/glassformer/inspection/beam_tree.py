@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from glassformer.inference.beam import Hypothesis, Search, Step, beam_search
+from glassformer.inference.beam import beam_search
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.score import forced_scores
+from glassformer.inference.search import Hypothesis, Search, Step
 from glassformer.tasks.trained_model import TrainedModel
 
 

@@ -74,7 +74,7 @@ class ConversationTask(TrainableTask):
         return builtin.test_part(run.data.path)
 
     def writer(self, model: ModelParts) -> Writer:
-        return Writer(model.network, model.tokenizer, model.device, model.name)
+        return Writer(model.network, model.tokenizer, model.device, model.name, model.generation)
 
     def scorer(self, model: ModelParts) -> Writer:
         return self.writer(model)

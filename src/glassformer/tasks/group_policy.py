@@ -24,7 +24,8 @@ from glassformer.evaluation.metrics import measure, numbers
 from glassformer.evaluation.rewards import Reward, total_reward
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
-from glassformer.inference.text import EncodedPrompt, RowText
+from glassformer.inference.text import EncodedPrompt
+from glassformer.inference.writer import RowText
 from glassformer.models.build import Network
 from glassformer.models.devices import autocast_dtype, evaluation_mode
 from glassformer.models.fitting import InParts

@@ -49,7 +49,7 @@ class LanguageModeling(TextTask):
     # Use
 
     def writer(self, model: ModelParts) -> Writer:
-        return Writer(model.network, model.tokenizer, model.device, model.name)
+        return Writer(model.network, model.tokenizer, model.device, model.name, model.generation)
 
     def scorer(self, model: ModelParts) -> Writer:
         return self.writer(model)

@@ -22,7 +22,7 @@ from glassformer.apps.cli.inputs_outputs import (
 from glassformer.apps.cli.progress import err, json_of, reporting
 from glassformer.common import files
 from glassformer.common.errors import UserError
-from glassformer.config.run import SHAPES_LOGITS, BeamConfig
+from glassformer.config.run import GENERATION_BATCH, SHAPES_LOGITS, BeamConfig
 from glassformer.config.schema import setting
 from glassformer.data.formats import lines
 
@@ -139,6 +139,7 @@ def main(
         encode = partial(model.encode_conversations, how)
     # Texts
     if given.input is not None:
+        settings["batch_size"] = GENERATION_BATCH
         if given.batch_size is not None:
             settings["batch_size"] = given.batch_size
         _write_file(model, prompts, given.output, encode, settings)
@@ -174,7 +175,7 @@ def _write(model: "Model", prompt: str, encode: Encode, settings: dict[str, Any]
     """Stream one sample to the terminal, or print several with their numbers; notes go to standard error."""
     [encoded] = encode([prompt])
     n, n_new, texts = settings["n"], 0, [prompt * begins_with_prompt] * settings["n"]
-    for n_new, pieces in enumerate(model.stream_encoded([encoded], **settings)):
+    for n_new, pieces in enumerate(model.writer.stream([encoded], *model.text_settings(**settings))):
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         if n == 1:
             print(texts[0] if n_new == 0 else pieces[0], end="", flush=True)
@@ -194,7 +195,9 @@ def _write_best(
     model: "Model", prompt: str, encode: Encode, settings: dict[str, Any], *, begins_with_prompt: bool
 ) -> None:
     """Print the best continuation, or several with their scores."""
-    [best] = model.continuations_of_encoded(encode([prompt]), **settings)
+    from glassformer.inference.continuations import best_continuations
+
+    [best] = best_continuations(model.writer, encode([prompt]), **settings)
     for one in best:
         if settings["n"] > 1:
             print(f"--- score {one.hypothesis.score:.4f}")
@@ -219,18 +222,20 @@ def _write_file(
 
     With beams, each object is a continuation with its score, best first.
     """
+    from glassformer.inference.continuations import best_continuations
+
     filled, n = [prompt for prompt in prompts if prompt is not None], settings["n"]
     written: list[str] = []
     are_shown = output is None and sys.stdout.isatty()  # the lines are the progress
     with reporting(is_quiet=are_shown) as reporter, reporter.phase("generating") as progress:
         blank: list[dict[str, Any]] = [{"text": ""}]
         if "beam" in settings:
-            best = model.continuations_of_encoded(encode(filled), **settings)
+            best = best_continuations(model.writer, encode(filled), **settings)
             found = ([{"text": one.text, "score": one.hypothesis.score} for one in of_prompt] for of_prompt in best)
         else:
             if n > 1:
                 blank = [{"sample": sample, "text": ""} for sample in range(settings["sample"], settings["sample"] + n)]
-            rows = model.generate_encoded(encode(filled), **settings)
+            rows = model.writer.finished(encode(filled), *model.text_settings(**settings))
             texts = _in_order(rows, lambda n_done: progress(n_done, n * len(filled)))
             found = ([fields | {"text": next(texts)} for fields in blank] for _ in filled)
         for number, prompt in enumerate(prompts, 1):

@@ -29,7 +29,7 @@ from glassformer.apps.serving.texts import (
 )
 from glassformer.inference.rows import Request as EngineRequest
 from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import Likely, all_ends
+from glassformer.inference.sampling import Likely
 from glassformer.inference.text import EncodedPrompt, check_ids, never_written
 from glassformer.inference.writer import with_settings
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
             raise ApiError(400, "echo: the model writes targets of sources; leave echo out", param="echo")
         # An encoder-decoder reads the prompts as sources, and writes targets from their start
         config, start = with_settings(defaults_of(served), given), model.translator.target_ids("")
-        ends = all_ends([model.translator.end_id], config)
+        ends = [model.translator.end_id, *config.end_ids]
         unwritten = never_written(model.tokenizer, model.config.vocab_size, but=ends)
         settings = Settings(config, model.config.max_len, ends, unwritten, device=model.device)
         sources = [_source(served, prompt) for prompt in prompts]
