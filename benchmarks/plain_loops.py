@@ -74,7 +74,7 @@ class PlainTranslator:
         self.source, self.target = encoder.embeddings, decoder.embeddings
         self.encoder: Any = list(encoder.blocks)
         self.decoder: Any = list(decoder.blocks)
-        self.head = model.output.proj  # (V, D)
+        self.head: Any = model.output.proj
         self.n_heads = self.decoder[0].self_attn.n_heads
 
     def split(self, x: Tensor) -> Tensor:

@@ -23,8 +23,7 @@ from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import evaluate_loss
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.inference.beam import decode_sorted
-from glassformer.inference.classify import predict
-from glassformer.inference.embed import embed
+from glassformer.inference.classify import embed, predict
 from glassformer.inference.score import continuation_scores, forced_scores
 from glassformer.inference.search import Search
 from glassformer.models.fitting import Fit, InParts, doubled, fitted, split

@@ -15,23 +15,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer import inspection, models, nn, plot
-    from glassformer.api import compare, ensemble, load, merge, plan, resume, train
-    from glassformer.apps import course, doctor
-    from glassformer.apps.inspector.server import inspect
-    from glassformer.apps.interop.export import export
-    from glassformer.apps.interop.importing import import_model
-    from glassformer.apps.serving.run import serve
-    from glassformer.common.errors import UserError
-    from glassformer.config import presets, recipes
-    from glassformer.config.run import Run
-    from glassformer.config.transformer import Stack, TransformerConfig
-    from glassformer.inference.drafts import DraftCounts
-    from glassformer.model import Model
-    from glassformer.models.build import build_model
-    from glassformer.tokenization.tokenizer import Tokenizer
-    from glassformer.training.metrics_log import follow
-    from glassformer.training.module_checkpoint import load_checkpoint, save_checkpoint
+    from glassformer import inspection as inspection
+    from glassformer import models as models
+    from glassformer import nn as nn
+    from glassformer import plot as plot
+    from glassformer.api import compare as compare
+    from glassformer.api import ensemble as ensemble
+    from glassformer.api import load as load
+    from glassformer.api import merge as merge
+    from glassformer.api import plan as plan
+    from glassformer.api import resume as resume
+    from glassformer.api import train as train
+    from glassformer.apps import course as course
+    from glassformer.apps import doctor as doctor
+    from glassformer.apps.inspector.server import inspect as inspect
+    from glassformer.apps.interop.export import export as export
+    from glassformer.apps.interop.importing import import_model as import_model
+    from glassformer.apps.serving.run import serve as serve
+    from glassformer.common.errors import UserError as UserError
+    from glassformer.config import presets as presets
+    from glassformer.config import recipes as recipes
+    from glassformer.config.run import Run as Run
+    from glassformer.config.transformer import Stack as Stack
+    from glassformer.config.transformer import TransformerConfig as TransformerConfig
+    from glassformer.inference.drafts import DraftCounts as DraftCounts
+    from glassformer.model import Model as Model
+    from glassformer.models.build import build_model as build_model
+    from glassformer.tokenization.tokenizer import Tokenizer as Tokenizer
+    from glassformer.training.metrics_log import follow as follow
+    from glassformer.training.module_checkpoint import load_checkpoint as load_checkpoint
+    from glassformer.training.module_checkpoint import save_checkpoint as save_checkpoint
 
 __version__ = "0.1.0"
 
@@ -55,38 +68,7 @@ _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for n
 _PLACES = ("apps.course", "apps.doctor", "config.presets", "config.recipes", "inspection", "models", "nn", "plot")
 _MODULES = {place.rpartition(".")[2]: f"{__name__}.{place}" for place in _PLACES}
 
-__all__ = [
-    "DraftCounts",
-    "Model",
-    "Run",
-    "Stack",
-    "Tokenizer",
-    "TransformerConfig",
-    "UserError",
-    "build_model",
-    "compare",
-    "course",
-    "doctor",
-    "ensemble",
-    "export",
-    "follow",
-    "import_model",
-    "inspect",
-    "inspection",
-    "load",
-    "load_checkpoint",
-    "merge",
-    "models",
-    "nn",
-    "plan",
-    "plot",
-    "presets",
-    "recipes",
-    "resume",
-    "save_checkpoint",
-    "serve",
-    "train",
-]
+__all__ = sorted((*_HOMES, *_MODULES))
 
 _SAVE = "save_checkpoint(module, optimizer, step, folder), or model.save(folder) for a Model"
 _METHOD = "load(FOLDER), then the method of the model"

@@ -145,6 +145,7 @@ def train(
         )
     from glassformer.training.fine_tuning import for_start, run_of
 
+    # 1. The run: the given one, a named one, or one that is made for the data
     models = {
         f"{name}.path": files.as_path(place, name)
         for name, place in (("init", init), ("teacher", teacher))
@@ -159,8 +160,10 @@ def train(
     else:
         chosen, records, evidence = own_data.run_in_memory(run, kind, given)
         chosen, notes = for_start(chosen, models | given)
+    # 2. Its keys, some of them replaced
     if models or given:
         chosen = recipes.with_changes(chosen, {**models, **(changes or {})}, **settings)
+    # 3. What can be checked before torch is imported, and then the training
     from glassformer.training.checks import check_new_run
     from glassformer.training.run_folder import RECORDS, with_records
 
@@ -321,9 +324,12 @@ def _compared(
     """Return the row of a model."""
     from glassformer.loading import stored_progress
 
+    # 1. The training, as far as it is recorded
     seconds = tokens = None
     if model.folder is not None and (stored := stored_progress(model.folder)) is not None:
         seconds, tokens = stored.seconds, stored.n_targets
+
+    # 2. The loss, and the score: of decoded pairs, or of the task
     log = once(warn)
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=log, loss_only=True, **places)
@@ -337,6 +343,8 @@ def _compared(
         found |= scores
     elif score not in found:
         found |= model.scores(log=log, **places)
+
+    # 3. The row
     value = found[score]
     if value is None and score in METRICS and (why := METRICS[score].undefined):
         reporter.log(f"{name}: {score} is undefined, because {why}")

@@ -3,12 +3,11 @@
 A figure is shown in a notebook; `save` writes it to a file. These functions need the extra `plot`.
 """
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, require_type
@@ -54,23 +53,6 @@ QUERY_KEY = ("query", "key")
 # A model
 
 
-Drawing = TypeVar("Drawing", bound=Callable[..., Any])
-
-
-def _of_model(draw: Drawing) -> Drawing:
-    """Let a function of a model raise `UserError` for another first argument."""
-
-    @functools.wraps(draw)
-    def checked(*args: Any, **named: Any) -> Any:
-        require_type(
-            args[0] if args else named.get("model"), TrainedModel, "model", "a Model, such as glassformer.load(DIR)"
-        )
-        return draw(*args, **named)
-
-    return cast(Drawing, checked)
-
-
-@_of_model
 def attention(
     model: Model,
     text: str | None = None,
@@ -87,6 +69,7 @@ def attention(
     the default of an encoder-decoder. Layers and heads count from 0; the default layer is
     `inspection.default_layer`. Raises `UserError` if the model has no such attention, layer or head.
     """
+    _require_model(model)
     trace = capture(model, text, source=source, target=target, names=["*.weights"])
     kind = stack or _default_kind(model)
     layers = attention_maps.attention_layers(trace, kind)
@@ -100,13 +83,16 @@ def attention(
     return plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, QUERY_KEY)
 
 
+def _require_model(model: Any) -> None:
+    require_type(model, TrainedModel, "model", "a Model, such as glassformer.load(DIR)")
+
+
 def _default_kind(model: Model) -> Kind:
     if model.is_seq2seq:
         return "cross"
     return "decoder" if model.is_causal_lm else "encoder"
 
 
-@_of_model
 def alignment(
     model: Model, source: str, target: str | None = None, *, layer: int | None = None, head: int | None = None
 ) -> "Figure":
@@ -115,6 +101,7 @@ def alignment(
     `target` is by default the model's translation. A recurrent decoder has one attention. For a Transformer, the plot
     shows the mean of the heads of one layer, or one `head` (`inspection.alignment`).
     """
+    _require_model(model)
     trace = capture(model, source=source, target=target, names=["*.weights"])
     matrix = attention_maps.alignment(trace, layer, head)
     layers = attention_maps.attention_layers(trace, "cross")
@@ -125,15 +112,15 @@ def alignment(
     return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", QUERY_KEY)
 
 
-@_of_model
 def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) -> "Figure":
     """Plot the position encoding of a model: a table, angles, or a bias added to the attention scores."""
+    _require_model(model)
     return plots.plot_positions(model.network, stack)
 
 
-@_of_model
 def confusion(model: Model, path: Place = None) -> "Figure":
     """Plot the confusion matrix of classes or tags on labelled texts, by default the run's validation data."""
+    _require_model(model)
     if not model.classes:
         raise no_classes(model.name)
     report = model.scores(path)["report"]
@@ -151,15 +138,21 @@ def curves(*folders: str | Path) -> "Figure":
             raise UserError(f"{folder} has no {NAME} with data: give a run folder")
     keys = {key for lines in logs.values() for line in lines for key in line}
     scores = [name for name, x in METRICS.items() if "losses" not in x.sections and f"eval/valid_{name}" in keys]
+
+    # 1. A panel for the losses, and one for each score
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
     losses, handles = panels[0], []
+
+    # 2. The lines of each run
     for lines, colour in zip(logs.values(), itertools.cycle(COLOURS), strict=False):
         batch, valid = (_series(lines, key) for key in ("train/loss", "eval/valid_loss"))
         losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
         handles += losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
         for axes, name in zip(panels[1:], scores, strict=True):
             axes.plot(*_series(lines, f"eval/valid_{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
+
+    # 3. Titles, axes and the legend
     names = [folder.resolve().name for folder in logs]
     title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
     quiet_axes(losses, "optimizer step", "loss, nats per target")
@@ -194,6 +187,8 @@ def comparison(rows: Sequence[ComparedModel]) -> "Figure":
         raise UserError("these models have no known training time or no defined score: leave out the plot")
     if len({row.score_name for row in known}) > 1:
         raise UserError(f"models to plot have different scores: {', '.join(sorted({row.score_name for row in known}))}")
+
+    # 1. A disc for each model
     figure = new_figure(7.2, 4.8)
     axes = figure.subplots()
     minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
@@ -202,6 +197,8 @@ def comparison(rows: Sequence[ComparedModel]) -> "Figure":
     for row, x, y, colour in zip(known, minutes, scores, itertools.cycle(COLOURS), strict=False):
         area = 60 + 1200 * row.n_parameters / largest
         axes.scatter([x], [y], s=area, color=colour, alpha=0.75, linewidths=0)
+
+    # 2. Axes, and labels that do not cover each other
     axes.margins(0.22)
     if max(minutes) > 8 * min(minutes):
         axes.set_xscale("log")

@@ -9,8 +9,7 @@ import torch
 from glassformer.config.transformer import PositionHead, SequenceHead, Stack, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.data.rows import encode_texts
-from glassformer.inference.classify import predict
-from glassformer.inference.embed import embed
+from glassformer.inference.classify import embed, predict
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.classification import ClassificationObjective

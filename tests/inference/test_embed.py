@@ -34,7 +34,7 @@ from glassformer.config.transformer import (
     VectorHead,
 )
 from glassformer.data.batching import Example
-from glassformer.inference.embed import described, embed
+from glassformer.inference.classify import described, embed
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer

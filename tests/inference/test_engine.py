@@ -15,8 +15,8 @@ from glassformer.config.run import GenerationConfig
 from glassformer.inference import server_engine
 from glassformer.inference.constraints import Past
 from glassformer.inference.generation import Generation
-from glassformer.inference.rows import Penalties, Request, Row, Settings
-from glassformer.inference.sampling import Likely, Sampler, choose
+from glassformer.inference.rows import Likely, Penalties, Request, Row, Settings
+from glassformer.inference.sampling import Sampler, choose
 from glassformer.inference.server_engine import ServerEngine
 from tolerances import near
 

@@ -8,12 +8,13 @@
 
 A row has the ids that it has alone, whichever rows join and leave. `Row.extend` is the rule that ends it.
 
-Two engines have other steps: a `ServerEngine` reads prompts in parts between the steps of other rows, and a
-`DraftEngine` verifies several ids of each row in one step.
+All requests have the same settings. Two engines have other steps: a `ServerEngine` continues requests with different
+settings, and reads prompts in parts between the steps of other rows; a `DraftEngine` verifies several ids of a row in
+one step.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,12 +23,8 @@ from torch import Tensor
 
 from glassformer.inference.contexts import Context, read_contexts
 from glassformer.inference.decodable import Decodable, joined
-from glassformer.inference.rows import Finish, Request, Row, rows_of
-from glassformer.inference.sampling import Likely, Sampler, likely
+from glassformer.inference.rows import Finish, Likely, Request, Row, rows_of
 from glassformer.nn.kernels.packed import PackedWeights
-
-Group = tuple[Sampler, int | None]
-"""The rules by which the ids of some rows are chosen together, and the `n_top` of their requests."""
 
 
 class Step(NamedTuple):
@@ -86,8 +83,6 @@ class Engine:
         self._waiting: deque[Unread] = deque()
         self._reading: list[Unread] = []
         self._live: list[Row] = []
-        self._groups: dict[Group, list[int]] = {}
-        """The numbers of the live rows by their settings; empty if they must be computed again."""
         self._state: Any = None
         """The state after all ids of the live rows but the last, in their order."""
         self._ended: set[Row] = set()
@@ -130,7 +125,7 @@ class Engine:
         if len(stay) < n_before:
             if self._state is not None:
                 self._state = self._state.select(self._places(stay)) if stay else None
-            self._live, self._groups = [self._live[number] for number in stay], {}
+            self._live = [self._live[number] for number in stay]
         self._reading = [*(Unread.of([row]) for row in self._slid), *self._reading]
         for unread in [*self._waiting, *self._reading]:
             unread.rows = [row for row in unread.rows if row not in self._ended]
@@ -150,25 +145,21 @@ class Engine:
         for row in self._live:
             last.append(row.history[-1:])
         logits, self._state = self.model.step(torch.tensor(last, device=self.device), self._state)  # (N, 1, V)
-        self._groups = self._groups or _groups(self._live)
-        return self._choose(self._live, self._groups, logits[:, -1])
+        return self._choose(self._live, logits[:, -1])
 
-    def _choose(self, rows: Sequence[Row], groups: Mapping[Group, Sequence[int]], logits: Tensor) -> list[Step]:
+    def _choose(self, rows: Sequence[Row], logits: Tensor) -> list[Step]:
         """Return the next id of each row, after logits (N, V)."""
-        steps: list[Any] = [None] * len(rows)
-        for (sampler, n_top), numbers in groups.items():
-            mine, own = rows, logits.float()
-            if len(groups) > 1:
-                mine, own = [rows[number] for number in numbers], own[numbers]
-            pasts = [row.past for row in mine] if sampler.reads_past else []
-            generators = [] if sampler.is_greedy else [row.generator for row in mine]
-            tokens = sampler.choose(sampler.shape(_biased(own, mine), pasts), generators)
-            scored: Sequence[Likely | None] = [None] * len(mine)
-            if n_top is not None:
-                scored = [*likely(own, [token or 0 for token in tokens], n_top)]
-            for number, row, token, score in zip(numbers, mine, tokens, scored, strict=True):
-                steps[number] = self._extended(row, token, score)
+        steps = []
+        for row, token in zip(rows, self._tokens(rows, logits.float()), strict=True):
+            steps.append(self._extended(row, token))
         return steps
+
+    def _tokens(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:
+        """Return ids for rows with the same settings, or None for a row for which no id is allowed."""
+        sampler = rows[0].request.settings.sampler
+        pasts = [row.past for row in rows] if sampler.reads_past else []
+        generators = [] if sampler.is_greedy else [row.generator for row in rows]
+        return sampler.choose(sampler.shape(logits, pasts), generators)
 
     def _extended(self, row: Row, token: int | None, score: Likely | None = None) -> Step:
         """Add the next id to a row; note if it has ended, or if its context has slid."""
@@ -206,25 +197,5 @@ class Engine:
     def _join(self, rows: Sequence[Row], logits: Tensor, state: Any) -> list[Step]:
         """Let rows whose contexts are read join the others; return their next ids, after logits (N, V)."""
         self._state = joined(self._state, state) if self._live else state
-        self._live += rows
-        self._groups = {}
-        return self._choose(rows, _groups(rows), logits)
-
-
-def _groups(rows: Sequence[Row]) -> dict[Group, list[int]]:
-    """Return the numbers of the rows for which ids are chosen together, because they have the same settings."""
-    groups: dict[Group, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault((row.request.settings.sampler, row.request.n_top), []).append(number)
-    return groups
-
-
-def _biased(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Return logits (N, V) with what is added for each row."""
-    biased = logits
-    for number, row in enumerate(rows):
-        if row.bias:
-            biased = logits.clone() if biased is logits else biased
-            ids = torch.tensor(list(row.bias), device=logits.device)
-            biased[number, ids] += torch.tensor(list(row.bias.values()), device=logits.device)
-    return biased
+        self._live = [*self._live, *rows]
+        return self._choose(rows, logits)

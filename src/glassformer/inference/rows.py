@@ -12,7 +12,7 @@ from glassformer.common.errors import UserError, require_integer
 from glassformer.common.seeds import Stream, rng
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.constraints import Past, require_end
-from glassformer.inference.sampling import Likely, Sampler
+from glassformer.inference.sampling import Sampler
 
 Finish = Literal["stop", "length"]
 """Why a row has ended: an end id, or the limit of its length. A row for which no id is allowed ends by "length"."""
@@ -84,6 +84,15 @@ class Request:
     """Number of most probable ids that each new id is given with; None = no log probabilities."""
     scores_prompt: bool = False
     """True to compute the log probabilities of the prompt's ids, too."""
+
+
+@dataclass(frozen=True)
+class Likely:
+    """An id and the most probable ids in its place, with log probabilities before temperature and all other rules."""
+
+    token: int
+    log_prob: float
+    top: Sequence[tuple[int, float]] = ()
 
 
 class Row:

@@ -4,8 +4,7 @@
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -142,28 +141,3 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
 def log_softmax(logits: Tensor) -> Tensor:
     """Compute log softmax over the last axis in fp32 or higher precision."""
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-
-
-@dataclass(frozen=True)
-class Likely:
-    """An id and the most probable ids in its place, with log probabilities before temperature and all other rules."""
-
-    token: int
-    log_prob: float
-    top: Sequence[tuple[int, float]] = ()
-
-
-def likely(logits: Tensor, tokens: Sequence[int], n_top: int) -> Iterator[Likely]:
-    """Yield each token, and the `n_top` most probable ids in its place, with log probabilities by the logits (N, V).
-
-    >>> one = next(likely(torch.tensor([[0.5, 0.25, 0.25]]).log(), [1], 1))
-    >>> round(one.log_prob, 3), one.top[0][0]
-    (-1.386, 0)
-    """
-    if not tokens:
-        return
-    log_probs = log_softmax(logits)
-    own = log_probs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
-    values, ids = log_probs.topk(min(n_top, logits.shape[-1]), dim=-1)
-    for token, log_prob, top_ids, top_values in zip(tokens, own, ids.tolist(), values.tolist(), strict=True):
-        yield Likely(token, log_prob, tuple(zip(top_ids, top_values, strict=True)))

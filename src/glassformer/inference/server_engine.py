@@ -1,5 +1,7 @@
 """The engine of a server: it reads prompts in parts, and what several prompts have in common once.
 
+Requests have their own settings, penalties and scores.
+
 A long prompt is read between the steps of the other rows, so that no row waits long (chunked prefill; Agrawal 2023).
 The state after a prompt, and after a row that has ended, is kept for other prompts that begin alike: the next turn of a
 conversation reads only what is new.
@@ -19,8 +21,8 @@ from glassformer.common.errors import UserError
 from glassformer.inference.contexts import PREFILL, n_shared, read_more
 from glassformer.inference.decodable import Decodable, cropped, joined
 from glassformer.inference.engine import Engine, Step, Unread
-from glassformer.inference.rows import Request, Row
-from glassformer.inference.sampling import likely
+from glassformer.inference.rows import Likely, Request, Row
+from glassformer.inference.sampling import Sampler, log_softmax
 
 PART_BETWEEN = 64
 """Number of prompt tokens that are read between two steps of other rows; it limits how long these wait."""
@@ -28,6 +30,8 @@ MIN_SHARED = 16
 """Fewest shared ids for which a state is copied; fewer are read again in about the same time."""
 
 Prefix = tuple[int, ...]
+Group = tuple[Sampler, int | None]
+"""The rules by which the ids of some rows are chosen together, and the `n_top` of their requests."""
 
 
 class ServerEngine(Engine):
@@ -44,6 +48,29 @@ class ServerEngine(Engine):
         self.prefixes = PrefixCache(max_bytes)
         self.n_read = 0
         """Number of prompt tokens that were read since the start."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._grouped: Sequence[Row] = ()
+        self._groups: dict[Group, list[int]] = {}
+        """The numbers of the rows `_grouped` by their settings."""
+
+    def _choose(self, rows: Sequence[Row], logits: Tensor) -> list[Step]:
+        """Return the next id of each row, after logits (N, V), with its scores if its request asks for them."""
+        if rows is not self._grouped:
+            self._grouped, self._groups = rows, _groups(rows)
+        steps: list[Any] = [None] * len(rows)
+        for (_, n_top), numbers in self._groups.items():
+            mine, own = rows, logits.float()
+            if len(self._groups) > 1:
+                mine, own = [rows[number] for number in numbers], own[numbers]
+            tokens = self._tokens(mine, _biased(own, mine))
+            scored: Sequence[Likely | None] = [None] * len(mine)
+            if n_top is not None:
+                scored = [*likely(own, [token or 0 for token in tokens], n_top)]
+            for number, row, token, score in zip(numbers, mine, tokens, scored, strict=True):
+                steps[number] = self._extended(row, token, score)
+        return steps
 
     def _drop(self) -> None:
         """Keep the states after the rows that have ended: the next turn of a conversation may need them."""
@@ -135,6 +162,41 @@ class ServerEngine(Engine):
             one.state = state if len(part) == 1 else state.select(self._places([number]))
             self.n_read += len(ids)
         return logits
+
+
+def _groups(rows: Sequence[Row]) -> dict[Group, list[int]]:
+    """Return the numbers of the rows for which ids are chosen together, because they have the same settings."""
+    groups: dict[Group, list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault((row.request.settings.sampler, row.request.n_top), []).append(number)
+    return groups
+
+
+def _biased(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Return logits (N, V) with what is added for each row."""
+    biased = logits
+    for number, row in enumerate(rows):
+        if row.bias:
+            biased = logits.clone() if biased is logits else biased
+            ids = torch.tensor(list(row.bias), device=logits.device)
+            biased[number, ids] += torch.tensor(list(row.bias.values()), device=logits.device)
+    return biased
+
+
+def likely(logits: Tensor, tokens: Sequence[int], n_top: int) -> Iterator[Likely]:
+    """Yield each token, and the `n_top` most probable ids in its place, with log probabilities by the logits (N, V).
+
+    >>> one = next(likely(torch.tensor([[0.5, 0.25, 0.25]]).log(), [1], 1))
+    >>> round(one.log_prob, 3), one.top[0][0]
+    (-1.386, 0)
+    """
+    if not tokens:
+        return
+    log_probs = log_softmax(logits)
+    own = log_probs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
+    values, ids = log_probs.topk(min(n_top, logits.shape[-1]), dim=-1)
+    for token, log_prob, top_ids, top_values in zip(tokens, own, ids.tolist(), values.tolist(), strict=True):
+        yield Likely(token, log_prob, tuple(zip(top_ids, top_values, strict=True)))
 
 
 class PrefixCache:

@@ -1,6 +1,7 @@
 """`Model`: a trained network with methods that generate, translate, fill, classify, tag, embed and evaluate.
 
-Its task (`tasks/`) makes the object that does the work of a method (`inference/`).
+Its task (`tasks/`) makes the object that does the work of a method (`inference/`). The rooms below are `inspection`,
+`tasks` and what these import. Begin with `texts.py`, the methods that write.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,8 @@ from glassformer.data.pairs import Pair
 from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.chat import Chat, fitting
+from glassformer.inference.classify import Vectors
 from glassformer.inference.drafts import Drafter
-from glassformer.inference.embed import Vectors
 from glassformer.inference.fill import Filling
 from glassformer.inference.one_or_list import (
     conversations_of,

@@ -57,7 +57,7 @@ def main(directory: Dir, text: str | None = None, /, *, wanted: Wanted, texts: T
     model = loading.model(directory)
     import numpy as np
 
-    from glassformer.inference.embed import nearest  # imports torch
+    from glassformer.inference.classify import nearest  # imports torch
 
     # Vectors
     places = given.places

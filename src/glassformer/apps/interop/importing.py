@@ -22,7 +22,7 @@ from glassformer.common import files
 from glassformer.common.errors import Log, UserError, listed, shown
 from glassformer.config import transformer as c
 from glassformer.config.run import LabelData, Run
-from glassformer.inference.embed import described
+from glassformer.inference.classify import described
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import require_rows, write_model_files
 from glassformer.tasks.registry import task_of_kind

@@ -27,9 +27,8 @@ from glassformer.apps.serving.texts import (
     tops,
     unless_gone,
 )
+from glassformer.inference.rows import Likely, Settings
 from glassformer.inference.rows import Request as EngineRequest
-from glassformer.inference.rows import Settings
-from glassformer.inference.sampling import Likely
 from glassformer.inference.text import EncodedPrompt, check_ids, never_written
 from glassformer.inference.writer import with_settings
 from glassformer.tokenization.tokenizer import Tokenizer

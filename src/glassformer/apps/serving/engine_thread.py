@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from glassformer.apps.inspector.worker import Worker, as_exception
 from glassformer.inference.engine import Engine, Step
-from glassformer.inference.rows import Finish, Request, Row
-from glassformer.inference.sampling import Likely
+from glassformer.inference.rows import Finish, Likely, Request, Row
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import RowText
 from glassformer.tokenization.tokenizer import Tokenizer

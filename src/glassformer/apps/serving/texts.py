@@ -19,8 +19,7 @@ from glassformer.apps.serving.errors import ApiError, as_api_error
 from glassformer.apps.serving.models import Models, Served
 from glassformer.apps.serving.schemas import PromptDetails, Sampling, Usage
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
-from glassformer.inference.rows import Penalties, Request
-from glassformer.inference.sampling import Likely
+from glassformer.inference.rows import Likely, Penalties, Request
 from glassformer.inference.text import EncodedPrompt
 from glassformer.tokenization.tokenizer import Tokenizer
 
