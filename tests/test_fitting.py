@@ -211,12 +211,12 @@ def vectors() -> list[float]:
 
 def continuations() -> list[float]:
     found = continuation_scores(random_model("gpt"), [[3], *ROWS[1:]], ROWS)
-    return [x for score in found for x in score.token_log_probs]
+    return [x for log_probs in found for x in log_probs]
 
 
 def targets() -> list[float]:
     found = forced_scores(random_model("paper"), ROWS, ROWS, start_id=1)
-    return [x for score in found for x in score.token_log_probs]
+    return [x for log_probs in found for x in log_probs]
 
 
 def translations() -> list[float]:

@@ -24,6 +24,9 @@ from glassformer.data.formats import HUB
 from glassformer.data.in_memory import Given, path_or_rows
 from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
 from glassformer.evaluation.metrics import METRICS
+from glassformer.loading import ensemble as ensemble
+from glassformer.loading import load as load
+from glassformer.loading import stored_progress
 from glassformer.store.model_directory import RUN, read_run
 from glassformer.tasks.reporting import LaunchReporter, Outcome, Silent
 
@@ -33,43 +36,6 @@ if TYPE_CHECKING:
     from glassformer.model import Model
     from glassformer.tasks.batches import Place
     from glassformer.training.replay import Replay
-
-
-def load(
-    folder: str | Path,
-    *,
-    step: int | None = None,
-    device: str = "auto",
-    dtype: str | None = None,
-    fused: bool = False,
-) -> "Model":
-    """Load and verify a model directory; `step` selects one of a run's checkpoints.
-
-    `dtype` "bf16" or "fp16" converts the weights once, for inference; "fp32" keeps them. By default the weights
-    are in fp32 too, and `evaluate` uses the precision of the run. `fused` joins the matrices of queries, keys and
-    values, and those of gated feed-forward layers, which is a little faster. Raises `UserError` for an unknown type,
-    and for a type that the device does not support.
-    """
-    from glassformer.loading import load_model
-
-    loaded = load_model(folder, step, device, dtype, fused)  # checks the folder before torch is imported
-    from glassformer.model import Model
-
-    return Model(**vars(loaded))
-
-
-def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
-    """Combine several translators into one, which translates with the mean of their probabilities.
-
-    Members are models or model directories. Settings and data come from the first model. Raises `UserError`
-    for models of other tasks, and if the tokenizers differ.
-    """
-    from glassformer.loading import voting_model
-
-    members = voting_model(models)
-    from glassformer.model import Model
-
-    return Model(**vars(members))
 
 
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
@@ -322,8 +288,6 @@ def _compared(
     name: str, model: "Model", score: str, reporter: LaunchReporter, places: dict[str, Any], search: dict[str, Any]
 ) -> ComparedModel:
     """Return the row of a model."""
-    from glassformer.loading import stored_progress
-
     # 1. The training, as far as it is recorded
     seconds = tokens = None
     if model.folder is not None and (stored := stored_progress(model.folder)) is not None:

@@ -12,25 +12,32 @@ from glassformer.store.model_directory import read_model
 from glassformer.tasks.requirements import no_ensemble
 
 if TYPE_CHECKING:
-    from glassformer.tasks.trained_model import TrainedModel
+    from glassformer.model import Model
     from glassformer.training.trainer_state import TrainerState
 
 
-def load_model(
+def load(
     folder: str | Path,
+    *,
     step: int | None = None,
     device: str = "auto",
     dtype: str | None = None,
     fused: bool = False,
-) -> "TrainedModel":
-    """Load the model of a directory, or of one of a run's checkpoints; see `api.load`."""
+) -> "Model":
+    """Load and verify a model directory; `step` selects one of a run's checkpoints.
+
+    `dtype` "bf16" or "fp16" converts the weights once, for inference; "fp32" keeps them. By default the weights
+    are in fp32 too, and `evaluate` uses the precision of the run. `fused` joins the matrices of queries, keys and
+    values, and those of gated feed-forward layers, which is a little faster. Raises `UserError` for an unknown type,
+    and for a type that the device does not support.
+    """
     # What is wrong in the arguments, before anything is read
     path = checkpoint.find(files.as_path(folder, "folder"), step)
     import torch
 
+    from glassformer.model import Model
     from glassformer.models.devices import choose_device, emulation_note
     from glassformer.models.transforms import convert, fuse, weights_dtype
-    from glassformer.tasks.trained_model import TrainedModel
 
     where = choose_device(device)
     weights = None if dtype is None else weights_dtype(dtype, where)
@@ -42,13 +49,12 @@ def load_model(
     network, run = stored.network.to(where), stored.run
     if fused:
         fuse(network)
-    if fused:
         run = replace(run, lora=None)  # its updates are merged
     if weights is not None and weights != torch.float32:
         convert(network, weights)
     # The model
     progress = stored_progress(path)
-    return TrainedModel(
+    return Model(
         network,
         stored.tokenizers,
         stored.generation,
@@ -62,19 +68,23 @@ def load_model(
     )
 
 
-def voting_model(models: "Sequence[TrainedModel | str | Path]") -> "TrainedModel":
-    """Combine several models into one; see `api.ensemble`."""
+def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
+    """Combine several translators into one, which translates with the mean of their probabilities.
+
+    Members are models or model directories. Settings and data come from the first model. Raises `UserError`
+    for models of other tasks, and if the tokenizers differ.
+    """
     if not models or isinstance(models, (str, Path)):
         raise UserError("give at least one model directory; in Python, pass a list")
     members = [files.as_path(member, "models") if isinstance(member, (str, Path)) else member for member in models]
     for member in members:
         if isinstance(member, Path):
             checkpoint.find(member)
-    from glassformer.tasks.trained_model import TrainedModel  # imports torch
+    from glassformer.model import Model  # imports torch
 
     for member in members:
-        require_type(member, (Path, TrainedModel), "models", "Models or their folders")
-    first, *others = (load_model(member) if isinstance(member, Path) else member for member in members)
+        require_type(member, (Path, Model), "models", "Models or their folders")
+    first, *others = (load(member) if isinstance(member, Path) else member for member in members)
     for number, other in enumerate(others, 2):
         if first.task.ensemble(first.run, first.members) is None:
             raise no_ensemble(first.name, first.learned)
@@ -86,7 +96,7 @@ def voting_model(models: "Sequence[TrainedModel | str | Path]") -> "TrainedModel
     return replace(first, others=tuple(model.network for model in others))
 
 
-def _difference(one: "TrainedModel", other: "TrainedModel") -> str | None:
+def _difference(one: "Model", other: "Model") -> str | None:
     """Return the reason why two models cannot form an ensemble, or None."""
     if one.learned != other.learned:
         return f"the first learned to {one.learned}, the second to {other.learned}"

@@ -166,8 +166,8 @@ def test_a_batch_equals_single_searches_and_forced_scores(name: str) -> None:
     pairs = [(source, h) for source, row in zip(SOURCES, found, strict=True) for h in row]
     scores = forced_scores(model, [source for source, _ in pairs], [h.ids for _, h in pairs], start_id=START)
     for (_, h), score in zip(pairs, scores, strict=True):
-        assert h.log_prob == near(score.log_prob, dtype=F64)
-        assert h.score == near(score.log_prob / length_penalty(len(h.ids), config), dtype=F64)
+        assert h.log_prob == near(sum(score), dtype=F64)
+        assert h.score == near(sum(score) / length_penalty(len(h.ids), config), dtype=F64)
 
 
 @pytest.mark.parametrize(("penalty", "length_penalty_type"), PENALTIES)
@@ -179,7 +179,7 @@ def test_an_exhaustive_beam_finds_the_best_output(penalty: float, length_penalty
     targets = [[*body, end] for n in range(3) for body in itertools.product(others, repeat=n)]
     config = BeamConfig(len(targets) * 5, penalty, length_penalty_type, max_new_tokens=3)
     scores = forced_scores(model, [source] * len(targets), targets, start_id=START)
-    best = sorted((-s.log_prob / length_penalty(len(t), config), t) for s, t in zip(scores, targets, strict=True))
+    best = sorted((-sum(s) / length_penalty(len(t), config), t) for s, t in zip(scores, targets, strict=True))
     found = searched(model, [source], config, end, n_best=len(targets))[0]
     assert [h.ids for h in found] == [target for _, target in best]
     assert all(h.ended for h in found)

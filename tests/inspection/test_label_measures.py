@@ -15,7 +15,7 @@ from glassformer.inspection.ablation import Part
 from glassformer.inspection.capture import capture, encoded
 from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import loss_of, measure_of
-from glassformer.loading import voting_model
+from glassformer.loading import ensemble
 from glassformer.model import Model
 from runs import label_run, label_set_run, pair_run
 from tolerances import about, near
@@ -84,6 +84,6 @@ def test_the_measure_of_tags_is_the_mean_over_the_positions(tmp_path: Path) -> N
 
 def test_an_ensemble_has_no_inner_values(tmp_path: Path) -> None:
     folder = api.train(pair_run(tmp_path, max_steps=1), tmp_path / "run").folder
-    both = voting_model([folder, folder])
+    both = ensemble([folder, folder])
     with pytest.raises(UserError, match="an ensemble has several networks"):
         capture(both, TEXT)

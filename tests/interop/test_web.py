@@ -17,7 +17,7 @@ from glassformer.apps.interop.export import export
 from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig
 from glassformer.config.transformer import SequenceHead, Stack
-from glassformer.loading import load_model
+from glassformer.loading import load
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from interop.checkpoints import VOCAB, model_directory, tiny_tokenizer
@@ -94,6 +94,6 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     digits = {"type": "Digits", "individual_digits": True}
     description["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, description["pre_tokenizer"]]}
     tokenizer = Tokenizer.imported(json.dumps(description), {})
-    model = replace(load_model(model_directory(GPT, tmp_path / "model")), tokenizers=Tokenizers(tokenizer))
+    model = replace(load(model_directory(GPT, tmp_path / "model")), tokenizers=Tokenizers(tokenizer))
     with pytest.raises(UserError, match="has rules that the page does not have"):
         web_file.require_web(model)

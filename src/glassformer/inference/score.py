@@ -23,18 +23,6 @@ MAX_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class ForcedScore:
-    """Log-probability of a target given its context."""
-
-    token_log_probs: list[float]
-    """Log-probability of each id given the ids before it, and the source if there is one; in nats."""
-
-    @property
-    def log_prob(self) -> float:
-        return sum(self.token_log_probs)
-
-
-@dataclass(frozen=True)
 class Score:
     """Log-probability of a text, and the length of the text.
 
@@ -98,10 +86,10 @@ def forced_scores(
     start_id: int,
     device: torch.device | str = "cpu",
     max_tokens: int = MAX_TOKENS,
-) -> list[ForcedScore]:
-    """Return log p of target i given source i; target ids follow the start id and may include the end token.
+) -> list[list[float]]:
+    """Return log p of each id of target i given source i; targets follow the start id and may include the end token.
 
-    The value equals `log_prob` of beam search for the same ids.
+    The sum equals `log_prob` of beam search for the same ids.
     """
     contexts = [[start_id]] * len(sources)
     return continuation_scores(model, contexts, targets, sources=sources, device=device, max_tokens=max_tokens)
@@ -116,17 +104,17 @@ def continuation_scores(
     sources: Sequence[Ids] = (),
     device: torch.device | str = "cpu",
     max_tokens: int = MAX_TOKENS,
-) -> list[ForcedScore]:
-    """Return log p of target i (ids) after context i (one or more ids), given source i if the model reads one.
+) -> list[list[float]]:
+    """Return log p of each id of target i after context i (one or more ids) and source i, if given, in nats.
 
     Teacher forcing: one step reads the context and gives p of the first target id; one more step reads the target
     without its last id and gives the others. Rows of a batch with the same context, such as a question, read it once.
     """
     of_sources = sources or [()] * len(contexts)
     sizes = [sum(map(len, row)) for row in zip(of_sources, contexts, targets, strict=True)]
-    scores: list[ForcedScore] = [ForcedScore([]) for _ in targets]
+    scores: list[list[float]] = [[] for _ in targets]
 
-    def scores_of(batch: Sequence[int]) -> list[ForcedScore]:
+    def scores_of(batch: Sequence[int]) -> list[list[float]]:
         # Read each context once
         read = [Context(tuple(contexts[i]), tuple(of_sources[i])) for i in batch]
         longest = max(len(contexts[i]) + len(targets[i]) for i in batch)
@@ -140,7 +128,7 @@ def continuation_scores(
             rest, _ = model.step(inputs, state, mask)
             parts.append(_judge(rest, labels[:, 1:].to(device)))
         log_probs = torch.cat(parts, dim=1).tolist()
-        return [ForcedScore(values[: len(targets[i])]) for i, values in zip(batch, log_probs, strict=True)]
+        return [values[: len(targets[i])] for i, values in zip(batch, log_probs, strict=True)]
 
     # Batches of similar length
     for i, score in InParts().each(batches_by_length(sizes, max_tokens), scores_of):
@@ -189,7 +177,7 @@ def text_scores(
     # The sums of each text
     results = []
     for context, text, row, (context_ids, ids) in zip(contexts, scored, rows, encoded, strict=True):
-        log_prob = sum(next(scores).log_prob for _ in row)
+        log_prob = sum(sum(next(scores)) for _ in row)
         n_bytes, n_before = len(text.encode("utf-8")), len(context.encode("utf-8"))
         if not start and not context_ids:  # the first token is not scored
             n_before -= tokenizer.n_bytes_of(ids[:1])

@@ -135,6 +135,6 @@ class Translator:
         sources_ids = [self.source_ids(source) for source in sources]
         scores = forced_scores(self.model, sources_ids, targets_ids, start_id=self.start_id, device=self.device)
         return [
-            Score(float(score.log_prob), len(ids), len(target.encode("utf-8")), self.tokenizer.n_unknown(ids))
-            for score, ids, target in zip(scores, targets_ids, targets, strict=True)
+            Score(float(sum(log_probs)), len(ids), len(target.encode("utf-8")), self.tokenizer.n_unknown(ids))
+            for log_probs, ids, target in zip(scores, targets_ids, targets, strict=True)
         ]

@@ -120,7 +120,7 @@ def search_tree(
     if prefix:
         (forced,) = forced_scores(model, [source_ids], [prefix], start_id=search.start_id, device=device)
         for n in range(1, len(prefix) + 1):
-            add(prefix[:n], sum(forced.token_log_probs[:n]), "kept")
+            add(prefix[:n], sum(forced[:n]), "kept")
     # The search
     sources = torch.tensor([list(source_ids)], device=device), None
     (results,) = beam_search(model, sources, search, prefixes=[prefix], observer=observe)

@@ -23,7 +23,11 @@ from glassformer.inference.chat import Chat, fitting
 from glassformer.inference.classify import Vectors
 from glassformer.inference.drafts import Drafter
 from glassformer.inference.fill import Filling
-from glassformer.inference.one_or_list import (
+from glassformer.inference.rows import Settings
+from glassformer.inference.score import Score
+from glassformer.inference.text import EncodedPrompt
+from glassformer.model.inner import OpenModel
+from glassformer.model.one_or_list import (
     conversations_of,
     is_row,
     is_sentence,
@@ -32,10 +36,6 @@ from glassformer.inference.one_or_list import (
     require_text,
     texts_of,
 )
-from glassformer.inference.rows import Settings
-from glassformer.inference.score import Score
-from glassformer.inference.text import EncodedPrompt
-from glassformer.model.inner import OpenModel
 from glassformer.model.texts import WritingModel
 from glassformer.models.devices import choose_device, emulation_note
 from glassformer.store.model_directory import save_model

@@ -12,11 +12,11 @@ from glassformer.common.errors import Progress, UserError, one_note_per_call, re
 from glassformer.config.run import GENERATION_BATCH
 from glassformer.inference.continuations import best_continuations
 from glassformer.inference.drafts import DraftCounts, Drafter
-from glassformer.inference.one_or_list import PROMPT, is_prompt, listed, one_or_list
 from glassformer.inference.rows import Settings, check_prompts
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.translator import Translation
 from glassformer.inference.writer import with_settings
+from glassformer.model.one_or_list import PROMPT, is_prompt, listed, one_or_list
 from glassformer.tasks.task import Prompt
 from glassformer.tasks.trained_model import TrainedModel
 

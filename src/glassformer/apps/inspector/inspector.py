@@ -18,7 +18,7 @@ from glassformer.apps.inspector.gallery import Gallery
 from glassformer.apps.inspector.shown import Shown, show
 from glassformer.common.errors import Progress, UserError
 from glassformer.inspection.capture import Trace
-from glassformer.loading import load_model
+from glassformer.loading import load
 from glassformer.store.manifest import Manifest
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -104,7 +104,7 @@ class Inspector:
         """Load the model of a step, or the newest one, and keep it."""
         if step == published_step(folder):
             step = None
-        model = load_model(folder, step, self.device)
+        model = load(folder, step=step, device=self.device)
         self.keep(model)
         return model
 

@@ -22,11 +22,11 @@ from glassformer.common.errors import quoted
 from glassformer.data.batching import Example
 from glassformer.data.rows import encode_tagged
 from glassformer.inference.classify import text_rows
-from glassformer.inference.one_or_list import is_sentence, texts_of
 from glassformer.inference.text import check_ids
 from glassformer.inference.translator import Translation
 from glassformer.inspection.attention_maps import alignment
 from glassformer.model import Model
+from glassformer.model.one_or_list import is_sentence, texts_of
 
 Body = TypeVar("Body", bound=schemas.OfModel)
 TextOrIds = str | tuple[int, ...]

@@ -11,7 +11,7 @@ from glassformer.apps.inspector.panels.card import card
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.evaluation import metrics
-from glassformer.loading import load_model
+from glassformer.loading import load
 from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked, owner
 from glassformer.store.model_directory import RUN, read_run
@@ -90,7 +90,7 @@ def _loaded(inspector: Inspector, folder: str, step: int | None, device: str) ->
     if step is None and not inspector.opens_folders:
         raise UserError("this server opens no other folder: choose a step, or start `glassformer inspect`")
     try:
-        return load_model(Path(folder), step, device)
+        return load(Path(folder), step=step, device=device)
     except OSError as error:
         raise UserError(f"{folder:.200} cannot be read: {error.strerror}") from error
 
