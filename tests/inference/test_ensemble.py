@@ -12,7 +12,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.decodable import Ensemble
 from glassformer.inference.score import forced_scores
 from glassformer.inference.search import Search
 from tolerances import F64, assert_close, near

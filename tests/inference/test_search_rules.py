@@ -21,8 +21,8 @@ from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.constraints import Constraints, Past
 from glassformer.inference.continuations import continue_prompts
+from glassformer.inference.decodable import Ensemble
 from glassformer.inference.drafts import PromptLookup
-from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Request, Settings, rows_of
 from glassformer.inference.search import Hypothesis, Search, coverage_penalties

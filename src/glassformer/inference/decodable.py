@@ -1,12 +1,17 @@
-"""Interfaces that generation needs; Transformers and recurrent models implement them."""
+"""Models that generate: the interface, which Transformers and recurrent models have, and an ensemble of models."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.common.errors import UserError
+from glassformer.config.recurrent import ModelConfig
+from glassformer.inference.sampling import log_softmax
+from glassformer.models.build import Network
 
 
 class Decodable(Protocol):
@@ -84,3 +89,71 @@ def read_at(
         return model.read_at(token_ids, state, attention_mask, at)
     logits, state = model.step(token_ids, state, attention_mask)
     return logits[torch.arange(len(at), device=at.device), at], state
+
+
+@dataclass(frozen=True)
+class EnsembleState:
+    """State of an ensemble: the state of each member."""
+
+    members: list[Any]
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) number of real tokens so far."""
+        return self.members[0].lengths
+
+    def select(self, rows: Tensor) -> "EnsembleState":
+        return EnsembleState([member.select(rows) for member in self.members])
+
+    def branched(self) -> "EnsembleState":
+        return EnsembleState([branched(member) for member in self.members])
+
+
+class Ensemble(nn.Module):
+    """Ensemble of models: the arithmetic mean of their probabilities, as in Sutskever (2014) and later work.
+
+    `forward` reads whole rows; `start` and `step` read one more token at a time. The outputs are the log of the mean
+    probability, which is already normalised, so they replace logits. Members may be of any kind
+    of encoder-decoder, and must share their vocabularies.
+    """
+
+    def __init__(self, models: Sequence[Network]) -> None:
+        """Create the ensemble; raise `UserError` if the vocabulary sizes of the members differ."""
+        super().__init__()
+        configs = [model.config for model in models]
+        for side, name in (("target", "vocab_size"), ("source", "encoder_vocab_size")):
+            sizes = [getattr(config, name) for config in configs]
+            if len(set(sizes)) > 1:
+                raise UserError(
+                    f"the models have {side} vocabularies of {' and '.join(map(str, sizes))} tokens: an ensemble "
+                    "needs models that were trained with the same tokenizers"
+                )
+        longest, longest_source = min(c.max_len for c in configs), min(c.encoder_max_len for c in configs)
+        self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # for all
+        self.models, self.members = tuple(models), nn.ModuleList(models)
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Return the log of the mean probability (…, V)."""
+        return mean_log_probs([model(**inputs) for model in self.models])
+
+    def start(
+        self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
+    ) -> EnsembleState:
+        return EnsembleState([model.start(n_rows, max_len, source_ids, source_attention_mask) for model in self.models])
+
+    def step(
+        self, token_ids: Tensor, state: EnsembleState, attention_mask: Tensor | None = None
+    ) -> tuple[Tensor, EnsembleState]:
+        """Read (B, T) more tokens; return the log of the mean probability, (B, T, V), and the new state."""
+        steps = [m.step(token_ids, s, attention_mask) for m, s in zip(self.models, state.members, strict=True)]
+        return mean_log_probs([logits for logits, _ in steps]), EnsembleState([member for _, member in steps])
+
+
+def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
+    """Compute log (Σ softmax(logitsᵢ) / n) of the logits (…, V) of n members, in fp32 or higher precision.
+
+    >>> sure, unsure = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.9, 0.1]).log()
+    >>> mean_log_probs([sure, unsure]).exp()
+    tensor([0.7000, 0.3000])
+    """
+    return torch.stack([log_softmax(x) for x in logits]).logsumexp(dim=0) - math.log(len(logits))

@@ -9,7 +9,7 @@ import torch
 from glassformer.common.errors import Log, UserError, quoted, warn
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import decode_sorted
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.decodable import Ensemble
 from glassformer.inference.score import Score, forced_scores
 from glassformer.inference.search import Hypothesis, Search
 from glassformer.inference.text import never_written

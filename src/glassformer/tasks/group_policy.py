@@ -158,7 +158,7 @@ class Policy:
 
     def _text(self, prompt: Sequence[int], answer: Sequence[int], settings: Settings) -> str:
         row = RowText(self.tokenizer, EncodedPrompt(list(prompt), is_spaced=True), settings)
-        return "".join([*map(row.push, answer), row.flush()])
+        return row.whole(answer)
 
     def _rewarded(self, prompt: Prompt, text: str) -> float:
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from glassformer.config.run import BeamConfig, GenerationConfig, Run
     from glassformer.evaluation.pairs import PairScores
     from glassformer.inference.classify import Classifier, Tagger
-    from glassformer.inference.ensemble import Ensemble
+    from glassformer.inference.decodable import Ensemble
     from glassformer.inference.fill import Filler
     from glassformer.inference.score import Scorer
     from glassformer.inference.translator import Translator

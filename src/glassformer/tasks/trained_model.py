@@ -8,7 +8,7 @@ from typing import TypeVar
 from glassformer.data.rows import encode_texts
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference.classify import Classifier, Embedder, Tagger
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.decodable import Ensemble
 from glassformer.inference.fill import Filler
 from glassformer.inference.text import causal_frame
 from glassformer.inference.translator import Translator

@@ -20,7 +20,7 @@ from glassformer.data.tokens import BpeDropout, TokenCache, learn_tokenizer
 from glassformer.evaluation import metrics
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.pairs import PairScores
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.decodable import Ensemble
 from glassformer.inference.fill import WritingFiller
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
