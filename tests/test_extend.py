@@ -325,6 +325,14 @@ def test_the_reading_guide_states_the_files_and_lines_of_its_paths() -> None:
         assert abs(lines - counted) <= 100
 
 
+def test_the_reading_guide_quotes_lines_of_its_files() -> None:
+    text = (ROOT / "docs" / "reading.md").read_text("utf-8")
+    quoted = re.findall(r"`([\w/]+\.py)::\w+`: `([^`]+)`", text)
+    assert len(quoted) > 15
+    for path, line in quoted:
+        assert line in (ROOT / path).read_text("utf-8"), f"{path} has no longer {line}"
+
+
 @pytest.mark.parametrize("page", [*PAGES, *GUIDES, ROOT / "docs" / "reading.md"], ids=lambda page: page.stem)
 def test_files_and_tests_that_a_page_names_exist(page: Path) -> None:
     for path, name in NAMED.findall(page.read_text("utf-8")):
