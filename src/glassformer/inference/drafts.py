@@ -173,7 +173,7 @@ class ModelDrafter:
         n_tokens = [min(n, self.n_tokens) for n in limits]
         drafted: list[list[int]] = [[] for _ in rows]
         drawn_from: list[list[Tensor]] = [[] for _ in rows]
-        contexts = [row.context[self._begin(row.n_context + n) :] for row, n in zip(rows, n_tokens, strict=True)]
+        contexts = [row.context[self._begin(len(row.context) + n) :] for row, n in zip(rows, n_tokens, strict=True)]
         for n_drafted in range(max(n_tokens)):
             so_far = [[*ids, *more] for ids, more in zip(contexts, drafted, strict=True)]
             logits = self.reader.read(dict(zip(rows, so_far, strict=True)), [1] * len(rows))
@@ -233,7 +233,7 @@ class DraftEngine(Engine):
         """Return one or more new ids of each row, or none if no id is allowed."""
         # Propose ids, which leave room for the one after them
         settings, sampler = rows[0].request.settings, rows[0].request.settings.sampler
-        limits = [min(row.n_left - 1, settings.max_len - row.n_context) for row in rows]
+        limits = [min(row.n_left - 1, settings.max_len - len(row.context)) for row in rows]
         drafts = self.drafter.draft(rows, limits, sampler)
 
         # Compute the logits after the last id and after each proposed one

@@ -125,10 +125,6 @@ class Row:
         return self.history[self.begin :]
 
     @property
-    def n_context(self) -> int:
-        return len(self.history) - self.begin
-
-    @property
     def n_left(self) -> int:
         """Number of ids that may follow."""
         return self.longest - len(self.history)

@@ -99,7 +99,7 @@ class Writer:
         Each prompt has one row per sample (`Generation`); the text of a row is that of `RowText`.
         """
         rows = [RowText(self.tokenizer, prompt, settings) for prompt in prompts for _ in settings.samples]
-        generation = self._generation(prompts, settings, drafter, reader)
+        generation = Generation(self.network, self.known_ids(prompts), settings, drafter=drafter, reader=reader)
         for step in generation:
             pieces = [""] * len(rows)
             for number, token in step.items():
@@ -115,9 +115,9 @@ class Writer:
         """Yield the number and the new text of each row when the row has ended; the texts are those of `stream`."""
         live: dict[int, tuple[RowText, list[str]]] = {}
         empty = set(range(len(prompts) * len(settings.samples)))  # rows without an id
-        generation = self._generation(prompts, settings, drafter, None)
+        generation = Generation(self.network, self.known_ids(prompts), settings, drafter=drafter)
         for step in itertools.chain(generation, ({},)):
-            for number in [number for number in live if number not in step]:
+            for number in [number for number in live if number not in step]:  # a row without a new id has ended
                 row, pieces = live.pop(number)
                 yield number, "".join([*pieces, row.flush()])
             for number, token in step.items():
@@ -130,11 +130,6 @@ class Writer:
                 if row.is_stopped:
                     generation.end(number)
         yield from ((number, "") for number in sorted(empty))
-
-    def _generation(
-        self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None, reader: Reader | None
-    ) -> Generation:
-        return Generation(self.network, self.known_ids(prompts), settings, drafter=drafter, reader=reader)
 
     def known_ids(self, prompts: Sequence[EncodedPrompt]) -> list[list[int]]:
         """Return the ids of prompts; raise `UserError` for one that is not in the vocabulary."""

@@ -212,6 +212,8 @@ class Model(WritingModel, OpenModel):
         """Return the settings of answers, which also end at the end token of the chat template; see `generate`."""
         return self.text_settings(further_ends=(self.conversation_encoder.end_id,), **settings)
 
+    # Scores, labels and vectors
+
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
     @overload
