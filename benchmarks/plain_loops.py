@@ -24,7 +24,8 @@ class PlainDecoder:
 
     def __init__(self, model: Transformer, n_rows: int, n_slots: int) -> None:
         decoder: Any = model.decoder
-        self.embedding, self.head = decoder.embeddings.tokens.weight, model.output.proj.weight
+        output: Any = model.output
+        self.embedding, self.head = decoder.embeddings.tokens.weight, output.proj.weight
         self.n_heads = decoder.blocks[0].self_attn.n_heads
         self.weights = []
         for block in decoder.blocks:
