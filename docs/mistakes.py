@@ -4,16 +4,15 @@ It also has the pitfalls that no function of the workshop can make.
 """
 
 import re
+import sys
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
 from markup import index, table
 
-from glassformer.apps.course.workshop import exercises
 from glassformer.apps.course.workshop.exercise import Exercise
-from glassformer.apps.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop.exercises import every_exercise
 
 PITFALLS = Path(__file__).parent / "pitfalls.md"
 
@@ -42,8 +41,9 @@ def page() -> str:
         "A pitfall is a mistake of [the list of common ones](../../pitfalls.md), and has its number.",
         "",
     ]
-    for file, group in groupby(every_exercise().values(), key=lambda exercise: exercise.file):
-        title = (import_module(f"{exercises.__name__}.{file}").__doc__ or "").strip().removesuffix(".")
+    for module, group in groupby(every_exercise().values(), key=lambda exercise: exercise.solution.__module__):
+        first, *_ = (sys.modules[module].__doc__ or "").splitlines()
+        title = re.sub(r" \(.*?\)|\.$", "", first)  # without the papers
         rows = (row for exercise in group for row in mistakes(exercise))
         lines += [f"## {title}", "", *table(("Function", "Mistake", "Explained in", "Pitfall"), rows)]
     lines += ["## Pitfalls that no function of the workshop can make", ""]

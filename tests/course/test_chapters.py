@@ -16,7 +16,7 @@ import torch
 
 import late
 from glassformer.apps.course.workshop.checking import judged
-from glassformer.apps.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop.exercises import every_exercise
 
 jupytext = late.optional("jupytext")
 

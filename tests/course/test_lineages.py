@@ -10,9 +10,9 @@ import glassformer
 from glassformer.apps.cli.main import run
 from glassformer.apps.course.workshop import lineages, solutions
 from glassformer.apps.course.workshop.assembling import assemble
+from glassformer.apps.course.workshop.exercises import every_exercise
 from glassformer.apps.course.workshop.folder import check, start
 from glassformer.apps.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, padded_rows
-from glassformer.apps.course.workshop.registry import every_exercise
 from glassformer.apps.course.workshop.solutions import LINEAGES, names, require_checked, solution_path
 from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, MaskedConfig

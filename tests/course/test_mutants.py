@@ -7,10 +7,9 @@ from types import CodeType, FunctionType
 import pytest
 
 from course.mutants import mutants
-from glassformer.apps.course.workshop.checking import Verdict, within
-from glassformer.apps.course.workshop.comparing import different, result_of
+from glassformer.apps.course.workshop.checking import Verdict, different, result_of, within
 from glassformer.apps.course.workshop.exercise import Exercise, Function
-from glassformer.apps.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop.exercises import every_exercise
 
 EXERCISES = every_exercise()
 LIMIT_SECONDS = 20.0

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import late
-from glassformer.apps.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop.exercises import every_exercise
 
 late.optional("jupytext")
 

@@ -20,11 +20,10 @@ from torch.nn import functional as F
 
 from glassformer.apps import course
 from glassformer.apps.course.workshop import checking, exercises
-from glassformer.apps.course.workshop.checking import judged
-from glassformer.apps.course.workshop.comparing import difference, different, result_of
+from glassformer.apps.course.workshop.checking import difference, different, judged, result_of
 from glassformer.apps.course.workshop.exercise import Exercise, Mistake, stubs
+from glassformer.apps.course.workshop.exercises import every_exercise, exercise_of, mistakes_in
 from glassformer.apps.course.workshop.folder import PROGRESS, check, start
-from glassformer.apps.course.workshop.registry import every_exercise, exercise_of, mistakes_in
 from glassformer.apps.course.workshop.solutions import ch05_attention, names
 from glassformer.apps.course.workshop.solutions.ch07_transformer import NextLogP
 from glassformer.common.errors import UserError

@@ -62,7 +62,7 @@ def solution(name: Annotated[str, "FUNCTION"], /) -> int:
         glassformer course solution masked_softmax
     """
     require_exercise(name)
-    from glassformer.apps.course.workshop.registry import exercise_of  # imports torch
+    from glassformer.apps.course.workshop.exercises import exercise_of  # imports torch
 
     print(exercise_of(name).source(), end="")
     return 0

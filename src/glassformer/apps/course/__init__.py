@@ -52,7 +52,7 @@ def check(name: str, mine: Callable[..., Any]) -> None:
             f"check({name!r}, …) needs your function, not {type(mine).__name__}: give it without parentheses"
         )
     from glassformer.apps.course.workshop.checking import judged  # imports torch
-    from glassformer.apps.course.workshop.registry import exercise_of
+    from glassformer.apps.course.workshop.exercises import exercise_of
 
     show(str(judged(exercise_of(name), mine)))
 
@@ -63,7 +63,7 @@ def case(name: str, number: int = 1) -> tuple[Any, ...]:
     >>> case("most_frequent_pair")
     ({('l', 'o'): 7, ('o', 'w'): 7, ('e', 'r'): 2},)
     """
-    from glassformer.apps.course.workshop.registry import exercise_of
+    from glassformer.apps.course.workshop.exercises import exercise_of
 
     found = exercise_of(name).cases()
     if not 1 <= number <= len(found):

@@ -1,4 +1,4 @@
-"""An exercise of the workshop: a function that the reader writes, and the mistakes that are known by name."""
+"""An exercise of the workshop: a function that the reader writes, the known mistakes, and random arguments of tests."""
 
 import ast
 import inspect
@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
+
+import torch
+from torch import Tensor
 
 Function = Callable[..., Any]
 _SOLUTIONS = "glassformer.apps.course.workshop.solutions"
@@ -87,6 +90,21 @@ class Exercise:
     def explained(self, mistake: Mistake) -> Mistake:
         """Return the mistake with the section that explains it."""
         return replace(mistake, section=mistake.section or PITFALLS.get(mistake.pitfall, self.section))
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Draw numbers of the standard normal distribution; a seed gives the same numbers each time."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def weights(first_seed: int, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
+    """Draw a weight of each shape, with seeds that count up from the first one."""
+    return {name: normal(*shape, seed=seed) for seed, (name, shape) in enumerate(shapes.items(), first_seed)}
+
+
+def mask(*shape: int, seed: int = 0) -> Tensor:
+    """Draw a mask that is True in about two thirds of its places."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.67
 
 
 def stubs(module_source: str) -> str:

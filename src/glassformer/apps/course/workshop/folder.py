@@ -16,8 +16,8 @@ from typing import NoReturn
 from glassformer.apps.course.workshop.assembling import Definition, definitions
 from glassformer.apps.course.workshop.checking import Verdict, judged, told
 from glassformer.apps.course.workshop.exercise import Exercise, stubs, unreadable
+from glassformer.apps.course.workshop.exercises import every_exercise
 from glassformer.apps.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, judged_lineage
-from glassformer.apps.course.workshop.registry import every_exercise
 from glassformer.apps.course.workshop.solutions import LINEAGES_FILE, require_checked
 from glassformer.apps.course.workshop.solutions import names as solution_names
 from glassformer.common.errors import UserError

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.apps.course.workshop.checking import LIMIT_SECONDS, Verdict, judged, told, within
-from glassformer.apps.course.workshop.comparing import tensor_difference
-from glassformer.apps.course.workshop.registry import every_exercise
+from glassformer.apps.course.workshop.checking import LIMIT_SECONDS, Verdict, judged, tensor_difference, told, within
+from glassformer.apps.course.workshop.exercises import every_exercise
 from glassformer.apps.course.workshop.solutions import LINEAGES_FILE
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, RecurrentConfig
 from glassformer.config.transformer import SinusoidalPositions, Stack, TokenHead, TransformerConfig
