@@ -1,29 +1,26 @@
 """`POST /v1/chat/completions`: answers in a conversation, by the chat template of the model."""
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 
 from glassformer.apps.serving import schemas
 from glassformer.apps.serving.engine_thread import Piece
 from glassformer.apps.serving.errors import ApiError
 from glassformer.apps.serving.guard import note_ignored
-from glassformer.apps.serving.models import Models, Served, TheModels
+from glassformer.apps.serving.models import Served, TheModels
 from glassformer.apps.serving.texts import (
     Job,
-    events,
-    name_of,
-    of_rows,
+    answer,
     penalties_of,
     require_fit,
     require_n,
     sampling_of,
     token_bytes,
     token_text,
-    unless_gone,
 )
 from glassformer.inference.chat import fitted
 from glassformer.inference.rows import Request as EngineRequest
@@ -39,10 +36,7 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
     served = models.get(body.model)
     require_chat(served, body, request)
     require_n(models, body.n)
-    if body.stream:
-        return await events(request, _stream(models, served, body))
-    with models.place():
-        return await unless_gone(request, _whole(served, body))
+    return await answer(request, models, job_of, served, body)
 
 
 def require_chat(served: Served, body: schemas.ChatRequest, request: Request) -> None:
@@ -53,8 +47,25 @@ def require_chat(served: Served, body: schemas.ChatRequest, request: Request) ->
         raise ApiError(400, "top_logprobs needs logprobs: set logprobs to true", param="top_logprobs")
 
 
-def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
-    """Return the conversation as a prompt, and the number of messages that were left out of it."""
+class ChatJob(Job[schemas.ChatRequest]):
+    """A conversation that is continued."""
+
+    kind, whole, part = "chatcmpl", schemas.ChatCompletion, schemas.ChatChunk
+
+    def choice(self, row: int, pieces: Sequence[Piece], is_first: bool, is_whole: bool) -> BaseModel:
+        message = schemas.Answer(content="".join(piece.text for piece in pieces))
+        if is_first:
+            message.role = "assistant"
+        facts: dict[str, Any] = {"index": row, "finish_reason": pieces[-1].finish}
+        if self.body.logprobs:
+            facts["logprobs"] = _logprobs(self.tokenizer, pieces)
+        if is_whole:
+            return schemas.ChatChoice(message=message, **facts)
+        return schemas.ChatDelta(delta=message, **facts)
+
+
+def job_of(served: Served, body: schemas.ChatRequest) -> ChatJob:
+    """Return the conversation as a prompt; raise `ApiError` for one that does not fit."""
     # Settings of the answer
     model, limits = served.model, served.limits
     n_new = body.max_completion_tokens or body.max_tokens or min(limits.max_tokens, model.config.max_len)
@@ -88,7 +99,7 @@ def job_of(served: Served, body: schemas.ChatRequest) -> tuple[Job, int]:
         n_new=n_new,
         n_top=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    return Job(served, [request], [prompt]), left_out
+    return ChatJob(served, body, [request], [prompt], {"left_out": left_out})
 
 
 def _begun(messages: list[dict[str, Any]]) -> str:
@@ -104,41 +115,7 @@ def _begun(messages: list[dict[str, Any]]) -> str:
     return text
 
 
-async def _whole(served: Served, body: schemas.ChatRequest) -> schemas.ChatCompletion:
-    job, left_out = await served.preparing.run(job_of, served, body)
-    pieces = [piece async for piece in job.pieces()]
-    choices = []
-    for row, mine in enumerate(of_rows(pieces)):
-        message = schemas.Answer(role="assistant", content="".join(piece.text for piece in mine))
-        choice = schemas.ChatChoice(index=row, message=message, finish_reason=mine[-1].finish)
-        choice.logprobs = _logprobs(job.tokenizer, body, mine)
-        choices.append(choice)
-    return schemas.ChatCompletion(
-        **name_of("chatcmpl"), model=job.served.name, choices=choices, usage=job.usage(pieces), left_out=left_out
-    )
-
-
-async def _stream(models: Models, served: Served, body: schemas.ChatRequest) -> AsyncGenerator[schemas.ChatChunk]:
-    name, pieces, begun = name_of("chatcmpl") | {"model": served.name}, list[Piece](), set[int]()
-    with models.place():
-        job, left_out = await served.preparing.run(job_of, served, body)
-        async with aclosing(job.pieces()) as stream:
-            async for piece in stream:
-                pieces.append(piece)
-                delta = schemas.Answer(content=piece.text)
-                if piece.row not in begun:
-                    delta.role = "assistant"
-                begun.add(piece.row)
-                choice = schemas.ChatDelta(index=piece.row, delta=delta, finish_reason=piece.finish)
-                choice.logprobs = _logprobs(job.tokenizer, body, [piece])
-                yield schemas.ChatChunk(**name, choices=[choice], left_out=left_out)
-    if body.stream_options is not None and body.stream_options.include_usage:
-        yield schemas.ChatChunk(**name, choices=[], usage=job.usage(pieces))
-
-
-def _logprobs(tokenizer: Tokenizer, body: schemas.ChatRequest, pieces: Sequence[Piece]) -> schemas.ChatLogprobs | None:
-    if not body.logprobs:
-        return None
+def _logprobs(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> schemas.ChatLogprobs:
     return schemas.ChatLogprobs(
         content=[
             schemas.TokenLogprob(

@@ -1,31 +1,27 @@
 """`POST /v1/completions`: continuations of texts or ids, and targets of sources."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 
 from glassformer.apps.serving import schemas
 from glassformer.apps.serving.engine_thread import Piece
 from glassformer.apps.serving.errors import ApiError
 from glassformer.apps.serving.guard import note_ignored
-from glassformer.apps.serving.models import Models, Served, TheModels
+from glassformer.apps.serving.models import Served, TheModels
 from glassformer.apps.serving.texts import (
     Job,
+    answer,
     defaults_of,
-    events,
-    name_of,
-    of_rows,
     penalties_of,
     require_fit,
     require_n,
     sampling_of,
     token_text,
-    tops,
-    unless_gone,
 )
 from glassformer.inference.rows import Likely, Settings
 from glassformer.inference.rows import Request as EngineRequest
@@ -49,10 +45,7 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
             400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
         )
     require_n(models, len(prompts_of(body.prompt)) * body.n)
-    if body.stream:
-        return await events(request, _stream(models, served, body))
-    with models.place():
-        return await unless_gone(request, _whole(served, body))
+    return await answer(request, models, job_of, served, body)
 
 
 def prompts_of(given: Any) -> list[str | list[int]]:
@@ -62,7 +55,49 @@ def prompts_of(given: Any) -> list[str | list[int]]:
     return list(given)
 
 
-def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
+class CompletionJob(Job[schemas.CompletionRequest]):
+    """Texts that are continued, or sources whose targets are written."""
+
+    kind, whole, part = "cmpl", schemas.Completion, schemas.Completion
+
+    def choice(self, row: int, pieces: Sequence[Piece], is_first: bool, is_whole: bool) -> BaseModel:
+        echo = self._echo(row)
+        choice = schemas.CompletionChoice(
+            index=row, text="".join(piece.text for piece in pieces), finish_reason=pieces[-1].finish
+        )
+        if is_first:
+            choice.text = echo + choice.text
+        if self.body.logprobs is not None:
+            scored = [(one.likely, len(echo) + one.begin) for one in pieces if one.likely is not None]
+            choice.logprobs = _of_tokens(self.tokenizer, scored)
+            if is_first and self.body.echo:
+                choice.logprobs = self._with_prompt(pieces[0], choice.logprobs)
+        return choice
+
+    def _echo(self, row: int) -> str:
+        """Return the prompt before the text of a row, if the request asks for it."""
+        if not self.body.echo:
+            return ""
+        given = prompts_of(self.body.prompt)[row // self.body.n]
+        return given if isinstance(given, str) else self.tokenizer.decode(given)
+
+    def _with_prompt(self, piece: Piece, after: schemas.CompletionLogprobs) -> schemas.CompletionLogprobs:
+        """Put the prompt before the tokens of a row; its first token has no log probability."""
+        prompt = self.prompts[piece.row // self.body.n]
+        scored = [Likely(prompt.ids[0], 0.0), *piece.sample.prompt]
+        stream = self.tokenizer.stream()
+        begins = accumulate((len(stream.push(one.token)) for one in scored), initial=0)
+        before = _of_tokens(self.tokenizer, [*zip(scored, begins, strict=False)])
+        return schemas.CompletionLogprobs(
+            tokens=before.tokens + after.tokens,
+            token_logprobs=[None, *before.token_logprobs[1:], *after.token_logprobs],
+            top_logprobs=[None, *before.top_logprobs[1:], *after.top_logprobs],
+            text_offset=before.text_offset + after.text_offset,
+            ids=before.ids + after.ids,
+        )
+
+
+def job_of(served: Served, body: schemas.CompletionRequest) -> CompletionJob:
     """Return the prompts of a request with their settings; raise an error for one that does not fit."""
     model, prompts, sources = served.model, prompts_of(body.prompt), list[tuple[int, ...]]()
     given = sampling_of(served, body, body.max_tokens, "max_tokens")
@@ -98,7 +133,7 @@ def job_of(served: Served, body: schemas.CompletionRequest) -> Job:
         )
         for number, prompt in enumerate(encoded)
     ]
-    return Job(served, requests, encoded)
+    return CompletionJob(served, body, requests, encoded)
 
 
 def _source(served: Served, prompt: str | list[int]) -> tuple[int, ...]:
@@ -107,55 +142,6 @@ def _source(served: Served, prompt: str | list[int]) -> tuple[int, ...]:
     check_ids([prompt], served.model.config.encoder_vocab_size)
     require_fit(len(prompt), served.model.config.encoder_max_len, "prompt")
     return tuple(prompt)
-
-
-async def _whole(served: Served, body: schemas.CompletionRequest) -> schemas.Completion:
-    job = await served.preparing.run(job_of, served, body)
-    pieces = [piece async for piece in job.pieces()]
-    choices = []
-    for row, mine in enumerate(of_rows(pieces)):
-        text = "".join(piece.text for piece in mine)
-        choice = schemas.CompletionChoice(index=row, text=text, finish_reason=mine[-1].finish)
-        choice.logprobs = _logprobs(job.tokenizer, body, mine)
-        choices.append(_with_echo(job, body, choice, mine[0]))
-    return _part(job, choices, job.usage(pieces))
-
-
-async def _stream(
-    models: Models, served: Served, body: schemas.CompletionRequest
-) -> AsyncGenerator[schemas.Completion]:
-    name, pieces, begins = name_of("cmpl"), list[Piece](), dict[int, int]()
-    with models.place():
-        job = await served.preparing.run(job_of, served, body)
-        async with aclosing(job.pieces()) as stream:
-            async for piece in stream:
-                pieces.append(piece)
-                choice = schemas.CompletionChoice(index=piece.row, text=piece.text, finish_reason=piece.finish)
-                choice.logprobs = _logprobs(job.tokenizer, body, [piece], begins.get(piece.row, 0))
-                if piece.row not in begins:
-                    choice = _with_echo(job, body, choice, piece)
-                    begins[piece.row] = len(choice.text) - len(piece.text)
-                yield _part(job, [choice], None, name)
-    if body.stream_options is not None and body.stream_options.include_usage:
-        yield _part(job, [], job.usage(pieces), name)
-
-
-def _part(
-    job: Job,
-    choices: list[schemas.CompletionChoice],
-    usage: schemas.Usage | None,
-    name: Mapping[str, Any] | None = None,
-) -> schemas.Completion:
-    return schemas.Completion(**(name or name_of("cmpl")), model=job.served.name, choices=choices, usage=usage)
-
-
-def _logprobs(
-    tokenizer: Tokenizer, body: schemas.CompletionRequest, pieces: Sequence[Piece], begin: int = 0
-) -> schemas.CompletionLogprobs | None:
-    if body.logprobs is None:
-        return None
-    scored = [(piece.likely, begin + piece.begin) for piece in pieces if piece.likely is not None]
-    return _of_tokens(tokenizer, scored)
 
 
 def _of_tokens(tokenizer: Tokenizer, scored: Sequence[tuple[Likely, int]]) -> schemas.CompletionLogprobs:
@@ -169,26 +155,9 @@ def _of_tokens(tokenizer: Tokenizer, scored: Sequence[tuple[Likely, int]]) -> sc
     )
 
 
-def _with_echo(
-    job: Job, body: schemas.CompletionRequest, choice: schemas.CompletionChoice, piece: Piece
-) -> schemas.CompletionChoice:
-    """Put the prompt before the text of a row, if the request asks for it; the first token has no log probability."""
-    if not body.echo:
-        return choice
-    number = choice.index // body.n
-    prompt, given = job.prompts[number], prompts_of(body.prompt)[number]
-    text = given if isinstance(given, str) else job.tokenizer.decode(given)
-    if choice.logprobs is None:
-        return choice.model_copy(update={"text": text + choice.text})
-    scored = [Likely(prompt.ids[0], 0.0), *piece.sample.prompt]
-    stream = job.tokenizer.stream()
-    begins = accumulate((len(stream.push(one.token)) for one in scored), initial=0)
-    before, after = _of_tokens(job.tokenizer, [*zip(scored, begins, strict=False)]), choice.logprobs
-    logprobs = schemas.CompletionLogprobs(
-        tokens=before.tokens + after.tokens,
-        token_logprobs=[None, *before.token_logprobs[1:], *after.token_logprobs],
-        top_logprobs=[None, *before.top_logprobs[1:], *after.top_logprobs],
-        text_offset=before.text_offset + [len(text) + begin for begin in after.text_offset],
-        ids=before.ids + after.ids,
-    )
-    return choice.model_copy(update={"text": text + choice.text, "logprobs": logprobs})
+def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the most probable tokens of a place, and the token itself, with their log probabilities."""
+    found: dict[str, float] = {}
+    for token, log_prob in [*one.top, (one.token, one.log_prob)]:
+        found.setdefault(token_text(tokenizer, token), log_prob)
+    return found

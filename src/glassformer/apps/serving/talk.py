@@ -6,7 +6,7 @@ inspector by the same relative paths as on the disk.
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, FastAPI, Request, Response
 from fastapi.responses import FileResponse
@@ -75,8 +75,7 @@ async def chat_prompt(body: schemas.ChatRequest, models: TheModels, request: Req
     served = models.get(body.model)
     chat.require_chat(served, body, request)
     with models.place():
-        job, left_out = await unless_gone(request, served.preparing.run(chat.job_of, served, body))
-    return _prompts(job, left_out)
+        return _prompts(await unless_gone(request, served.preparing.run(chat.job_of, served, body)))
 
 
 @router.post("/v1/completions/prompt")
@@ -88,7 +87,7 @@ async def text_prompts(body: schemas.CompletionRequest, models: TheModels, reque
         return _prompts(await unless_gone(request, served.preparing.run(completions.job_of, served, body)))
 
 
-def _prompts(job: Job, left_out: int = 0) -> schemas.PromptList:
+def _prompts(job: Job[Any]) -> schemas.PromptList:
     decode = job.tokenizer.decode
     found = [schemas.Prompt(ids=one.ids, text=decode(one.ids, skip_special=False)) for one in job.prompts]
-    return schemas.PromptList(prompts=found, left_out=left_out)
+    return schemas.PromptList(prompts=found, **job.more)

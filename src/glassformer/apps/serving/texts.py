@@ -1,13 +1,14 @@
-"""The common parts of completions and chats: settings, rows, and an answer as a whole or as a stream."""
+"""The common parts of completions and chats: settings, jobs, and an answer as a whole or as a stream."""
 
 import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fastapi import Request as HttpRequest
 from fastapi.responses import StreamingResponse
@@ -19,12 +20,12 @@ from glassformer.apps.serving.errors import ApiError, as_api_error
 from glassformer.apps.serving.models import Models, Served
 from glassformer.apps.serving.schemas import PromptDetails, Sampling, Usage
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
-from glassformer.inference.rows import Likely, Penalties, Request
+from glassformer.inference.rows import Penalties, Request
 from glassformer.inference.text import EncodedPrompt
 from glassformer.tokenization.tokenizer import Tokenizer
 
+Body = TypeVar("Body", bound=Sampling)
 Result = TypeVar("Result")
-
 
 SETTINGS = {name: name for name in (*SHAPES_LOGITS, *CONSTRAINTS)}
 """Fields of `GenerationConfig` that have a default of the model, and the names of their parameters."""
@@ -89,21 +90,33 @@ def penalties_of(body: Sampling, vocab_size: int) -> Penalties:
     return Penalties(bias, body.presence_penalty, body.frequency_penalty)
 
 
-def require_n(models: Models, n_texts: int) -> None:
-    """Raise `ApiError` for too many texts in one request."""
-    if n_texts > models.limits.max_n:
-        raise ApiError(
-            400, f"the request asks for {n_texts} texts, and the server allows {models.limits.max_n}", param="n"
-        )
-
-
 @dataclass(frozen=True)
-class Job:
-    """The prompts of a request, and how they are continued."""
+class Job(Generic[Body]):
+    """The prompts of a request, how they are continued, and the form of the answer: a subclass per endpoint."""
 
     served: Served
+    body: Body
     requests: Sequence[Request]
     prompts: Sequence[EncodedPrompt]
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the answer."""
+
+    kind: ClassVar[str]
+    """Beginning of the name of an answer."""
+    whole: ClassVar[type[BaseModel]]
+    """An answer as a whole."""
+    part: ClassVar[type[BaseModel]]
+    """A part of a stream."""
+
+    def choice(self, row: int, pieces: Sequence[Piece], is_first: bool, is_whole: bool) -> BaseModel:
+        """Return the text of a row, or a part of it for a stream; `is_first` is True if it begins the row."""
+        raise NotImplementedError
+
+    @cached_property
+    def name(self) -> dict[str, Any]:
+        """The name of the answer, its time and its model."""
+        name = f"{self.kind}-{secrets.token_hex(12)}"
+        return {"id": name, "created": int(time.time()), "model": self.served.name}
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -113,34 +126,67 @@ class Job:
         """Yield the pieces of all rows."""
         return self.served.thread.run(self.requests, self.prompts)
 
-    @property
-    def n_prompt(self) -> int:
-        """Number of tokens of all prompts, or of their sources."""
-        return sum(len(request.source or request.ids) for request in self.requests)
-
     def usage(self, pieces: Sequence[Piece]) -> Usage:
         """Return the numbers of tokens of a request, by all of its pieces."""
+        n_prompt = sum(len(request.source or request.ids) for request in self.requests)
         n_new = sum(piece.n_tokens for piece in pieces)
         n_shared = sum({piece.sample.request: piece.sample.n_shared for piece in pieces}.values())
         return Usage(
-            prompt_tokens=self.n_prompt,
+            prompt_tokens=n_prompt,
             completion_tokens=n_new,
-            total_tokens=self.n_prompt + n_new,
+            total_tokens=n_prompt + n_new,
             prompt_tokens_details=PromptDetails(cached_tokens=n_shared),
         )
 
 
 def of_rows(pieces: Iterable[Piece]) -> list[list[Piece]]:
-    """Return the pieces of each row."""
+    """Return the pieces of each row, by its number."""
     rows: dict[int, list[Piece]] = {}
     for piece in pieces:
         rows.setdefault(piece.row, []).append(piece)
     return [rows[number] for number in sorted(rows)]
 
 
-def name_of(kind: str) -> dict[str, Any]:
-    """Return a new name, and the time, of an answer."""
-    return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time())}
+async def answer(
+    request: HttpRequest, models: Models, prepare: Callable[[Served, Body], Job[Body]], served: Served, body: Body
+) -> Any:
+    """Answer a request as a whole, or as a stream of server-sent events; `prepare` returns its job."""
+    if body.stream:
+        return await events(request, _stream(models, prepare, served, body))
+    with models.place():
+        return await unless_gone(request, _whole(prepare, served, body))
+
+
+def require_n(models: Models, n_texts: int) -> None:
+    """Raise `ApiError` for too many texts in one request."""
+    if n_texts > models.limits.max_n:
+        raise ApiError(
+            400, f"the request asks for {n_texts} texts, and the server allows {models.limits.max_n}", param="n"
+        )
+
+
+async def _whole(prepare: Callable[[Served, Body], Job[Body]], served: Served, body: Body) -> BaseModel:
+    job = await served.preparing.run(prepare, served, body)
+    pieces = [piece async for piece in job.pieces()]
+    rows = enumerate(of_rows(pieces))
+    choices = [job.choice(row, mine, is_first=True, is_whole=True) for row, mine in rows]
+    return job.whole(**job.name, choices=choices, usage=job.usage(pieces), **job.more)
+
+
+async def _stream(
+    models: Models, prepare: Callable[[Served, Body], Job[Body]], served: Served, body: Body
+) -> AsyncGenerator[BaseModel]:
+    pieces, begun = list[Piece](), set[int]()
+    with models.place():
+        job = await served.preparing.run(prepare, served, body)
+        async with aclosing(job.pieces()) as stream:
+            async for piece in stream:
+                choice = job.choice(piece.row, [piece], is_first=piece.row not in begun, is_whole=False)
+                yield job.part(**job.name, choices=[choice], **job.more)
+                pieces.append(piece)
+                begun.add(piece.row)
+    if body.stream_options is not None and body.stream_options.include_usage:
+        yield job.part(**job.name, choices=[], usage=job.usage(pieces))
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
@@ -155,14 +201,6 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
 def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
     """Return the bytes of a token; no bytes for an id without a token."""
     return tokenizer.pieces[token] if token < len(tokenizer.pieces) else b""
-
-
-def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the most probable tokens of a place, and the token itself, with their log probabilities."""
-    found: dict[str, float] = {}
-    for token, log_prob in [*one.top, (one.token, one.log_prob)]:
-        found.setdefault(token_text(tokenizer, token), log_prob)
-    return found
 
 
 async def unless_gone(request: HttpRequest, answer: Awaitable[Result]) -> Result:
