@@ -11,7 +11,7 @@ import torch
 
 from configs import CONFIGS, RECURRENT, random_inputs, random_model
 from glassformer.apps.inspector.app import Packed
-from glassformer.apps.inspector.shown import Shown
+from glassformer.apps.inspector.inspector import Shown
 from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.config.schema import to_dict

@@ -16,7 +16,7 @@ import glassformer
 from glassformer.apps.inspector import inspector as inspector_module
 from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.app import Packed
-from glassformer.apps.inspector.panels import card
+from glassformer.apps.inspector.panels.models import attention_formula
 from glassformer.common.errors import UserError
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
 from glassformer.config.run import InfillingConfig, SpansConfig
@@ -541,7 +541,7 @@ def test_the_last_step_is_known_before_the_first_checkpoint(tmp_path: Path) -> N
 )
 def test_the_formula_of_recurrent_attention(attention: AttendAfter | AttendBefore, formula: str) -> None:
     config = RecurrentConfig(attention=attention, d_encoder=8, d_decoder=16)
-    assert card.attention_formula(config, "cross") == f"weights = {formula}"
+    assert attention_formula(config, "cross") == f"weights = {formula}"
 
 
 @pytest.mark.parametrize(
@@ -553,4 +553,4 @@ def test_the_formula_of_recurrent_attention(attention: AttendAfter | AttendBefor
     ],
 )
 def test_the_formula_of_a_transformer(settings: dict[str, Any], formula: str) -> None:
-    assert card.attention_formula(TransformerConfig(encoder=Stack(), **settings), "encoder") == f"weights = {formula}"
+    assert attention_formula(TransformerConfig(encoder=Stack(), **settings), "encoder") == f"weights = {formula}"

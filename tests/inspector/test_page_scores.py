@@ -114,7 +114,7 @@ def test_strongest_texts_equal_the_function_and_are_searched_once(
     inspector, expected = Inspector(model), strongest(model, GIVEN, "decoder.1.neuron")
     searches: list[str] = []
     monkeypatch.setattr(
-        "glassformer.apps.inspector.panels.texts.strongest",
+        "glassformer.apps.inspector.panels.tokens.strongest",
         lambda *given, **named: searches.append(given[2]) or expected,
     )
     for unit in (0, 3):

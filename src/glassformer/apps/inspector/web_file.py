@@ -18,8 +18,8 @@ from torch import Tensor
 
 from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.inspector import FOLDER, Inspector
-from glassformer.apps.inspector.panels.attention import score_table
-from glassformer.apps.inspector.panels.card import card
+from glassformer.apps.inspector.panels.models import card
+from glassformer.apps.inspector.panels.tensors import score_table
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig
 from glassformer.config.schema import to_dict

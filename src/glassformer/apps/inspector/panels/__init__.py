@@ -1,8 +1,6 @@
 """Panels of the page. A script `NAME.js` draws a panel and asks for answers, which the modules of Python here compute.
 
-`outputs.py` answers the panels of logits, predictions and searches, and `start.py` those that open models. Each module
-registers its answers with `app.route`. `page/tabs.js` lists the panels that
-have a tab.
+Each module registers its answers with `app.route`. `page/tabs.js` lists the panels that have a tab.
 """
 
 from dataclasses import replace

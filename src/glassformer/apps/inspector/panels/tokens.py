@@ -1,5 +1,7 @@
-"""Tokens: a run of a model over a text or a pair, and the prediction at each token."""
+"""Tokens: a run of a model over a text or a pair, the prediction at each token, and sets of texts."""
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -10,13 +12,15 @@ from torch import Tensor
 
 from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.app import route
-from glassformer.apps.inspector.inspector import Inspector
-from glassformer.apps.inspector.shown import Shown
+from glassformer.apps.inspector.inspector import Inspector, Shown
 from glassformer.common.chat_messages import require_messages, text_of
+from glassformer.common.errors import UserError
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection.capture import encoded
 from glassformer.inspection.head_scores import random_trace
+from glassformer.inspection.strongest import StrongText, strongest
+from glassformer.inspection.texts import line_of, validation_texts
 from glassformer.tasks.trained_model import TrainedModel
 
 
@@ -143,3 +147,63 @@ def vocabulary(inspector: Inspector, model: str | None = None) -> dict[str, Any]
     """Answer all tokens of the vocabulary, by id."""
     chosen = inspector.model_of(model)
     return {"model": page_data.model_id(chosen), "tokens": page_data.vocabulary(chosen)}
+
+
+N_TEXTS = 200
+"""Number of texts from the validation data of a run."""
+N_TOKENS = 48
+"""Number of tokens of each."""
+MAX_TEXTS = 2000
+"""Largest number of texts of a request."""
+
+
+def texts_of(lines: Sequence[str]) -> list[str]:
+    """Return the lines that have words; raise `UserError` without one, and for more than `MAX_TEXTS`."""
+    texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise UserError("there is no text: write one per line")
+    if len(texts) > MAX_TEXTS:
+        raise UserError(f"there are {len(texts):,} texts and a request takes at most {MAX_TEXTS:,}: leave some out")
+    return texts
+
+
+@route("GET", "/api/texts")
+def texts(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
+    """Answer texts of the validation data of the run, one per line; none if the model was not trained here."""
+    chosen = inspector.model_of(model)
+    lines = [line_of(sides) for sides in validation_texts(chosen, N_TEXTS, N_TOKENS)]
+    return {"model": page_data.model_id(chosen), "lines": lines}
+
+
+@route("GET", "/api/progress", is_quick=True)
+def progress(inspector: Inspector) -> dict[str, Any]:
+    """Answer how many texts of the latest set are done, and their number."""
+    done, total = inspector.progress
+    return {"done": done, "total": total}
+
+
+@route("POST", "/api/strongest")
+def strongest_texts(
+    inspector: Inspector, lines: list[str], units: str, unit: int, model: str | None = None
+) -> dict[str, Any]:
+    """Answer the texts in which a head or a neuron is most active, beside a random text of the set."""
+    chosen, given = inspector.model_of(model), texts_of(lines)
+    name = page_data.model_id(chosen)
+    key = hashlib.sha256(json.dumps([name, units, given]).encode()).hexdigest()
+    found = inspector.latest("strongest", key, lambda: strongest(chosen, given, units, progress=inspector.reporting()))
+    median, high = found.baseline(unit)
+    return {
+        "model": name,
+        "units": units,
+        "unit": unit,
+        "n_units": found.n_units,
+        "n_texts": found.n_texts,
+        "median": median,
+        "high": high,
+        "texts": [_answer(text) for text in found.texts(unit)],
+    }
+
+
+def _answer(text: StrongText) -> dict[str, Any]:
+    activity = [x if x == x else None for x in text.activity]
+    return {"number": text.number, "tokens": text.tokens, "activity": activity, "strength": text.strength}
