@@ -1,7 +1,7 @@
 // Run the networks of a folder: FOLDER/NAME.json (settings, inputs) and NAME.safetensors → FOLDER/NAME.out.json, named tensors.
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 
-import { buildNetwork } from "../../../src/glassformer/apps/inspector/network/network.js";
+import { buildNetwork } from "../../../src/glassformer/apps/inspector/network/computed_source.js";
 import { Prefix } from "../../../src/glassformer/apps/inspector/network/reading.js";
 
 const folder = process.argv[2];

@@ -88,14 +88,14 @@ CASES: dict[str, tuple[str, str, list[Any], Callable[[], Any]]] = {
         [random(4, 5, 7).softmax(-1), V],
         lambda: CASES["weighted values"][2][0] @ a.repeat_kv(V[None], 4)[0],
     ),
-    "layer norm": ("norms", "layerNorm", [X, ROW, ROW, 1e-5], lambda: norms.layer_norm_reference(X, ROW, ROW, 1e-5)),
+    "layer norm": ("layers", "layerNorm", [X, ROW, ROW, 1e-5], lambda: norms.layer_norm_reference(X, ROW, ROW, 1e-5)),
     "layer norm alone": (
         "norms",
         "layerNorm",
         [X, None, None, 1e-5],
         lambda: norms.layer_norm_reference(X, None, None, 1e-5),
     ),
-    "rms norm": ("norms", "rmsNorm", [X, ROW, 1e-6], lambda: norms.rms_norm_reference(X, ROW, 1e-6)),
+    "rms norm": ("layers", "rmsNorm", [X, ROW, 1e-6], lambda: norms.rms_norm_reference(X, ROW, 1e-6)),
     "sinusoid": (
         "positions",
         "sinusoid",
@@ -139,7 +139,7 @@ def results(folder: Path, calls: list[tuple[str, str, list[Any]]]) -> list[Any]:
 def test_activations(tmp_path: Path) -> None:
     numbers = torch.linspace(-6, 6, 41)
     functions = ACTIVATIONS | {"tanh": POOLERS["tanh"]}
-    calls = [("feedforward", f"ACTIVATIONS.{name}", [float(x)]) for name in functions for x in numbers]
+    calls = [("layers", f"ACTIVATIONS.{name}", [float(x)]) for name in functions for x in numbers]
     found = torch.tensor(results(tmp_path, calls)).view(len(functions), -1)
     expected = torch.stack([f(numbers) for f in functions.values()])
     assert is_close(found, expected)
@@ -179,7 +179,7 @@ def test_pooling(how: str, tmp_path: Path) -> None:
 def test_the_mask(tmp_path: Path) -> None:
     queries, keys = list(range(2, 5)), list(range(5))
     rules = [{"causal": causal, "window": window} for causal in (False, True) for window in (0, 2)]
-    found = results(tmp_path, [("masks", "allowedPairs", [queries, keys, rule]) for rule in rules])
+    found = results(tmp_path, [("attention_functions", "allowedPairs", [queries, keys, rule]) for rule in rules])
     for rule, result in zip(rules, found, strict=True):
         expected = Mask(**rule, query_index=torch.tensor(queries)).dense(3, 5)[0, 0]
         assert expected.all() if result is None else result == expected.int().flatten().tolist()

@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 const PAGE = "../../../src/glassformer/apps/inspector/page";
 const { labelAfter, labelsOf, lettersOf, partText } = await import(`${PAGE}/letters.js`);
-const { directionOf, directionOfText, runsOf, visualOrder } = await import(`${PAGE}/direction.js`);
+const { directionOf, directionOfText, runsOf, visualOrder } = await import(`${PAGE}/letters.js`);
 
 /** The readable tokens of a text that is cut into single bytes. */
 const bytesOf = (text) => [...new TextEncoder().encode(text)].map((byte) => (byte < 0x80 ? String.fromCharCode(byte) : `<0x${byte.toString(16).toUpperCase()}>`));

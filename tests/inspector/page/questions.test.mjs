@@ -5,7 +5,7 @@ import { test } from "node:test";
 const PAGE = "../../../src/glassformer/apps/inspector/page";
 const { PATTERNS, QUESTIONS, clearest, questionsOf, repeated } = await import(`${PAGE}/questions.js`);
 const { beginsOfWords, wordsOf } = await import(`${PAGE}/output_questions.js`);
-const { headColour, layerLines, cellOf, tokenOf, MAX_LINES } = await import(`${PAGE}/layers.js`);
+const { headColour, layerLines, cellOf, tokenOf, MAX_LINES } = await import(`${PAGE}/lines.js`);
 
 const EVERYTHING = { answers: () => true };
 const DECODER = { kind: "decoder", attention: { decoder: {} }, has_head_over_tokens: true, is_additive: true, labels: [], max_len: 32, architecture: [] };

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { lengthPenalty, pathTo, ranked, rowsBefore, spread, treeRows } from "../../../src/glassformer/apps/inspector/page/tree.js";
+import { lengthPenalty, pathTo, ranked, rowsBefore, spread, treeRows } from "../../../src/glassformer/apps/inspector/panels/beam.js";
 
 const node = (id, parent, step, log_prob, state = "kept") => ({
   id, parent, log_prob, state, token: String(id), token_id: id, step_log_prob: -1, length: step,

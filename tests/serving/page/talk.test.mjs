@@ -4,9 +4,9 @@ import { test } from "node:test";
 
 const PAGE = "../../../src/glassformer/apps/serving/page";
 const { Answer, chatPart, isWritable, speed, textPart } = await import(`${PAGE}/answer.js`);
-const { Conversation } = await import(`${PAGE}/branches.js`);
-const { EventReader } = await import(`${PAGE}/events.js`);
-const { lookAddress } = await import(`${PAGE}/write.js`);
+const { Conversation } = await import(`${PAGE}/conversation.js`);
+const { EventReader } = await import(`${PAGE}/requests.js`);
+const { lookAddress } = await import(`${PAGE}/writer.js`);
 
 const token = (text, logProb = -1, top = []) => ({ text, id: text.length, log_prob: logProb, top });
 const part = (text, tokens, finish = null) => ({ text, tokens, finish, left_out: 0 });

@@ -11,11 +11,9 @@
  */
 
 import { hasOutNorms } from "./blocks.js";
-import { logitsAt } from "./heads.js";
-import { logSoftmax } from "./predictions.js";
+import { logSoftmax, logitsAt } from "./heads.js";
 import { besideOthers, meanOf } from "./spread.js";
-import { range } from "./stacks.js";
-import { widthOf } from "./tensors.js";
+import { range, widthOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 /** Return the name of the tensor that the feed-forward of a block adds to the residual stream. @param {string} block @param {TransformerConfig} config */

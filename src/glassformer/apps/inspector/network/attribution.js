@@ -15,11 +15,9 @@
 import { ServerError } from "../page/source.js";
 import { feedForwardName } from "./ablation.js";
 import { hasOutNorms } from "./blocks.js";
-import { logitsAt } from "./heads.js";
-import { frozenNorm } from "./norms.js";
-import { largest } from "./predictions.js";
-import { range } from "./stacks.js";
-import { add, linear, rowAt, widthOf, zeros } from "./tensors.js";
+import { largest, logitsAt } from "./heads.js";
+import { frozenNorm } from "./layers.js";
+import { add, linear, range, rowAt, widthOf, zeros } from "./tensors.js";
 
 /** A term is beyond its baseline if it differs from the mean by more than this many standard deviations. */
 const N_DEVIATIONS = 2;

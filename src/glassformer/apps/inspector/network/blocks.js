@@ -2,15 +2,14 @@
  * Transformer block: self-attention, cross-attention and feed-forward, each with a norm and a residual connection.
  *
  * @import { KeysAndValues, Mask } from "./attention.js"
- * @import { Layer } from "./norms.js"
+ * @import { Layer } from "./layers.js"
  * @import { Tap, Tensor } from "./tensors.js"
  * @import { StackConfig, TransformerConfig } from "./transformer.js"
  * @import { Weights } from "./weights.js"
  */
 
 import { MultiHeadAttention } from "./attention.js";
-import { FeedForward } from "./feedforward.js";
-import { normOf } from "./norms.js";
+import { FeedForward, normOf } from "./layers.js";
 import { add, scoped, tapped } from "./tensors.js";
 
 /**

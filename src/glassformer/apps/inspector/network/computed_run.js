@@ -22,11 +22,10 @@
 
 import { pause } from "../page/source.js";
 import { bestHeads, headOf, headScores, uniformAttention } from "./head_scores.js";
-import { logitsAt } from "./heads.js";
-import { sigmoid } from "./feedforward.js";
-import { allowedPairs } from "./masks.js";
-import { entropyOf, logSoftmax, nAbove, topOf } from "./predictions.js";
-import { range } from "./stacks.js";
+import { entropyOf, logSoftmax, logitsAt, nAbove, topOf } from "./heads.js";
+import { sigmoid } from "./layers.js";
+import { allowedPairs } from "./attention_functions.js";
+import { range } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 const AXES = /** @type {const} */ ({ encoder: ["source", "source"], decoder: ["target", "target"], cross: ["written", "source"] });

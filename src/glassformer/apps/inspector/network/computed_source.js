@@ -6,10 +6,10 @@
  * @import { Facts } from "./computed_run.js"
  * @import { Request } from "./patching.js"
  * @import { Input, Rules } from "./reading.js"
+ * @import { RecurrentConfig } from "./recurrent.js"
  * @import { Active } from "./strongest.js"
- * @import { RecurrentConfig } from "./recurrent_stacks.js"
- * @import { Transformer, TransformerConfig } from "./transformer.js"
  * @import { Vocabulary } from "./tokenizer.js"
+ * @import { TransformerConfig } from "./transformer.js"
  *
  * @typedef {{
  *   facts: Facts, config: TransformerConfig | RecurrentConfig, tied: Record<string, string>, rules: Rules,
@@ -24,14 +24,37 @@ import { ablate, effects, measured, without } from "./ablation.js";
 import { attribution } from "./attribution.js";
 import { ComputedRun } from "./computed_run.js";
 import { thumbnails } from "./head_scores.js";
-import { logitsAt } from "./heads.js";
-import { buildNetwork } from "./network.js";
-import { entropyOf, logSoftmax, topOf } from "./predictions.js";
+import { entropyOf, logSoftmax, logitsAt, topOf } from "./heads.js";
 import { patch } from "./patching.js";
 import { Prefix, Reading } from "./reading.js";
+import { RecurrentModel } from "./recurrent.js";
 import { activeUnits, strongestTexts } from "./strongest.js";
 import { rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
+import { Transformer } from "./transformer.js";
+import { Weights, readTensors } from "./weights.js";
+
+/** Number of parameters above which a network pauses between two blocks, so that the page stays responsive. */
+const LARGE = 10e6;
+
+/**
+ * Build a network from its settings and a safetensors file.
+ * @param {TransformerConfig | RecurrentConfig} config
+ * @param {Record<string, string>} tied other names of tied weights
+ * @param {Uint8Array<ArrayBuffer>} bytes
+ * @returns {Transformer | RecurrentModel}
+ */
+export function buildNetwork(config, tied, bytes) {
+  const tensors = readTensors(bytes);
+  let size = 0;
+  for (const { data } of tensors.values()) size += data.length;
+  const pauseBetween = async () => {
+    if (size > LARGE) await new Promise((resolve) => setTimeout(resolve));
+  };
+  const weights = new Weights(tensors, tied);
+  if (config.kind === "recurrent") return new RecurrentModel(/** @type {RecurrentConfig} */ (config), weights, pauseBetween);
+  return new Transformer(/** @type {TransformerConfig} */ (config), weights, pauseBetween);
+}
 
 /** Routes that this source can answer. The page leaves out panels that need another route. */
 const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch", "/api/effects", "/api/strongest"];

@@ -1,6 +1,6 @@
 /** Page of `glassformer export --to web`: a network in this file replaces the server. */
 
-import { fromBase64 } from "../page/decode.js";
+import { fromBase64 } from "../page/source.js";
 import { start } from "../page/main.js";
 import { ComputedSource } from "./computed_source.js";
 

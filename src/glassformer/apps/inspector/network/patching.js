@@ -20,9 +20,9 @@
  */
 
 import { ServerError } from "../page/source.js";
-import { largest } from "./predictions.js";
+import { largest } from "./heads.js";
 import { besideOthers, meanOf } from "./spread.js";
-import { range } from "./stacks.js";
+import { range } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 /**

@@ -16,9 +16,8 @@
  * @typedef {{ids: number[], sourceIds: number[], note: string}} Input
  */
 
-import { largest } from "./predictions.js";
+import { largest, logitsAt } from "./heads.js";
 import { TextError, Tokenizer, strip } from "./tokenizer.js";
-import { logitsAt } from "./heads.js";
 
 const MASK = "[MASK]";
 

@@ -10,7 +10,7 @@
  * @typedef {Tensor[]} LayerState
  */
 
-import { sigmoid } from "./feedforward.js";
+import { sigmoid } from "./layers.js";
 import { add, beside, columns, linear, map, multiply, scoped, tapped, widthOf, zeros, zip } from "./tensors.js";
 
 /**

@@ -1,15 +1,157 @@
 /**
- * Recurrent encoder-decoder, with the same interface as the Transformer.
+ * Recurrent encoder-decoder, with the same interface as the Transformer: encoder, bridge, and a decoder without attention,
+ * with attention before the step, or after it.
  *
- * @import { RecurrentConfig, RecurrentState } from "./recurrent_stacks.js"
+ * Letters: T target length, S source length, E width of the embeddings, D width of the decoder, C width of the source vectors.
+ *
+ * @import { LayerState } from "./recurrence.js"
  * @import { Tap, Tensor } from "./tensors.js"
  * @import { Weights } from "./weights.js"
+ *
+ * @typedef {{kind: "none" | "before" | "after", score?: string, context_every_step?: boolean, input_feeding?: boolean, deep_output?: boolean}} AttentionConfig
+ * @typedef {{
+ *   kind: string, vocab_size: number, cell: string, n_layers: number, bidirectional: boolean, reverse_source: boolean, attention: AttentionConfig,
+ * }} RecurrentConfig
+ *
+ * @typedef {{layers: LayerState[], attentional: Tensor | null, summary: Tensor, memory: {key: Tensor, value: Tensor} | null}} RecurrentState
+ * `attentional` is h̃ of the step before, which the next step reads; `summary` (1, C) is the last state of the encoder.
  */
 
+import { SingleHeadAttention } from "./attention.js";
 import { tokenLogits } from "./heads.js";
-import { joining } from "./recurrence.js";
-import { Bridge, RecurrentDecoder, RecurrentEncoder } from "./recurrent_stacks.js";
-import { rowAt, rowsAt, scoped, tapped } from "./tensors.js";
+import { Cells, joining } from "./recurrence.js";
+import { add, beside, columns, linear, map, rowAt, rowsAt, scoped, tapped, widthOf, zeros, zip } from "./tensors.js";
+
+/**
+ * Return the rows of a matrix from last to first.
+ * @param {Tensor} x
+ * @returns {Tensor}
+ */
+function backwards(x) {
+  const y = zeros(...x.shape);
+  for (let t = 0; t < x.shape[0]; t++) y.data.set(rowAt(x, x.shape[0] - 1 - t).data, t * widthOf(x));
+  return y;
+}
+
+/** Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with two directions (Bahdanau 2015, section 3.2). */
+export class RecurrentEncoder {
+  /** @param {Weights} weights @param {RecurrentConfig} config */
+  constructor(weights, config) {
+    this.tokens = weights.get("encoder.tokens.weight");
+    this.cells = new Cells(weights, "encoder.cells", config.cell, config.n_layers, config.bidirectional);
+    this.reverse = config.reverse_source;
+  }
+
+  /**
+   * Encode ids (S,): memory (S, C), and the last state of every layer.
+   * @param {number[]} ids
+   * @param {Tap} tap
+   */
+  forward(ids, tap) {
+    const x = tapped(tap, "embeddings", rowsAt(this.tokens, ids));
+    const { outputs, last } = this.cells.run(this.reverse ? backwards(x) : x, scoped(tap, "cells"));
+    return { memory: tapped(tap, "memory", this.reverse ? backwards(outputs) : outputs), last };
+  }
+}
+
+/** Bridge from the encoder's last to the decoder's first state, per layer h = tanh(W s) (Bahdanau 2015, A.2.2); a cell is W c. */
+export class Bridge {
+  /** @param {Weights} weights @param {number} nLayers @param {boolean} hasCell */
+  constructor(weights, nLayers, hasCell) {
+    const layers = Array.from({ length: nLayers }, (_, i) => i);
+    this.hidden = layers.map((i) => weights.linear(`bridge.hidden.${i}`));
+    this.cell = hasCell ? layers.map((i) => weights.linear(`bridge.cell.${i}`)) : null;
+  }
+
+  /** @param {LayerState[]} last @returns {LayerState[]} */
+  forward(last) {
+    return last.map(([hidden, cell], i) => {
+      const first = map(linear(hidden, ...this.hidden[i]), Math.tanh);
+      return this.cell ? [first, linear(cell, ...this.cell[i])] : [first];
+    });
+  }
+}
+
+/** Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c (Bahdanau 2015, A.2.2; Goodfellow 2013). */
+class MaxoutReadout {
+  /** @param {Weights} weights @param {string} path */
+  constructor(weights, path) {
+    this.ofState = weights.linear(`${path}.state_proj`);
+    this.ofToken = weights.linear(`${path}.token_proj`);
+    this.ofContext = weights.linear(`${path}.context_proj`);
+  }
+
+  /** @param {Tensor} state (1, D) @param {Tensor} embedded (1, E) @param {Tensor} context (1, C) */
+  forward(state, embedded, context) {
+    const both = add(add(linear(state, ...this.ofState), linear(embedded, ...this.ofToken)), linear(context, ...this.ofContext));
+    const half = widthOf(both) / 2;
+    return zip(columns(both, 0, half), columns(both, half, 2 * half), Math.max);
+  }
+}
+
+/**
+ * Recurrent decoder sₜ = f([E yₜ₋₁; fed], sₜ₋₁).
+ *
+ * Without attention, `fed` is the encoder's last state or nothing (Sutskever 2014, Cho 2014). Attention before the step
+ * feeds its context (Bahdanau 2015). Attention after the step gives h̃ₜ = tanh(W[cₜ; sₜ]), and may feed h̃ₜ₋₁ (Luong 2015).
+ */
+export class RecurrentDecoder {
+  /** @param {Weights} weights @param {RecurrentConfig} config */
+  constructor(weights, { cell, n_layers, attention }) {
+    this.attention = attention;
+    this.tokens = weights.get("decoder.tokens.weight");
+    this.cells = new Cells(weights, "decoder.cells", cell, n_layers, false);
+    this.crossAttn = attention.kind === "none" ? null : new SingleHeadAttention(weights, "decoder.cross_attn", attention.score ?? "");
+    this.combine = attention.kind === "after" ? weights.linear("decoder.combine") : null;
+    this.deepOutput = attention.deep_output ? new MaxoutReadout(weights, "decoder.deep_output") : null;
+  }
+
+  /**
+   * Return the state before the first token.
+   * @param {Tensor} memory (S, C)
+   * @param {LayerState[]} first state of each layer
+   * @param {Tensor} summary (1, C)
+   * @returns {RecurrentState}
+   */
+  start(memory, first, summary) {
+    const isFed = this.attention.kind === "after" && this.attention.input_feeding;
+    const attentional = isFed ? zeros(...first[first.length - 1][0].shape) : null;
+    return { layers: first, attentional, summary, memory: this.crossAttn && this.crossAttn.projectMemory(memory) };
+  }
+
+  /** Return the context (1, W) of a decoder state (1, D). @param {Tensor} state @param {RecurrentState} of @param {Tap} tap */
+  look(state, { memory }, tap) {
+    const [crossAttn, keys] = [/** @type {SingleHeadAttention} */ (this.crossAttn), /** @type {{key: Tensor, value: Tensor}} */ (memory)];
+    return tapped(tap, "cross_attn", crossAttn.forward(state, keys, scoped(tap, "cross_attn")));
+  }
+
+  /** Return the vector that is concatenated with the token in the input of the next step. @param {RecurrentState} state @param {Tap} tap @returns {Tensor | null} */
+  fed(state, tap) {
+    if (this.attention.kind === "before") return this.look(state.layers[state.layers.length - 1][0], state, tap);
+    return this.attention.context_every_step ? state.summary : state.attentional;
+  }
+
+  /**
+   * Run one step: return the input of the head (1, ·) and the new state.
+   * @param {Tensor} embedded (1, E)
+   * @param {RecurrentState} state
+   * @param {Tap} tap
+   */
+  advance(embedded, state, tap) {
+    const fed = this.fed(state, tap);
+    const layers = this.cells.step(fed ? beside(embedded, fed) : embedded, state.layers, scoped(tap, "cells"));
+    const hidden = tapped(tap, "hidden", layers[layers.length - 1][0]);
+    let [read, context] = [hidden, state.summary];
+    if (this.attention.kind === "before") context = /** @type {Tensor} */ (fed);
+    if (this.combine) {
+      context = this.look(hidden, state, tap);
+      read = map(linear(beside(context, hidden), ...this.combine), Math.tanh);
+    }
+    const attentional = state.attentional && read;
+    if (this.deepOutput) read = this.deepOutput.forward(read, embedded, context);
+    return { read, state: { ...state, layers, attentional } };
+  }
+}
 
 /** Recurrent encoder-decoder: an encoder reads the source, a bridge maps its last state, a decoder writes a target. */
 export class RecurrentModel {

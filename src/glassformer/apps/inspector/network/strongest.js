@@ -14,8 +14,7 @@
 import { ServerError } from "../page/source.js";
 import { headOutput } from "./attribution.js";
 import { quantile } from "./spread.js";
-import { range } from "./stacks.js";
-import { rowAt } from "./tensors.js";
+import { range, rowAt } from "./tensors.js";
 
 const N_TEXTS = 10;
 

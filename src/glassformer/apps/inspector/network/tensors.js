@@ -225,3 +225,12 @@ export function rowAt(x, row) {
 export function reshaped(x, ...shape) {
   return { shape, data: x.data };
 }
+
+/**
+ * Return the integers from `begin` to before `end`.
+ * @param {number} begin
+ * @param {number} end
+ */
+export function range(begin, end) {
+  return Array.from({ length: end - begin }, (_, i) => begin + i);
+}

@@ -1,9 +1,15 @@
 /**
- * Transformer with an encoder, a decoder, or both.
+ * Transformer with an encoder, a decoder, or both: embeddings, stacks of blocks, and the model. Inputs shared by the blocks
+ * are computed in a stack once.
  *
- * @import { TransformerState } from "./stacks.js"
+ * @import { KeysAndValues } from "./attention.js"
+ * @import { Layer } from "./layers.js"
  * @import { Tap, Tensor } from "./tensors.js"
  * @import { Weights } from "./weights.js"
+ *
+ * @typedef {{layers: KeysAndValues[], memory: KeysAndValues[] | null, length: number}} TransformerState
+ * Keys and values of the tokens that a decoder has read, and of the source. A step returns a new state. The old state
+ * stays valid.
  *
  * @typedef {{
  *   n_layers: number, n_heads: number, n_kv_heads: number, d_head: number, d_ff: number, window_pattern: number[],
@@ -18,9 +24,106 @@
  * The settings that the forward pass reads; the others show in the names and sizes of the weights.
  */
 
+import { allowedPairs } from "./attention_functions.js";
+import { Block } from "./blocks.js";
 import { headOf } from "./heads.js";
-import { EMPTY, Stack } from "./stacks.js";
-import { scoped, tapped } from "./tensors.js";
+import { normOf } from "./layers.js";
+import { AlibiBias, RelativeBias, Rotary, addedPositions } from "./positions.js";
+import { add, linear, map, range, rowsAt, scoped, tapped, widthOf } from "./tensors.js";
+
+/** Embedding layer: (tokens · scale + types + positions) → norm → projection. */
+export class Embeddings {
+  /** @param {Weights} weights @param {string} path @param {TransformerConfig} config */
+  constructor(weights, path, config) {
+    this.tokens = weights.get(`${path}.tokens.weight`);
+    this.positions = addedPositions(weights, `${path}.positions`, config.positions, widthOf(this.tokens));
+    this.tokenTypes = weights.find(`${path}.token_types.weight`);
+    /** @type {Layer} */
+    this.norm = config.embedding_norm ? normOf(weights, `${path}.norm`, config) : (x) => x;
+    this.projection = weights.find(`${path}.projection.weight`);
+    this.scale = config.embedding_scale || Math.sqrt(config.d_model);
+  }
+
+  /**
+   * Embed ids (T,) at positions (T,): (T, D). A single text has the token type 0.
+   * @param {number[]} ids
+   * @param {number[]} positions
+   * @param {Tap} tap receives the rows of the tokens and of the positions
+   * @returns {Tensor}
+   */
+  forward(ids, positions, tap) {
+    let x = tapped(tap, "tokens", rowsAt(this.tokens, ids));
+    if (this.scale !== 1) x = map(x, (value) => value * this.scale);
+    if (this.tokenTypes) x = add(x, rowsAt(this.tokenTypes, ids.map(() => 0)));
+    if (this.positions) x = add(x, tapped(tap, "positions", this.positions(positions)));
+    x = this.norm(x);
+    return this.projection ? linear(x, this.projection) : x;
+  }
+}
+
+/** Encoder stack (each token attends to all tokens) or decoder stack (each token attends to itself and earlier tokens). */
+export class Stack {
+  /**
+   * @param {Weights} weights
+   * @param {"encoder" | "decoder"} name
+   * @param {TransformerConfig} config
+   * @param {() => Promise<void>} pauseBetween pauses between two blocks, so that the page stays responsive
+   */
+  constructor(weights, name, config, pauseBetween) {
+    const stack = /** @type {StackConfig} */ (config[name]);
+    this.name = name;
+    this.causal = name === "decoder";
+    this.pauseBetween = pauseBetween;
+    this.embeddings = new Embeddings(weights, `${name}.embeddings`, config);
+    const hasMemory = this.causal && config.encoder !== null;
+    this.blocks = range(0, stack.n_layers).map((i) => new Block(weights, `${name}.blocks.${i}`, config, stack, hasMemory));
+    const pattern = stack.window_pattern.length ? stack.window_pattern : [0];
+    this.windows = this.blocks.map((_, i) => pattern[i % pattern.length]);
+    this.finalNorm = config.final_norm ? normOf(weights, `${name}.final_norm`, config) : null;
+    const { kind, max_distance } = config.positions;
+    this.rotary = kind === "rotary" ? new Rotary(weights, `${name}.rotaries.0`) : null;
+    this.scoreBias = null;
+    if (kind === "alibi") this.scoreBias = new AlibiBias(weights, `${name}.score_bias`);
+    if (kind === "relative") this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, max_distance ?? 0, !this.causal);
+  }
+
+  /** Return the names of the embeddings and of each block, with the names of the tensors of the residual stream after them. @returns {[string, string][]} */
+  residuals() {
+    return [["embeddings", `${this.name}.embeddings`], ...this.blocks.map((_, i) => /** @type {[string, string]} */ ([`block ${i}`, `${this.name}.blocks.${i}.residual`]))];
+  }
+
+  /** Return the names of the blocks, with the names of the tensors of the contexts of their heads. @returns {[string, string][]} */
+  contexts() {
+    return this.blocks.map((_, i) => [`block ${i}`, `${this.name}.blocks.${i}.self_attn.context`]);
+  }
+
+  /**
+   * Add ids (T,) to the tokens of a state; return the states (T, D) of the new tokens, and the new state.
+   * @param {number[]} ids
+   * @param {TransformerState} state
+   * @param {Tap} [tap]
+   */
+  async step(ids, state, tap = null) {
+    const [queries, keys] = [range(state.length, state.length + ids.length), range(0, state.length + ids.length)];
+    const rotary = this.rotary?.forward(queries) ?? null;
+    const bias = this.scoreBias?.forward(queries, keys) ?? null;
+    let x = tapped(tap, "embeddings", this.embeddings.forward(ids, queries, scoped(tap, "embeddings")));
+    const layers = [];
+    for (const [i, block] of this.blocks.entries()) {
+      await this.pauseBetween();
+      const mask = { allowed: allowedPairs(queries, keys, { causal: this.causal, window: this.windows[i] }), bias };
+      const inputs = { mask, rotary, memory: state.memory?.[i] ?? null, cache: state.layers[i] ?? null, tap: scoped(tap, `blocks.${i}`) };
+      const after = block.forward(x, inputs);
+      x = after.x;
+      layers.push(after.cache);
+    }
+    if (this.finalNorm) x = tapped(tap, "final_norm", this.finalNorm(tapped(tap, "final_norm.input", x)));
+    return { x: tapped(tap, "final", x), state: { ...state, layers, length: keys.length } };
+  }
+}
+
+/** @type {TransformerState} */
+export const EMPTY = { layers: [], memory: null, length: 0 };
 
 /** Transformer with an encoder (as BERT), a decoder (as GPT), or both with cross-attention (the original). */
 export class Transformer {

@@ -6,10 +6,9 @@
  * @import { Store } from "./state.js"
  */
 
-import { weights16 } from "./decode.js";
+import { weights16, withQuery } from "./source.js";
 import { labelsOf } from "./letters.js";
 import { markedPlaces } from "./state.js";
-import { withQuery } from "./source.js";
 
 /**
  * @typedef {{

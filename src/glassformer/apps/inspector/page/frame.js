@@ -1,12 +1,111 @@
 /**
- * Frame of a picture: title, explanation, formula, and the buttons for its table and its files.
+ * Frame of a picture: title, explanation, formula, and the buttons for its table of numbers and its files (SVG, PNG, CSV,
+ * JSON).
  *
- * @import { Picture } from "./types.js"
+ * @import { Picture, Table } from "./types.js"
  */
 
 import { button, fill, h } from "./dom.js";
-import { savePicture } from "./export.js";
-import { tableElement } from "./table.js";
+import { paintScene, sceneElement } from "./scene.js";
+import { compact } from "./text.js";
+
+const MAX_ROWS = 400;
+const MAX_COLUMNS = 60;
+
+/**
+ * Return the HTML table of a table of numbers; a large one is cut, with a note.
+ * @param {Table} table
+ * @returns {HTMLElement}
+ */
+export function tableElement({ header, rows }) {
+  const columns = Math.min(header.length, MAX_COLUMNS);
+  const head = h("thead", {}, h("tr", {}, ...header.slice(0, columns).map((name, i) =>
+    h("th", { scope: "col", class: i > 0 && typeof rows[0]?.[i] === "number" ? "number" : "" }, name))));
+  const body = h("tbody");
+  for (const row of rows.slice(0, MAX_ROWS)) {
+    body.append(h("tr", {}, ...row.slice(0, columns).map((value, i) => cell(value, i))));
+  }
+  const isCut = rows.length > MAX_ROWS || header.length > columns;
+  const note = `Part of the table: ${Math.min(rows.length, MAX_ROWS)} of ${rows.length} rows, ${columns} of ${header.length} columns. ` +
+    "Save CSV for all.";
+  return h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Table" },
+    h("table", {}, head, body), isCut ? h("p", { class: "about" }, note) : null);
+}
+
+/** @param {string | number | null} value @param {number} column */
+function cell(value, column) {
+  const text = typeof value === "number" ? compact(value) : value ?? "–";
+  if (column === 0) return h("th", { scope: "row" }, text);
+  return h("td", { class: typeof value === "number" ? "number" : "" }, text);
+}
+
+/**
+ * Return a table as CSV (RFC 4180): fields with a comma, a quote or a line end are quoted.
+ * @param {Table} table
+ * @returns {string}
+ */
+export function toCsv({ header, rows }) {
+  return [header, ...rows].map((row) => row.map(csvField).join(",")).join("\r\n") + "\r\n";
+}
+
+/** @param {string | number | null} value */
+function csvField(value) {
+  const text = value === null ? "" : String(value);
+  return /[",\r\n]/.test(text) || text !== text.trim() ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/**
+ * Save a file in the browser's downloads.
+ * @param {string} name
+ * @param {Blob} blob
+ */
+export function download(name, blob) {
+  const url = URL.createObjectURL(blob);
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/**
+ * Save a picture in one format.
+ * @param {Picture} picture
+ * @param {string} format "svg", "png", "csv" or "json"
+ */
+export async function savePicture(picture, format) {
+  const name = `${picture.name}.${format}`;
+  if (format === "csv") download(name, new Blob([toCsv(picture.table())], { type: "text/csv" }));
+  if (format === "json") {
+    download(name, new Blob([JSON.stringify(picture.data(), null, 1)], { type: "application/json" }));
+  }
+  const scene = format === "svg" || format === "png" ? picture.scene() : null;
+  if (!scene) return;
+  if (format === "svg") {
+    const text = new XMLSerializer().serializeToString(sceneElement(scene));
+    download(name, new Blob([text], { type: "image/svg+xml" }));
+  } else {
+    const blob = await scenePng(scene);
+    if (blob) download(name, blob);
+  }
+}
+
+/**
+ * Return a scene as PNG, at twice its size unless it is very large.
+ * @param {import("./scene.js").Scene} scene
+ * @returns {Promise<Blob | null>}
+ */
+function scenePng(scene) {
+  const scale = Math.min(2, 8192 / Math.max(scene.width, scene.height));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.ceil(scene.width * scale);
+  canvas.height = Math.ceil(scene.height * scale);
+  const context = canvas.getContext("2d");
+  if (!context) return Promise.resolve(null);
+  context.scale(scale, scale);
+  paintScene(context, scene);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
 
 /**
  * @typedef {{element: HTMLElement, body: HTMLElement, tools: HTMLElement, refresh: () => void}} Frame

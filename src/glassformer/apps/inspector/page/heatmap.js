@@ -7,10 +7,9 @@
  */
 
 import { colourOf, colourTable, css, inkOn, scalePosition } from "./colours.js";
-import { button, h, keepHeight, legendParts } from "./dom.js";
+import { button, h, keepHeight, legendParts, tooltip } from "./dom.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
-import { tooltip } from "./tooltip.js";
 
 /**
  * @typedef {{

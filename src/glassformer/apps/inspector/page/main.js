@@ -1,28 +1,43 @@
 /**
  * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
  *
+ * @import { Session } from "../panels/start.js"
+ * @import { Live } from "../panels/training.js"
  * @import { App, Panel, Tab } from "./app.js"
  * @import { Source } from "./source.js"
  * @import { Model, State } from "./types.js"
- * @import { Session } from "../panels/start.js"
- * @import { Live } from "../panels/training.js"
  */
 
+import { ablationTab } from "../panels/ablation.js";
+import { alignmentTab } from "../panels/alignment.js";
+import { attentionTab } from "../panels/attention.js";
+import { attributionTab } from "../panels/attribution.js";
+import { beamTab } from "../panels/beam.js";
 import { createCard, summaryFacts } from "../panels/card.js";
+import { compareTab } from "../panels/compare.js";
+import { expertsTab } from "../panels/experts.js";
+import { flowTab } from "../panels/flow.js";
+import { lensTab } from "../panels/lens.js";
 import { createNext } from "../panels/next.js";
+import { patchTab } from "../panels/patch.js";
 import { createStart } from "../panels/start.js";
+import { stepsTab } from "../panels/steps.js";
+import { textsTab } from "../panels/texts.js";
 import { createTokens } from "../panels/tokens.js";
+import { trainingTab } from "../panels/training.js";
 import { RunData } from "./app.js";
 import { arrowKeys, button, byId, fill, h } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
 import { OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
-import { TABS } from "./tabs.js";
 import { count, fixed } from "./text.js";
 import { storedDark, themeButton, useTheme } from "./theme.js";
 import { addressOf } from "./two.js";
 import { createVisit, isVisitClosed } from "./visit.js";
+
+/** @type {Tab[]} */
+export const TABS = [flowTab, alignmentTab, attentionTab, lensTab, expertsTab, attributionTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, textsTab, trainingTab];
 
 /**
  * Return true if the server no longer has the run: it was restarted, or has had many runs since.

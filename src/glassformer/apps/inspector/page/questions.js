@@ -18,7 +18,7 @@
  */
 
 import { partOf } from "../panels/ablation.js";
-import { floats } from "./decode.js";
+import { floats } from "./source.js";
 import { askLeftOut, askParts, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
 import { LEAST_EFFECT, capital, changeOf, quoted, tokenName } from "./sentences.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";

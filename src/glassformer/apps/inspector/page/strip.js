@@ -8,9 +8,8 @@
  */
 
 import { css, inkOn } from "./colours.js";
-import { directionOf, directionOfText, runsOf, visualOrder } from "./direction.js";
+import { directionOf, directionOfText, lettersOf, partText, runsOf, visualOrder } from "./letters.js";
 import { arrowKeys, h } from "./dom.js";
-import { lettersOf, partText } from "./letters.js";
 import { visible } from "./text.js";
 import { theme } from "./theme.js";
 

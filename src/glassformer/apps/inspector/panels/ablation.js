@@ -15,7 +15,7 @@
  */
 
 import { Latest, chosenKind, kindsOf } from "../page/app.js";
-import { barList } from "../page/bars.js";
+import { barList } from "../page/charts.js";
 import { colourOf, css, inkOn } from "../page/colours.js";
 import { arrowKeys, button, choice, fill, h } from "../page/dom.js";
 import { frame } from "../page/frame.js";

@@ -22,8 +22,7 @@ import { arrowKeys, button, choice, fill, h, numberOptions, select } from "../pa
 import { frame } from "../page/frame.js";
 import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "../page/grid.js";
 import { Heatmap } from "../page/heatmap.js";
-import { headColour, layersScene, cellOf } from "../page/layers.js";
-import { columnScene, strongest, windowAround } from "../page/lines.js";
+import { cellOf, columnScene, headColour, layersScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { selectedPosition } from "../page/state.js";

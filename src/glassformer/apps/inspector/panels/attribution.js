@@ -14,10 +14,9 @@
 
 import { Latest } from "../page/app.js";
 import { choice, fill, h } from "../page/dom.js";
-import { frame } from "../page/frame.js";
+import { frame, tableElement } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { positionText, selectedPosition } from "../page/state.js";
-import { tableElement } from "../page/table.js";
 import { fixed, signed, visible } from "../page/text.js";
 
 /** @type {Tab} */

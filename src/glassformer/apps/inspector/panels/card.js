@@ -5,8 +5,7 @@
  * @import { Model } from "../page/types.js"
  */
 
-import { barList, barsScene } from "../page/bars.js";
-import { curvesScene, curvesTable } from "../page/curves.js";
+import { barList, barsScene, curvesScene, curvesTable } from "../page/charts.js";
 import { fill, h } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { sceneElement } from "../page/scene.js";

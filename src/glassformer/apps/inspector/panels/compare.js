@@ -6,7 +6,7 @@
  */
 
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
-import { barList, barsScene } from "../page/bars.js";
+import { barList, barsScene } from "../page/charts.js";
 import { colourOf } from "../page/colours.js";
 import { button, choice, fill, h, keepHeight, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";

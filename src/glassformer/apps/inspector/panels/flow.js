@@ -8,7 +8,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { floats } from "../page/decode.js";
+import { floats } from "../page/source.js";
 import { button, fill, h, numberOptions, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
 import { ROW, TOP, columnLayout, flowScene, laneOf, rowOf } from "../page/flow_scene.js";

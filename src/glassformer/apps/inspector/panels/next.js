@@ -2,13 +2,13 @@
  * Next token: probabilities at the selected position, with sampling rules that the user can choose.
  *
  * @import { App, Panel } from "../page/app.js"
- * @import { Bar } from "../page/bars.js"
+ * @import { Bar } from "../page/charts.js"
  * @import { Model, Picture, Run, State } from "../page/types.js"
  */
 
-import { barList, barsScene } from "../page/bars.js";
+import { barList, barsScene } from "../page/charts.js";
 import { button, fill, h, keepHeight, slider } from "../page/dom.js";
-import { floats } from "../page/decode.js";
+import { floats } from "../page/source.js";
 import { frame } from "../page/frame.js";
 import { Latest } from "../page/app.js";
 import { labelAfter } from "../page/letters.js";

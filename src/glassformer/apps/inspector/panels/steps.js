@@ -8,14 +8,13 @@
  */
 
 import { Latest } from "../page/app.js";
-import { barList, barsScene } from "../page/bars.js";
+import { barList, barsScene } from "../page/charts.js";
 import { tokenColour } from "../page/colours.js";
-import { floats, fromBase64, inflate } from "../page/decode.js";
+import { floats, fromBase64, inflate, pause } from "../page/source.js";
 import { button, choice, fill, h, slider } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { labelAfter } from "../page/letters.js";
 import { choose, probabilities, softmax } from "../page/sampling.js";
-import { pause } from "../page/source.js";
 import { selectedPosition } from "../page/state.js";
 import { tokenStrip } from "../page/strip.js";
 import { fixed, percent, visible } from "../page/text.js";

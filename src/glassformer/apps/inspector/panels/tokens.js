@@ -6,13 +6,12 @@
  * @import { StripItem } from "../page/strip.js"
  */
 
-import { tokenColour, tokenLegend } from "../page/colours.js";
+import { scaleEnds, surprise, tokenColour, tokenLegend } from "../page/colours.js";
 import { fill, h, legendParts, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { markTokens } from "../page/link.js";
 import { mainSide, selectedPosition } from "../page/state.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
-import { scaleEnds, surprise } from "../page/surprise.js";
 import { compact, fixed, percent, visible } from "../page/text.js";
 
 const COLOURS = /** @type {[string, string][]} */ ([

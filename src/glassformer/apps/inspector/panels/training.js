@@ -3,13 +3,13 @@
  *
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Picture } from "../page/types.js"
- * @import { Curve } from "../page/curves.js"
+ * @import { Curve } from "../page/charts.js"
  *
  * @typedef {{folder: string, offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null,
  *   model_step: number | null, metrics: Record<string, string>}} Live
  */
 
-import { curvesScene, curvesTable } from "../page/curves.js";
+import { curvesScene, curvesTable } from "../page/charts.js";
 import { fill, h } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { sceneElement } from "../page/scene.js";

@@ -1,18 +1,16 @@
 /**
  * Continuations of a text, or targets of a source: a box, and the answers below it.
  *
- * @import { App, View } from "./app.js"
+ * @import { App, View } from "./main.js"
  * @import { Piece } from "./answer.js"
- * @import { Words } from "./composer.js"
+ * @import { Words } from "./form.js"
  */
 
 import { button, fill, h } from "../../inspector/page/dom.js";
 import { Answer, textPart } from "./answer.js";
-import { Composer } from "./composer.js";
-import { lookLink } from "./form.js";
+import { Composer, lookLink } from "./form.js";
 import { TOP } from "./settings.js";
-import { lookAddress, lookAt } from "./write.js";
-import { Writer } from "./writer.js";
+import { Writer, lookAddress, lookAt } from "./writer.js";
 import { Written } from "./written.js";
 
 const PATH = "v1/completions";

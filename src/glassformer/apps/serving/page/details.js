@@ -2,10 +2,10 @@
  * The small card of one token: its probability, and the other tokens that the model considered.
  *
  * @import { Alternative, Token } from "./answer.js"
- * @import { Bar } from "../../inspector/page/bars.js"
+ * @import { Bar } from "../../inspector/page/charts.js"
  */
 
-import { barList } from "../../inspector/page/bars.js";
+import { barList } from "../../inspector/page/charts.js";
 import { button, fill, h } from "../../inspector/page/dom.js";
 import { fixed, percent, visible } from "../../inspector/page/text.js";
 

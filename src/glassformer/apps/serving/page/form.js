@@ -1,11 +1,64 @@
 /**
- * A form for requests without a stream: a text box, a button, and the result below them.
+ * Forms: a text box that sends a text or stops the answer, a form for requests without a stream, with the result below it,
+ * and the form that asks for the key of the server.
  *
- * @import { App, View } from "./app.js"
+ * @import { App, View } from "./main.js"
  */
 
 import { button, fill, grow, h } from "../../inspector/page/dom.js";
-import { MAX_HEIGHT } from "./composer.js";
+import { Problem, post } from "./requests.js";
+
+/** Largest height of a text box in pixels. */
+export const MAX_HEIGHT = 240;
+
+/** @typedef {{label: string, placeholder: string, action: string, sendsOnEnter: boolean}} Words */
+
+/** The box; Enter sends it (or Ctrl+Enter), and Escape stops. */
+export class Composer {
+  /**
+   * @param {Words} words
+   * @param {(text: string) => void} send
+   * @param {() => void} stop
+   */
+  constructor({ label, placeholder, action, sendsOnEnter }, send, stop) {
+    this.area = h("textarea", {
+      rows: 1, placeholder, "aria-label": label, enterkeyhint: sendsOnEnter ? "send" : undefined,
+      oninput: () => grow(this.area, MAX_HEIGHT),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => {
+        const sends = sendsOnEnter ? !event.shiftKey : event.ctrlKey || event.metaKey;
+        if (event.key === "Enter" && sends && !event.isComposing) {
+          event.preventDefault();
+          this.#submit();
+        }
+      },
+    });
+    this.send = send;
+    this.sendButton = button(action, () => this.#submit(), { class: "primary", title: sendsOnEnter ? "Enter" : "Ctrl+Enter" });
+    this.stopButton = button("Stop", stop, { hidden: true, title: "Escape" });
+    this.element = h("div", { class: "composer card" }, this.area, this.sendButton, this.stopButton);
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.defaultPrevented && !this.stopButton.hidden && this.element.isConnected) stop();
+    });
+  }
+
+  #submit() {
+    if (!this.sendButton.hidden && this.area.value.trim()) this.send(this.area.value);
+  }
+
+  /** Show the button that stops, or the one that sends. @param {boolean} isBusy */
+  mark(isBusy) {
+    const hadFocus = document.activeElement === this.sendButton || document.activeElement === this.stopButton;
+    this.sendButton.hidden = isBusy;
+    this.stopButton.hidden = !isBusy;
+    if (hadFocus) (isBusy ? this.stopButton : this.sendButton).focus();
+  }
+
+  /** @param {string} text */
+  fill(text) {
+    this.area.value = text;
+    grow(this.area, MAX_HEIGHT);
+  }
+}
 
 /**
  * @typedef {{
@@ -65,4 +118,33 @@ export function lookLink(address) {
   return h("a", {
     class: "quiet look", href: address, target: "_blank", rel: "noopener", title: "Open the inspector with this text: attention, logit lens, ablation",
   }, "look inside");
+}
+
+/**
+ * Return the form; `done` is called when the server has accepted the key.
+ * @param {() => void} done
+ */
+export function keyForm(done) {
+  const input = h("input", { type: "password", autocomplete: "current-password", required: true });
+  const note = h("p", { class: "problem", role: "alert" });
+  const submit = h("button", { type: "submit", class: "primary" }, "Open");
+  const form = h("form", { class: "card key", onsubmit: async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    submit.disabled = true;
+    note.textContent = "";
+    try {
+      await post("session", { key: input.value.trim() });
+      done();
+    } catch (error) {
+      note.textContent = error instanceof Problem && error.status === 401 ? "The key is wrong." : String(error instanceof Error ? error.message : error);
+      input.select();
+    } finally {
+      submit.disabled = false;
+    }
+  } },
+  h("h2", {}, "This server needs a key"),
+  h("p", { class: "about" }, "The browser keeps a cookie in place of the key, and no other site can use it."),
+  h("label", { class: "field wide" }, h("span", {}, "key"), input), note, submit);
+  requestAnimationFrame(() => input.focus());
+  return form;
 }

@@ -1,16 +1,15 @@
 /**
  * Forms of the models that fill masks, or label texts or words.
  *
- * @import { App, View } from "./app.js"
+ * @import { App, View } from "./main.js"
  */
 
-import { barList } from "../../inspector/page/bars.js";
+import { barList } from "../../inspector/page/charts.js";
 import { button, grow, h, insertText } from "../../inspector/page/dom.js";
 import { fixed, percent } from "../../inspector/page/text.js";
-import { MAX_HEIGHT } from "./composer.js";
-import { formView, lookLink } from "./form.js";
+import { MAX_HEIGHT, formView, lookLink } from "./form.js";
 import { post } from "./requests.js";
-import { lookAddress } from "./write.js";
+import { lookAddress } from "./writer.js";
 
 const MASK = "[MASK]";
 const CANDIDATES = 8;

@@ -1,7 +1,20 @@
 /**
  * The page of `glassformer serve`: the models, and a view for each of their abilities.
  *
- * @import { App, Model, View } from "./app.js"
+ *
+ * @typedef {{
+ *   id: string, abilities: string[], max_len: number, learned: string, n_parameters: number,
+ *   defaults: Record<string, number>, special_tokens: string[],
+ * }} Model
+ *
+ * @typedef {{
+ *   model: Model, settings: Settings, details: Details, dark: boolean, say: (text: string) => void,
+ *   speak: (text: string) => void, fail: (error: unknown) => void,
+ * }} App
+ * `say` shows a message, `speak` sends a message to screen readers only, and `fail` shows an error.
+ *
+ * @typedef {{element: HTMLElement, draw: () => void}} View
+ * `draw` draws the view again after a change of the model, the settings or the colours.
  */
 
 import { arrowKeys, button, byId, fill, h, select } from "../../inspector/page/dom.js";
@@ -10,7 +23,7 @@ import { storedDark, themeButton, useTheme } from "../../inspector/page/theme.js
 import { continuationView, targetView } from "./continuation.js";
 import { conversationView } from "./conversation.js";
 import { Details } from "./details.js";
-import { keyForm } from "./key.js";
+import { keyForm } from "./form.js";
 import { labelView, maskView, tagView } from "./labels.js";
 import { Problem, get } from "./requests.js";
 import { Settings } from "./settings.js";

@@ -1,6 +1,31 @@
-/** Requests to the server: answers as JSON, and streams of parts. */
+/**
+ * Requests to the server: answers as JSON, and streams of parts as server-sent events. The pieces of a stream may end
+ * anywhere.
+ */
 
-import { EventReader } from "./events.js";
+/** Reads pieces of a stream. */
+export class EventReader {
+  constructor() {
+    this.rest = "";
+  }
+
+  /**
+   * Add a piece; return the data of the events that are complete.
+   * @param {string} piece
+   * @returns {string[]}
+   */
+  push(piece) {
+    const lines = (this.rest + piece).split("\n\n");
+    this.rest = lines.pop() ?? "";
+    return lines.map(dataOf).filter((data) => data !== "");
+  }
+}
+
+/** Return the data of one event; empty for a comment. @param {string} event */
+function dataOf(event) {
+  const lines = event.split("\n").filter((line) => line.startsWith("data:"));
+  return lines.map((line) => line.slice(5).replace(/^ /, "")).join("\n");
+}
 
 export const OFFLINE = "The server does not answer. Start it again, then try again.";
 const CUT = "The server ended before the answer was complete.";

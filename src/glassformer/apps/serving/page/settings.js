@@ -1,7 +1,7 @@
 /**
  * Settings of generation.
  *
- * @import { Model } from "./app.js"
+ * @import { Model } from "./main.js"
  */
 
 import { button, fill, h, legendParts, slider } from "../../inspector/page/dom.js";

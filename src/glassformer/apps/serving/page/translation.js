@@ -1,7 +1,7 @@
 /**
  * Translations of a source: the best targets with their scores, and the alignment of one.
  *
- * @import { App, View } from "./app.js"
+ * @import { App, View } from "./main.js"
  * @import { Picture } from "../../inspector/page/types.js"
  * @import { Weights } from "../../inspector/page/lines.js"
  *
@@ -16,7 +16,7 @@ import { sceneElement } from "../../inspector/page/scene.js";
 import { fixed, percent } from "../../inspector/page/text.js";
 import { formView, lookLink } from "./form.js";
 import { post } from "./requests.js";
-import { lookAddress } from "./write.js";
+import { lookAddress } from "./writer.js";
 
 const WINDOW = 60;
 

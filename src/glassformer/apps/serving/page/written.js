@@ -1,13 +1,12 @@
 /**
  * The text of an answer as tokens, with facts and buttons below it.
  *
- * @import { App } from "./app.js"
+ * @import { App } from "./main.js"
  * @import { Alternative, Answer, Token } from "./answer.js"
  */
 
-import { css, inkOn, tokenColour } from "../../inspector/page/colours.js";
+import { css, inkOn, surprise, tokenColour } from "../../inspector/page/colours.js";
 import { arrowKeys, fill, h } from "../../inspector/page/dom.js";
-import { surprise } from "../../inspector/page/surprise.js";
 import { fixed } from "../../inspector/page/text.js";
 import { isWritable, speed } from "./answer.js";
 import { showsTokens } from "./details.js";
