@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, str, list[Any], Callable[[], Any]]] = {
     ),
     "layer norm": ("layers", "layerNorm", [X, ROW, ROW, 1e-5], lambda: norms.layer_norm_reference(X, ROW, ROW, 1e-5)),
     "layer norm alone": (
-        "norms",
+        "layers",
         "layerNorm",
         [X, None, None, 1e-5],
         lambda: norms.layer_norm_reference(X, None, None, 1e-5),

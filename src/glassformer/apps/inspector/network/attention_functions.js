@@ -38,7 +38,6 @@ export function scaledDotProductScores(query, key, scale = 1 / Math.sqrt(query.s
  * Apply softmax over the allowed keys; a query without an allowed key gets zeros.
  * @param {Tensor} scores (H, T, S)
  * @param {Allowed} allowed
- * @returns {Tensor}
  */
 export function maskedSoftmax(scores, allowed) {
   const [nHeads, nQueries, nKeys] = scores.shape;
@@ -142,7 +141,6 @@ export function multiplicativeScores(query, key) {
  * @param {number[]} queries positions (T,)
  * @param {number[]} keys positions (S,)
  * @param {{causal: boolean, window: number}} rules
- * @returns {Allowed}
  */
 export function allowedPairs(queries, keys, { causal, window }) {
   if (!causal && !window) return null;

@@ -42,7 +42,6 @@ const LARGE = 10e6;
  * @param {TransformerConfig | RecurrentConfig} config
  * @param {Record<string, string>} tied other names of tied weights
  * @param {Uint8Array<ArrayBuffer>} bytes
- * @returns {Transformer | RecurrentModel}
  */
 export function buildNetwork(config, tied, bytes) {
   const tensors = readTensors(bytes);

@@ -17,7 +17,6 @@ import { add, beside, columns, linear, map, multiply, scoped, tapped, widthOf, z
  * Compute h' = tanh(W x + U h) (Elman 1990).
  * @param {Tensor} fromInput W x + b
  * @param {Tensor} fromState U h + b'
- * @returns {LayerState}
  */
 export function rnnStep(fromInput, fromState) {
   return [map(add(fromInput, fromState), Math.tanh)];
@@ -31,7 +30,6 @@ export function rnnStep(fromInput, fromState) {
  * @param {Tensor} fromState (1, 3·D)
  * @param {LayerState} state
  * @param {Tap} [tap] receives r as "reset", z as "keep" and n as "new"
- * @returns {LayerState}
  */
 export function gruStep(fromInput, fromState, [hidden], tap = null) {
   const [ofReset, ofKeep, ofNew] = thirds(fromInput);
@@ -56,7 +54,6 @@ function thirds(x) {
  * @param {Tensor} fromState (1, 4·D)
  * @param {LayerState} state
  * @param {Tap} [tap] receives i as "write", f as "keep", g as "new", o as "read" and c' as "cell"
- * @returns {LayerState}
  */
 export function lstmStep(fromInput, fromState, [, cell], tap = null) {
   const [sums, width] = [add(fromInput, fromState), widthOf(cell)];

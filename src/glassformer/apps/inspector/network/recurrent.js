@@ -25,7 +25,6 @@ import { add, beside, columns, linear, map, rowAt, rowsAt, scoped, tapped, width
 /**
  * Return the rows of a matrix from last to first.
  * @param {Tensor} x
- * @returns {Tensor}
  */
 function backwards(x) {
   const y = zeros(...x.shape);
@@ -111,7 +110,6 @@ export class RecurrentDecoder {
    * @param {Tensor} memory (S, C)
    * @param {LayerState[]} first state of each layer
    * @param {Tensor} summary (1, C)
-   * @returns {RecurrentState}
    */
   start(memory, first, summary) {
     const isFed = this.attention.kind === "after" && this.attention.input_feeding;
@@ -168,7 +166,6 @@ export class RecurrentModel {
    * Encode the source, and return the state before the first token.
    * @param {number[]} sourceIds
    * @param {Tap} [tap]
-   * @returns {Promise<RecurrentState>}
    */
   async start(sourceIds, tap = null) {
     const { memory, last } = this.encoder.forward(sourceIds, scoped(tap, "encoder"));

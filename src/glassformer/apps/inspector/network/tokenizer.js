@@ -44,7 +44,6 @@ const TO_BYTE = new Map(OF_BYTE.map((character, byte) => [character, byte]));
  * Return the symbols of a chunk.
  * @param {string} chunk
  * @param {Scheme} scheme
- * @returns {string[]}
  */
 function symbolsOf(chunk, scheme) {
   if (scheme === "byte") return Array.from(new TextEncoder().encode(chunk), (byte) => /** @type {string} */ (OF_BYTE[byte]));

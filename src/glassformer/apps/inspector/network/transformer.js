@@ -49,7 +49,6 @@ export class Embeddings {
    * @param {number[]} ids
    * @param {number[]} positions
    * @param {Tap} tap receives the rows of the tokens and of the positions
-   * @returns {Tensor}
    */
   forward(ids, positions, tap) {
     let x = tapped(tap, "tokens", rowsAt(this.tokens, ids));
@@ -144,7 +143,6 @@ export class Transformer {
    * Return the state before the first token of a decoder; encode the source once.
    * @param {number[]} sourceIds empty for a model without an encoder
    * @param {Tap} [tap]
-   * @returns {Promise<TransformerState>}
    */
   async start(sourceIds, tap = null) {
     if (!this.encoder || !this.decoder) return EMPTY;

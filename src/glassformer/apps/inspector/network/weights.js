@@ -34,7 +34,6 @@ function fromInt8(integers, scales) {
 /**
  * Read a safetensors file, and widen its tensors once to float32.
  * @param {Uint8Array<ArrayBuffer>} bytes
- * @returns {Map<string, Tensor>}
  */
 export function readTensors(bytes) {
   const nHeader = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));

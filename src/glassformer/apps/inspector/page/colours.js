@@ -21,7 +21,6 @@ const STOPS = /** @type {Record<string, [number, number, number][]>} */ ({
  * @param {number} lightness
  * @param {number} chroma
  * @param {number} hue
- * @returns {Rgb}
  */
 export function oklch(lightness, chroma, hue) {
   const angle = (hue * Math.PI) / 180;
@@ -49,7 +48,6 @@ function fromOklab(lightness, a, b) {
  * Return the colour at t (0 to 1) of a list of stops, interpolated in OKLab.
  * @param {[number, number, number][]} stops
  * @param {number} t
- * @returns {Rgb}
  */
 function between(stops, t) {
   const place = Math.min(1, Math.max(0, t)) * (stops.length - 1);
@@ -71,7 +69,6 @@ const tables = new Map();
  * Return the 256 colours of a scale.
  * @param {"sequential" | "diverging"} scale
  * @param {boolean} dark
- * @returns {Rgb[]}
  */
 export function colourTable(scale, dark) {
   const name = `${scale} ${dark ? "dark" : "light"}`;
@@ -102,7 +99,6 @@ export function scalePosition(value, scale, range) {
  * @param {"sequential" | "diverging"} scale
  * @param {[number, number]} range
  * @param {boolean} dark
- * @returns {Rgb}
  */
 export function colourOf(value, scale, range, dark) {
   return /** @type {Rgb} */ (colourTable(scale, dark)[Math.round(255 * scalePosition(value, scale, range))]);
@@ -113,7 +109,6 @@ export function colourOf(value, scale, range, dark) {
  * part), so that the text is readable.
  * @param {number} value from 0 to 1
  * @param {boolean} dark
- * @returns {Rgb}
  */
 export function tokenColour(value, dark) {
   return colourOf(value * (dark ? 0.42 : 0.46), "sequential", [0, 1], dark);
@@ -167,7 +162,6 @@ export function surprise(token, colour) {
 /**
  * Return the texts at both ends of the colour scale of `surprise`; null without colours.
  * @param {string} colour
- * @returns {[string, string] | null}
  */
 export function scaleEnds(colour) {
   const ends = /** @type {Record<string, [string, string]>} */ ({

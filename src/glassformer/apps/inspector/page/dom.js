@@ -70,7 +70,6 @@ export function fill(element, ...children) {
  * @param {string} label
  * @param {() => void} onclick
  * @param {Attributes} [attributes]
- * @returns {HTMLButtonElement}
  */
 export function button(label, onclick, attributes = {}) {
   return h("button", { type: "button", onclick, ...attributes }, label);
@@ -125,7 +124,6 @@ export function slider(label, range, oninput, format = String) {
  * @param {string[]} colours as CSS
  * @param {string} low
  * @param {string} high
- * @returns {HTMLElement[]}
  */
 export function legendParts(colours, low, high) {
   const bar = h("span", { class: "legend-bar" });

@@ -60,7 +60,6 @@ function listed(values) {
 /**
  * Return lines of text: the formula of a stage with the numbers of the chosen token, and of the chosen key.
  * @param {Numbers} numbers
- * @returns {string[]}
  */
 export function numberLines(numbers) {
   const { stage } = numbers;

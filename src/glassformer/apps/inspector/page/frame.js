@@ -15,7 +15,6 @@ const MAX_COLUMNS = 60;
 /**
  * Return the HTML table of a table of numbers; a large one is cut, with a note.
  * @param {Table} table
- * @returns {HTMLElement}
  */
 export function tableElement({ header, rows }) {
   const columns = Math.min(header.length, MAX_COLUMNS);
@@ -42,7 +41,6 @@ function cell(value, column) {
 /**
  * Return a table as CSV (RFC 4180): fields with a comma, a quote or a line end are quoted.
  * @param {Table} table
- * @returns {string}
  */
 export function toCsv({ header, rows }) {
   return [header, ...rows].map((row) => row.map(csvField).join(",")).join("\r\n") + "\r\n";
@@ -93,7 +91,6 @@ export async function savePicture(picture, format) {
 /**
  * Return a scene as PNG, at twice its size unless it is very large.
  * @param {import("./scene.js").Scene} scene
- * @returns {Promise<Blob | null>}
  */
 function scenePng(scene) {
   const scale = Math.min(2, 8192 / Math.max(scene.width, scene.height));
@@ -115,7 +112,6 @@ function scenePng(scene) {
  * Create a card with a title. Its buttons show `picture` as a table and save it; null leaves the buttons out.
  * @param {{title: string, explanation?: string, formula?: string, picture?: (() => Picture | null) | null}} options
  * @param {...(Node | null)} children
- * @returns {Frame}
  */
 export function frame({ title, explanation, formula, picture }, ...children) {
   const body = h("div", { class: "frame-body" }, ...children);

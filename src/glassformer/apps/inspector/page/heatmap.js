@@ -466,7 +466,6 @@ function shownRange({ scale, range }) {
  * @param {number} width
  * @param {number} rows
  * @param {number} columns
- * @returns {Float32Array}
  */
 export function poolMax(values, height, width, rows, columns) {
   const pooled = new Float32Array(rows * columns).fill(NaN);
@@ -488,7 +487,6 @@ export function poolMax(values, height, width, rows, columns) {
  * @param {number} rows
  * @param {number} columns
  * @param {{scale: "sequential" | "diverging", range: [number, number], dark: boolean}} look
- * @returns {HTMLCanvasElement}
  */
 export function pixelImage(values, rows, columns, { scale, range, dark }) {
   const table = colourTable(scale, dark);
@@ -513,7 +511,6 @@ export function pixelImage(values, rows, columns, { scale, range, dark }) {
  * Return the scene of a whole matrix: rectangles, or an image if it has more than 10,000 cells.
  * @param {Matrix} matrix
  * @param {string} title
- * @returns {Scene}
  */
 export function heatScene(matrix, title) {
   const { ink, faint, paper } = theme();
@@ -562,7 +559,6 @@ function legendText(matrix) {
 /**
  * Return the numbers of a matrix with its labels.
  * @param {Matrix} matrix
- * @returns {Table}
  */
 export function heatTable(matrix) {
   const rows = Array.from({ length: matrix.rows }, (_, row) => [

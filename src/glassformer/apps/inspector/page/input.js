@@ -23,7 +23,6 @@ export function isPair(model) {
  * Return the body of a run: the texts of the boxes, or the ids of the text.
  * @param {Model | null} model
  * @param {Texts} texts
- * @returns {Example}
  */
 export function runBody(model, { text, ids, source, target, messages }) {
   if (isPair(model)) return { source, target: target === "" ? null : target };
@@ -35,7 +34,6 @@ export function runBody(model, { text, ids, source, target, messages }) {
 /**
  * Return the texts of an example for the state.
  * @param {Example} example
- * @returns {Texts}
  */
 export function textsOf({ text, ids, source, target, messages }) {
   return {

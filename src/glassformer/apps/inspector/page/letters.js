@@ -48,7 +48,6 @@ function whole(texts, first) {
  * Group tokens into letters, in order. Tokens with parts of one character are grouped, and so are characters of one
  * grapheme cluster, such as a letter and its accent. A token with invalid bytes is a group of its own.
  * @param {string[]} texts readable tokens
- * @returns {Letters[]}
  */
 export function lettersOf(texts) {
   /** @type {Letters[]} */
@@ -88,7 +87,6 @@ function joined(stretch) {
  * Return one label per token. The label of a token with a part of a letter is the letter and the number of the part,
  * such as `ש·1/2`.
  * @param {{text: string}[]} tokens
- * @returns {string[]}
  */
 export function labelsOf(tokens) {
   const labels = tokens.map(({ text }) => text);
@@ -123,7 +121,6 @@ const RIGHT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Tha
 /**
  * Return the direction of the first letter or digit of a text; null without one. A digit is written from left to right.
  * @param {string} text
- * @returns {Direction | null}
  */
 export function directionOf(text) {
   const [first = ""] = /[\p{L}\p{Nd}]/u.exec(text) ?? [];
@@ -134,7 +131,6 @@ export function directionOf(text) {
 /**
  * Return the direction of a whole text: that of its first letter. Without a letter, it is left to right.
  * @param {string} text
- * @returns {Direction}
  */
 export function directionOfText(text) {
   const [first = ""] = /\p{L}/u.exec(text) ?? [];
@@ -146,7 +142,6 @@ export function directionOfText(text) {
  * otherwise that of the text.
  * @param {(Direction | null)[]} directions of the tokens
  * @param {Direction} whole direction of the text
- * @returns {{direction: Direction, from: number, to: number}[]}
  */
 export function runsOf(directions, whole) {
   /** @type {{direction: Direction, from: number, to: number}[]} */
@@ -167,7 +162,6 @@ export function runsOf(directions, whole) {
 /**
  * Return the indices of the tokens of a line in visual order, from left to right.
  * @param {string[]} texts
- * @returns {number[]}
  */
 export function visualOrder(texts) {
   const whole = directionOfText(texts.join(""));

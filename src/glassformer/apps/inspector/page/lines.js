@@ -182,7 +182,6 @@ export function headColour(head, heads, dark) {
  * Return the strongest lines of each layer, at most `MAX_LINES` in total.
  * @param {Bytes} thumbnails weights of all heads, 255 is 1
  * @param {Chosen} chosen
- * @returns {Line[]}
  */
 export function layerLines(thumbnails, chosen) {
   const [layers = 0, heads = 0, rows = 0, columns = 0] = thumbnails.shape;
@@ -230,7 +229,6 @@ export const cellOf = (token, cells, tokens) => Math.ceil(((token + 1) * cells) 
  * @param {Axis} queries
  * @param {Axis} keys
  * @param {{chosen: Chosen, dark: boolean}} options
- * @returns {Scene}
  */
 export function layersScene(thumbnails, queries, keys, { chosen, dark }) {
   const { ink, faint, line, paper } = theme();

@@ -11,7 +11,6 @@ import { mainSide, markedPlaces } from "./state.js";
 /**
  * Return the token of an element.
  * @param {EventTarget | null} target
- * @returns {{hover: Place, across: Place | null} | null}
  */
 function placeOf(target) {
   const element = target instanceof Element ? target.closest("[data-side]") : null;

@@ -79,7 +79,6 @@ export async function askParts({ data, store: { state } }, run) {
  * Return the words of a text except its masks, each with the text without that word. If the text is one word, return
  * its letters.
  * @param {string} text
- * @returns {Word[]}
  */
 export function wordsOf(text) {
   const words = [...text.matchAll(/\S+/gu)];

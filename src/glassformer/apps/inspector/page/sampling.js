@@ -9,7 +9,6 @@
 /**
  * Return the probabilities of logits.
  * @param {Float32Array} logits
- * @returns {Float64Array}
  */
 export function softmax(logits) {
   let largest = -Infinity;
@@ -25,7 +24,6 @@ export function softmax(logits) {
  * Keep the k largest logits and ties with the k-th.
  * @param {Float32Array} logits
  * @param {number} k
- * @returns {Float32Array}
  */
 export function keepTopK(logits, k) {
   const kth = /** @type {number} */ (Float32Array.from(logits).sort()[logits.length - Math.min(k, logits.length)]);
@@ -36,7 +34,6 @@ export function keepTopK(logits, k) {
  * Keep the fewest most probable tokens whose probabilities sum to p or more; at least one.
  * @param {Float32Array} logits
  * @param {number} p
- * @returns {Float32Array}
  */
 function keepTopP(logits, p) {
   const probabilities = softmax(logits);
@@ -54,7 +51,6 @@ function keepTopP(logits, p) {
  * Apply every rule. At temperature 0 the logits are not divided: the largest one is chosen.
  * @param {Float32Array} logits
  * @param {Sampling} sampling
- * @returns {Float32Array}
  */
 export function shapeLogits(logits, { temperature, top_k, top_p }) {
   if (temperature === 0) return logits;
@@ -78,7 +74,6 @@ export function probabilities(logits, sampling) {
 /**
  * Return the indices of numbers, largest first. Equal numbers keep their order.
  * @param {Float64Array | Float32Array} values
- * @returns {number[]}
  */
 export function descending(values) {
   const order = Array.from(values.keys());

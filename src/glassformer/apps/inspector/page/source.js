@@ -6,7 +6,6 @@
 /**
  * Decompress zlib data.
  * @param {Uint8Array<ArrayBuffer> | ArrayBuffer} bytes
- * @returns {Promise<ArrayBuffer>}
  */
 export async function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -16,7 +15,6 @@ export async function inflate(bytes) {
 /**
  * Return the numbers of a shape such as "2,4,16,16".
  * @param {string} text
- * @returns {number[]}
  */
 export function parseShape(text) {
   const shape = text.split(",").map((part) => Number(part.trim()));
@@ -27,7 +25,6 @@ export function parseShape(text) {
 /**
  * Return the bytes of a base64 text.
  * @param {string} text
- * @returns {Uint8Array<ArrayBuffer>}
  */
 export function fromBase64(text) {
   const characters = atob(text);
@@ -39,7 +36,6 @@ export function fromBase64(text) {
 /**
  * Return little-endian float32 numbers.
  * @param {ArrayBuffer} buffer
- * @returns {Float32Array}
  */
 export function floats(buffer) {
   const view = new DataView(buffer);
@@ -53,7 +49,6 @@ export function floats(buffer) {
  * @param {ArrayBuffer} buffer
  * @param {number} start
  * @param {number} length
- * @returns {Float32Array}
  */
 export function weights16(buffer, start, length) {
   const view = new DataView(buffer);
@@ -146,7 +141,6 @@ export class Source {
   /**
    * @param {string} path
    * @param {string} model that the answer must name
-   * @returns {Promise<Bytes>}
    */
   async bytes(path, model) {
     const response = await this.#request(path, {});

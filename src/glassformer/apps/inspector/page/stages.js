@@ -98,7 +98,6 @@ export function keyHead({ tensors }, attention, head) {
  * Return the stages of a stack with one open block.
  * @param {Flow} flow
  * @param {{stack: string, block: number}} chosen
- * @returns {Stage[]}
  */
 export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);

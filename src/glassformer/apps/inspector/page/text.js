@@ -8,7 +8,6 @@ const UNSEEN = /[\u0000-\u0020\u007f\u00a0\u200b\u200c\u200e\u200f\u2028-\u202e\
 /**
  * Return a text with marks in place of spaces, line ends and control characters.
  * @param {string} text
- * @returns {string}
  */
 export function visible(text) {
   if (text === "") return "∅";

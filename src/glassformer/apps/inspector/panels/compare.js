@@ -27,7 +27,6 @@ export const compareTab = { id: "compare", title: "Compare", create: createCompa
  * Return b − a.
  * @param {ArrayLike<number>} a
  * @param {ArrayLike<number>} b
- * @returns {Float32Array}
  */
 export function difference(a, b) {
   return Float32Array.from(a, (x, i) => (b[i] ?? 0) - x);

@@ -37,7 +37,6 @@ function linesOf(text) {
 /**
  * Return the parts of a model whose heads or neurons can be chosen, such as "decoder.0.head", in the order of the layers.
  * @param {Model | null} model
- * @returns {string[]}
  */
 function unitsOf(model) {
   const places = Object.entries(model?.attention ?? {}).flatMap(([kind, { layers }]) => Array.from({ length: layers }, (_, layer) => ({ kind, layer })));

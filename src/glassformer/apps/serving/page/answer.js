@@ -12,7 +12,6 @@
 /**
  * Return a part of a stream of `/v1/chat/completions`.
  * @param {any} part
- * @returns {Part}
  */
 export function chatPart(part) {
   const [choice] = part.choices;
@@ -26,7 +25,6 @@ export function chatPart(part) {
 /**
  * Return a part of a stream of `/v1/completions`.
  * @param {any} part
- * @returns {Part}
  */
 export function textPart(part) {
   const [choice] = part.choices;
