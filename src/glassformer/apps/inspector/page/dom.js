@@ -142,6 +142,20 @@ export function grow(area, limit = Infinity) {
 }
 
 /**
+ * Return the listener of a text box whose text is sent with Enter, and not with Shift+Enter; or only with Ctrl+Enter.
+ * @param {"Enter" | "Ctrl+Enter"} keys
+ * @param {() => void} send
+ */
+export function sendsOn(keys, send) {
+  return (/** @type {KeyboardEvent} */ event) => {
+    const isSent = keys === "Enter" ? !event.shiftKey : event.ctrlKey || event.metaKey;
+    if (event.key !== "Enter" || !isSent || event.isComposing) return;
+    event.preventDefault();
+    send();
+  };
+}
+
+/**
  * Insert a text at the cursor of a text box.
  * @param {HTMLTextAreaElement} area
  * @param {string} text

@@ -19,8 +19,9 @@
  * }} Drawing
  */
 
-import { colourOf, css } from "./colours.js";
+import { colourOf } from "./colours.js";
 import { windowAround } from "./lines.js";
+import { pixels } from "./scene.js";
 import { percent, shortened } from "./text.js";
 import { theme } from "./theme.js";
 
@@ -210,7 +211,7 @@ function vectorShapes({ dark }, { x, width, lane, rows, opacity }) {
   const largest = Math.max(1e-9, ...strips.flat().map(Math.abs));
   return strips.map((strip, i) => ({
     type: "image", x, y: yOf(lane, lane.from + i) + 2, width, height: ROW - 8, opacity,
-    image: picture(strip.length, 1, (column) => colourOf(strip[column] ?? 0, "diverging", [-largest, largest], dark)),
+    image: pixels(strip.length, 1, (cell) => colourOf(strip[cell] ?? 0, "diverging", [-largest, largest], dark)),
   }));
 }
 
@@ -223,7 +224,8 @@ function matrixShapes(drawing, { x, width, lane: keys, column, rows, opacity }) 
   const weights = column.rule === "scores" ? null : drawing.rows({ ...column, tensor: column.weights });
   const isHidden = (/** @type {number} */ i, /** @type {number} */ j) => weights !== null && rowOf(weights, lane.from + i)[keys.from + j] === 0;
   const largest = Math.max(1e-9, ...values.flatMap((row, i) => row.filter((_, j) => !isHidden(i, j)).map(Math.abs)));
-  const image = picture(n, values.length, (j, i) => {
+  const image = pixels(n, values.length, (cell) => {
+    const [i, j] = [Math.floor(cell / n), cell % n];
     const value = values[i]?.[j] ?? 0;
     if (isHidden(i, j)) return dark ? [44, 51, 64] : [223, 227, 233];
     return column.rule === "weights" ? colourOf(value, "sequential", [0, 1], dark) : colourOf(value, "diverging", [-largest, largest], dark);
@@ -254,20 +256,4 @@ function lineShapes(drawing, { x, width, lane: keys, column, opacity }) {
       title: `weight ${weight.toFixed(3)}`, place: { side: keys.side, index: j }, across: { side: lane.side, index: lane.row },
     };
   });
-}
-
-/** @param {number} columns @param {number} rows @param {(column: number, row: number) => import("./colours.js").Rgb} colour */
-function picture(columns, rows, colour) {
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.max(1, columns);
-  canvas.height = Math.max(1, rows);
-  const context = canvas.getContext("2d");
-  for (let i = 0; i < rows; i++) {
-    for (let j = 0; j < columns; j++) {
-      if (!context) continue;
-      context.fillStyle = css(colour(j, i));
-      context.fillRect(j, i, 1, 1);
-    }
-  }
-  return canvas;
 }

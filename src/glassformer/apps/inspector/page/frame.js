@@ -105,7 +105,7 @@ function scenePng(scene) {
 }
 
 /**
- * @typedef {{element: HTMLElement, body: HTMLElement, tools: HTMLElement, refresh: () => void}} Frame
+ * @typedef {{element: HTMLElement, title: HTMLElement, body: HTMLElement, tools: HTMLElement, refresh: () => void}} Frame
  */
 
 /**
@@ -113,15 +113,16 @@ function scenePng(scene) {
  * @param {{title: string, explanation?: string, formula?: string, picture?: (() => Picture | null) | null}} options
  * @param {...(Node | null)} children
  */
-export function frame({ title, explanation, formula, picture }, ...children) {
+export function frame({ title: name, explanation, formula, picture }, ...children) {
   const body = h("div", { class: "frame-body" }, ...children);
   const alternative = h("div", { class: "alternative", hidden: true });
   const tools = h("div", { class: "tools" });
-  const heading = h("div", { class: "frame-heading" }, h("h2", {}, title), tools);
+  const title = h("h2", {}, name);
+  const heading = h("div", { class: "frame-heading" }, title, tools);
   const about = explanation
     ? h("p", { class: "about" }, explanation, formula ? " " : null, formula ? h("span", { class: "formula" }, formula) : null)
     : null;
-  const element = h("section", { class: "card frame", "aria-label": title }, heading, about, body, alternative);
+  const element = h("section", { class: "card frame", "aria-label": name }, heading, about, body, alternative);
 
   const toggle = button("table", () => {
     alternative.hidden = !alternative.hidden;
@@ -138,7 +139,7 @@ export function frame({ title, explanation, formula, picture }, ...children) {
   }
 
   if (picture) tools.append(toggle, saveMenu(picture));
-  return { element, body, tools, refresh };
+  return { element, title, body, tools, refresh };
 }
 
 /** @param {() => Picture | null} picture */

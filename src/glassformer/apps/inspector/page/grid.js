@@ -9,6 +9,7 @@
 
 import { colourOf, colourTable, css } from "./colours.js";
 import { arrowKeys, h } from "./dom.js";
+import { pixels } from "./scene.js";
 import { fixed } from "./text.js";
 import { theme } from "./theme.js";
 
@@ -37,26 +38,6 @@ export function badgeOf(scores, uniform, badge, { margin, layer }) {
 }
 
 /**
- * Draw one matrix of uint8 weights on a canvas.
- * @param {HTMLCanvasElement} canvas
- * @param {Uint8Array} values
- * @param {number} rows
- * @param {number} columns
- * @param {boolean} dark
- */
-export function drawThumbnail(canvas, values, rows, columns, dark) {
-  canvas.width = columns;
-  canvas.height = rows;
-  const table = colourTable("sequential", dark);
-  const image = new ImageData(Math.max(1, columns), Math.max(1, rows));
-  for (let i = 0; i < rows * columns; i++) {
-    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[values[i] ?? 0]);
-    image.data.set([red, green, blue, 255], 4 * i);
-  }
-  canvas.getContext("2d")?.putImageData(image, 0, 0);
-}
-
-/**
  * Return the thumbnail of one head.
  * @param {Bytes} thumbnails
  * @param {number} layer
@@ -65,6 +46,19 @@ export function drawThumbnail(canvas, values, rows, columns, dark) {
 export function thumbnailOf({ shape, buffer }, layer, head) {
   const [, heads = 0, rows = 0, columns = 0] = shape;
   return { values: new Uint8Array(buffer, (layer * heads + head) * rows * columns, rows * columns), rows, columns };
+}
+
+/**
+ * Return the picture of the thumbnail of one head.
+ * @param {Bytes} thumbnails
+ * @param {number} layer
+ * @param {number} head
+ * @param {boolean} dark
+ */
+export function thumbnailPicture(thumbnails, layer, head, dark) {
+  const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
+  const table = colourTable("sequential", dark);
+  return pixels(columns, rows, (cell) => table[values[cell] ?? 0]);
 }
 
 /**
@@ -92,9 +86,6 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   for (let layer = 0; layer < layers; layer++) {
     const row = h("div", { class: "grid-row", role: "row" }, isOne ? null : h("span", { class: "grid-label", role: "rowheader" }, layer));
     for (let head = 0; head < heads; head++) {
-      const canvas = h("canvas");
-      const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
-      drawThumbnail(canvas, values, rows, columns, state.dark);
       const ofHead = scores?.kinds[kind]?.heads[layer]?.[head];
       const uniform = scores?.kinds[kind]?.uniform[layer] ?? {};
       const badge = badgeAt(layer, head);
@@ -102,7 +93,7 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
       row.append(h("span", { role: "gridcell" }, h("button", {
         type: "button", class: "thumb", onclick: () => onopen(layer, head), tabindex: layer + head === 0 ? 0 : -1,
         "aria-label": `Layer ${layer}, head ${head}. ${summary}`, title: `layer ${layer}, head ${head}${summary ? `: ${summary}` : ""}`,
-      }, h("span", { class: "thumb-picture" }, canvas), badge
+      }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, layer, head, state.dark)), badge
         ? h("span", { class: "badge" }, `${SHORT[badge.name] ?? badge.name} `, h("span", {}, fixed(badge.value, 2)))
         : hasBadges ? h("span", { class: "badge" }, "\u00a0") : null)));
     }
@@ -143,9 +134,7 @@ export function gridScene(thumbnails, title, dark) {
           });
         }
       } else {
-        const image = h("canvas");
-        drawThumbnail(image, values, rows, columns, dark);
-        shapes.push({ type: "image", x, y, width: size, height: size, image });
+        shapes.push({ type: "image", x, y, width: size, height: size, image: thumbnailPicture(thumbnails, layer, head, dark) });
       }
       shapes.push({ type: "rect", x, y, width: size, height: size, stroke: line });
     }

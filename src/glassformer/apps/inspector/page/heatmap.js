@@ -8,6 +8,7 @@
 
 import { colourOf, colourTable, css, inkOn, scalePosition } from "./colours.js";
 import { button, h, keepHeight, legendParts, tooltip } from "./dom.js";
+import { pixels } from "./scene.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
 
@@ -490,21 +491,10 @@ export function poolMax(values, height, width, rows, columns) {
  */
 export function pixelImage(values, rows, columns, { scale, range, dark }) {
   const table = colourTable(scale, dark);
-  const canvas = h("canvas", { width: columns, height: rows });
-  const context = canvas.getContext("2d");
-  const image = new ImageData(columns, rows);
-  const { data } = image;
-  for (let i = 0; i < rows * columns; i++) {
-    const value = /** @type {number} */ (values[i]);
-    if (Number.isNaN(value)) continue;
-    const [red, green, blue] = /** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * scalePosition(value, scale, range))]);
-    data[4 * i] = red;
-    data[4 * i + 1] = green;
-    data[4 * i + 2] = blue;
-    data[4 * i + 3] = 255;
-  }
-  context?.putImageData(image, 0, 0);
-  return canvas;
+  return pixels(columns, rows, (cell) => {
+    const value = /** @type {number} */ (values[cell]);
+    return Number.isNaN(value) ? null : table[Math.round(255 * scalePosition(value, scale, range))];
+  });
 }
 
 /**

@@ -5,7 +5,7 @@
  * @import { Example, Message, Model, Texts } from "./types.js"
  */
 
-import { button, fill, grow, h, insertText } from "./dom.js";
+import { button, fill, grow, h, insertText, sendsOn } from "./dom.js";
 import { messagesOf } from "./state.js";
 
 const MAX_HEIGHT = 180;
@@ -80,12 +80,7 @@ export function createInput(app, section) {
     const area = h("textarea", {
       rows: 1, placeholder, dir: "auto", "aria-label": label, spellcheck: "false", title: `${label}. Press Ctrl+Enter to run.`,
       oninput: () => edited(key, area),
-      onkeydown: (/** @type {KeyboardEvent} */ event) => {
-        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-          event.preventDefault();
-          submit();
-        }
-      },
+      onkeydown: sendsOn("Ctrl+Enter", submit),
     });
     return { key, area };
   }

@@ -21,6 +21,8 @@ import { theme } from "./theme.js";
 
 /** Explanation of `alignmentScene` for the user. */
 export const ALIGNMENT_ABOUT = "Each target token is linked to the source tokens it attends to. The width of a line is the weight.";
+/** Largest number of tokens of an alignment that are drawn. */
+export const ALIGNED = 60;
 /** Largest number of lines of one attention. */
 const MOST = 4000;
 const ROW_STEP = 22;
@@ -99,16 +101,20 @@ export function columnScene(weights, { width, rows, columns, lines }) {
 }
 
 /**
- * Return two lines of tokens with lines between them: keys above, queries below.
+ * Return two lines of tokens with lines between them: keys above, queries below. Of a long text, `ALIGNED` tokens are drawn.
  * @param {Weights} weights
- * @param {{rows: [number, number], columns: [number, number], lines: {row: number, column: number, weight: number}[], width?: number}} part
+ * @param {number} position a target token that is drawn
+ * @param {number} [width] the least width
  * @returns {Scene}
  */
-export function alignmentScene(weights, { rows, columns, lines, width }) {
+export function alignmentScene(weights, position, width = 0) {
+  const rows = windowAround(weights.rows, position, ALIGNED);
+  const columns = windowAround(weights.columns, (position * weights.columns) / Math.max(1, weights.rows), ALIGNED);
+  const lines = strongest(weights, { rows, columns, least: 0.03 });
   const { ink, faint, accent, paper } = theme();
   const above = linePositions(weights.column_labels.slice(...columns));
   const below = linePositions(weights.row_labels.slice(...rows));
-  const full = Math.max(above.width, below.width, width ?? 0);
+  const full = Math.max(above.width, below.width, width);
   const [top, bottom] = [44, 168];
   const shift = (/** @type {{width: number}} */ line) => (full - line.width) / 2;
   /** @type {Shape[]} */

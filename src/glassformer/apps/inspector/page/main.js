@@ -258,13 +258,7 @@ export function start(source) {
     if (focused) [visitButton, cardButton, darkButton].find((one) => one.title === focused)?.focus();
   }
 
-  async function openGallery() {
-    try {
-      showStart(await source.get("/api/session"));
-    } catch (error) {
-      app.fail(error);
-    }
-  }
+  const openGallery = () => source.get("/api/session").then(showStart).catch(app.fail);
 
   /** Run the texts of the state. */
   async function run() {
@@ -317,13 +311,7 @@ export function start(source) {
   }
 
   /** @param {Model} model */
-  async function openNewest(model) {
-    try {
-      openModel((await source.post("/api/open", { folder: model.folder })).id);
-    } catch (error) {
-      app.fail(error);
-    }
-  }
+  const openNewest = ({ folder }) => source.post("/api/open", { folder }).then(({ id }) => openModel(id)).catch(app.fail);
 
   /** Show another model in this tab. @param {string} checkpoint */
   function openModel(checkpoint) {

@@ -3,10 +3,11 @@
  *
  * A shape may belong to a token (`place`); the page then highlights it together with the token.
  *
+ * @import { Rgb } from "./colours.js"
  * @import { Place } from "./types.js"
  */
 
-import { svg } from "./dom.js";
+import { h, svg } from "./dom.js";
 import { FONT, MONO } from "./theme.js";
 
 /**
@@ -27,6 +28,26 @@ import { FONT, MONO } from "./theme.js";
  * @typedef {Rect | Path | Text | Circle | Image} Shape
  * @typedef {{width: number, height: number, background?: string, shapes: Shape[]}} Scene
  */
+
+/**
+ * Return a canvas with one pixel per cell, row by row.
+ * @param {number} columns
+ * @param {number} rows
+ * @param {(cell: number) => Rgb | null | undefined} colour without a colour, the pixel is transparent
+ */
+export function pixels(columns, rows, colour) {
+  const canvas = h("canvas", { width: columns, height: rows });
+  const image = new ImageData(Math.max(1, columns), Math.max(1, rows));
+  const { data } = image;
+  for (let i = 0; i < rows * columns; i++) {
+    const found = colour(i);
+    if (!found) continue;
+    [data[4 * i], data[4 * i + 1], data[4 * i + 2]] = found;
+    data[4 * i + 3] = 255;
+  }
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
+  return canvas;
+}
 
 /**
  * Return the SVG element of a scene.

@@ -6,10 +6,7 @@
 
 import { visible } from "./text.js";
 
-/**
- * Values that are left out of the address.
- * @type {View}
- */
+/** Values that are left out of the address. */
 export const DEFAULTS = {
   text: "", ids: "", source: "", target: "", messages: "", panel: "", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
   top_k: 0, top_p: 1, shown: "matrix", all: 0, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",

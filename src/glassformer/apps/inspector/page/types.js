@@ -38,15 +38,7 @@
  * @typedef {{side: Side, index: number}} Place
  * @typedef {{hover: Place, across: Place | null} | null} Lit
  *
- * @typedef {{
- *   text: string, ids: string, source: string, target: string, messages: string, panel: string, kind: string, layer: number,
- *   head: number, pos: number,
- *   temperature: number, top_k: number, top_p: number, shown: string, all: number, badge: string, colour: string,
- *   card: number, norm: number, lens: string, align_layer: number, align_head: number, off: string, mean: number,
- *   beam: number, penalty: number, formula: string, pruned: number, step: number, folder: string, clean: string,
- *   corrupted: string, answer: string, wrong: string, prefix: string, stack: string, checkpoint: string, flow: string, visit: number, heads: string,
- *   unit: string,
- * }} View
+ * @typedef {typeof import("./state.js").DEFAULTS} View
  * `unit` is a head or a neuron of the panel "Texts", such as `decoder.0.neuron.17`.
  * `flow` is the place in the flow, such as `decoder.0.2.ff`: stack, block, head and stage.
  * `ids` are the ids of `text`, separated by commas, if the text has other tokens than usual; otherwise empty.

@@ -262,8 +262,7 @@ function createAblation(app) {
     if (!result) return;
     const position = shownPosition(store.state);
     const read = tokensBefore(store.state, position);
-    const heading = tops.element.querySelector("h2");
-    if (heading) heading.textContent = headingOf(result.after, position);
+    tops.title.textContent = headingOf(result.after, position);
     for (const [place, outcome] of /** @type {const} */ ([[before, result.before], [after, result.after]])) {
       const best = outcome.labels?.map(({ name, probability }) => /** @type {const} */ ([0, name, probability])) ?? outcome.positions[position]?.top ?? [];
       if (outcome.number !== null) fill(place, h("p", { class: "number" }, fixed(outcome.number, 4)));

@@ -13,7 +13,7 @@ import { fill, h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { labelsOf } from "../page/letters.js";
-import { ALIGNMENT_ABOUT, alignmentScene, strongest, windowAround } from "../page/lines.js";
+import { ALIGNED, ALIGNMENT_ABOUT, alignmentScene } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { selectedPosition } from "../page/state.js";
@@ -21,8 +21,6 @@ import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
 export const alignmentTab = { id: "alignment", title: "Alignment", create: createAlignment, exists: (model) => "cross" in model.attention, route: "/alignment" };
-
-const WINDOW = 60;
 
 /** @param {App} app @returns {Panel} */
 function createAlignment(app) {
@@ -80,10 +78,7 @@ function createAlignment(app) {
 
   function scene() {
     if (!weights) return null;
-    const position = Math.max(0, selectedPosition(store.state));
-    const rows = windowAround(weights.rows, position, WINDOW);
-    const columns = windowAround(weights.columns, (position * weights.columns) / Math.max(1, weights.rows), WINDOW);
-    return alignmentScene(weights, { rows, columns, lines: strongest(weights, { rows, columns, least: 0.03 }), width: place.clientWidth });
+    return alignmentScene(weights, Math.max(0, selectedPosition(store.state)), place.clientWidth);
   }
 
   function draw() {
@@ -91,7 +86,7 @@ function createAlignment(app) {
     if (!weights || !picture) return;
     const { rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;
     fill(place, sceneElement(picture));
-    note.textContent = rows > WINDOW || columns > WINDOW ? `${WINDOW} tokens around the selected position are drawn.` : "";
+    note.textContent = rows > ALIGNED || columns > ALIGNED ? `${ALIGNED} tokens around the selected position are drawn.` : "";
     heat.update({
       rows, columns, values, row_labels: rowLabels, column_labels: columnLabels, row_axis: "target", column_axis: "source",
       scale: "sequential", range: [0, 1], dark: store.state.dark,
@@ -123,7 +118,7 @@ function createAlignment(app) {
     element,
     render(changed) {
       if (["run", "align_layer", "align_head"].some((key) => changed.has(key))) load();
-      else if (["dark", "size"].some((key) => changed.has(key)) || (changed.has("pos") && (weights?.rows ?? 0) > WINDOW)) draw();
+      else if (["dark", "size"].some((key) => changed.has(key)) || (changed.has("pos") && (weights?.rows ?? 0) > ALIGNED)) draw();
       if (["hover", "across"].some((key) => changed.has(key))) mark();
     },
   };

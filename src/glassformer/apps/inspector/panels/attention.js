@@ -20,7 +20,7 @@
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
 import { arrowKeys, button, choice, fill, h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
-import { drawThumbnail, gridScene, headGrid, thumbnailOf } from "../page/grid.js";
+import { gridScene, headGrid, thumbnailPicture } from "../page/grid.js";
 import { Heatmap } from "../page/heatmap.js";
 import { cellOf, columnScene, headColour, layersScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
@@ -216,11 +216,8 @@ function createAttention(app) {
     if (!grid || !isOpen()) return;
     const thumbnails = grid.thumbnails;
     fill(strip, ...Array.from({ length: here().heads }, (_, i) => {
-      const canvas = h("canvas");
-      const { values, rows, columns } = thumbnailOf(thumbnails, layer, i);
-      drawThumbnail(canvas, values, rows, columns, dark);
       return h("button", { type: "button", class: "thumb small", "aria-pressed": String(i === head), tabindex: i === head ? 0 : -1,
-        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i }) }, h("span", { class: "thumb-picture" }, canvas));
+        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i }) }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, layer, i, dark)));
     }));
   }
 

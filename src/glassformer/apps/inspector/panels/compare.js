@@ -191,8 +191,7 @@ function createCompare(app) {
   }
 
   function drawBars() {
-    const heading = next.element.querySelector("h2");
-    if (heading) heading.textContent = store.state.run?.labels ? "Predictions" : `Predictions ${positionText(store.state, shownPosition(store.state))}`;
+    next.title.textContent = store.state.run?.labels ? "Predictions" : `Predictions ${positionText(store.state, shownPosition(store.state))}`;
     fill(bars, barList(pairs()));
     keepHeight(bars);
     next.refresh();

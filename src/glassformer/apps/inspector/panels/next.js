@@ -133,12 +133,11 @@ export function createNext(app) {
       where.textContent = facts.textContent = "";
       return;
     }
-    const heading = card.element.querySelector("h2");
     const isLabels = !model.has_head_over_tokens;
     const ofText = run.labels !== null || run.number !== null;
     card.element.hidden = isLabels && !ofText && !model.labels.length; // for example a model of text vectors
     const isSteps = state.panel === "steps"; // the panel "Step by step" shows the probabilities
-    if (heading) heading.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? headingOf(run) : run.target.length ? "Next token" : "Token at the position";
+    card.title.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? headingOf(run) : run.target.length ? "Next token" : "Token at the position";
     sliders.hidden = isLabels;
     const position = shownPosition(state);
     const rules = isLabels ? "" : rulesText(state);

@@ -14,7 +14,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { button, choice, fill, grow, h } from "../page/dom.js";
+import { button, choice, fill, grow, h, sendsOn } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { isPair } from "../page/input.js";
@@ -49,11 +49,7 @@ function createPatch(app) {
   /** @param {Field} key @param {string} label @param {string} placeholder */
   const field = (key, label, placeholder) => {
     const input = h("textarea", { rows: 1, placeholder, spellcheck: "false", title: "Press Enter to patch, Shift+Enter for a new line.", oninput: () => drawStart(),
-      onchange: () => store.set({ [key]: input.value }), onkeydown: (/** @type {KeyboardEvent} */ event) => {
-        if (event.key !== "Enter" || event.shiftKey) return;
-        event.preventDefault();
-        submit();
-      } });
+      onchange: () => store.set({ [key]: input.value }), onkeydown: sendsOn("Enter", () => submit()) });
     return { key, input, element: h("label", { class: "field wide" }, h("span", {}, label), input) };
   };
   const what = hasPair ? "source" : "text";

@@ -70,22 +70,12 @@ export function createStart(app, session, onopen) {
   }
 
   /** @param {{name?: string}} body */
-  async function open(body) {
-    try {
-      onopen((await app.source.post("/api/open", body)).id);
-    } catch (error) {
-      app.fail(error);
-    }
-  }
+  const open = (body) => app.source.post("/api/open", body).then(({ id }) => onopen(id)).catch(app.fail);
 
   /** @param {string} name */
-  async function train(name) {
-    try {
-      wanted = name;
-      draw(await app.source.post("/api/train", { name }));
-    } catch (error) {
-      app.fail(error);
-    }
+  function train(name) {
+    wanted = name;
+    return app.source.post("/api/train", { name }).then(draw).catch(app.fail);
   }
 
   async function poll() {

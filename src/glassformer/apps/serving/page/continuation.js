@@ -19,12 +19,12 @@ const PATH = "v1/completions";
 
 /** @param {App} app @returns {View} */
 export function continuationView(app) {
-  return textView(app, { label: "Text", placeholder: "A text that the model continues", action: "Continue", sendsOnEnter: false }, false);
+  return textView(app, { label: "Text", placeholder: "A text that the model continues", action: "Continue", keys: "Ctrl+Enter" }, false);
 }
 
 /** @param {App} app @returns {View} */
 export function targetView(app) {
-  return textView(app, { label: "Source", placeholder: "A text to translate", action: "Translate", sendsOnEnter: false }, true);
+  return textView(app, { label: "Source", placeholder: "A text to translate", action: "Translate", keys: "Ctrl+Enter" }, true);
 }
 
 /** @param {App} app @param {Words} words @param {boolean} isSource true if the answer is a target of the text, not its continuation @returns {View} */

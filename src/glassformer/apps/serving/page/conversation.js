@@ -12,7 +12,7 @@
  * in `answer`.
  */
 
-import { button, fill, grow, h } from "../../inspector/page/dom.js";
+import { button, fill, grow, h, sendsOn } from "../../inspector/page/dom.js";
 import { download } from "../../inspector/page/frame.js";
 import { Answer, chatPart } from "./answer.js";
 import { Composer, MAX_HEIGHT, lookLink } from "./form.js";
@@ -82,7 +82,7 @@ const PATH = "v1/chat/completions";
 export function conversationView(app) {
   const conversation = new Conversation();
   const list = h("div", { class: "turns", role: "log", "aria-live": "off", "aria-label": "Conversation" });
-  const composer = new Composer({ label: "Message", placeholder: "Message", action: "Send", sendsOnEnter: true }, send, () => writer.stop());
+  const composer = new Composer({ label: "Message", placeholder: "Message", action: "Send", keys: "Enter" }, send, () => writer.stop());
   const writer = new Writer(app, (isBusy) => {
     composer.mark(isBusy);
     list.setAttribute("aria-busy", String(isBusy));
@@ -200,12 +200,10 @@ export function conversationView(app) {
 
   /** @param {Message} message */
   function editor(message) {
-    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area, MAX_HEIGHT), onkeydown: (/** @type {KeyboardEvent} */ event) => {
+    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area, MAX_HEIGHT), onkeydown: sendsOn("Enter", () => submit()) });
+    area.addEventListener("keydown", (event) => {
       if (event.key === "Escape") close();
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      submit();
-    } });
+    });
     const close = () => {
       edited = null;
       draw();

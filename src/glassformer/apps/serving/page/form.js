@@ -5,35 +5,30 @@
  * @import { App, View } from "./main.js"
  */
 
-import { button, fill, grow, h } from "../../inspector/page/dom.js";
-import { Problem, post } from "./requests.js";
+import { button, fill, grow, h, sendsOn } from "../../inspector/page/dom.js";
+import { ServerError } from "../../inspector/page/source.js";
+import { post } from "./requests.js";
 
 /** Largest height of a text box in pixels. */
 export const MAX_HEIGHT = 240;
 
-/** @typedef {{label: string, placeholder: string, action: string, sendsOnEnter: boolean}} Words */
+/** @typedef {{label: string, placeholder: string, action: string, keys: "Enter" | "Ctrl+Enter"}} Words */
 
-/** The box; Enter sends it (or Ctrl+Enter), and Escape stops. */
+/** The box; `keys` send it, and Escape stops. */
 export class Composer {
   /**
    * @param {Words} words
    * @param {(text: string) => void} send
    * @param {() => void} stop
    */
-  constructor({ label, placeholder, action, sendsOnEnter }, send, stop) {
+  constructor({ label, placeholder, action, keys }, send, stop) {
     this.area = h("textarea", {
-      rows: 1, placeholder, "aria-label": label, enterkeyhint: sendsOnEnter ? "send" : undefined,
+      rows: 1, placeholder, "aria-label": label, enterkeyhint: keys === "Enter" ? "send" : undefined,
       oninput: () => grow(this.area, MAX_HEIGHT),
-      onkeydown: (/** @type {KeyboardEvent} */ event) => {
-        const sends = sendsOnEnter ? !event.shiftKey : event.ctrlKey || event.metaKey;
-        if (event.key === "Enter" && sends && !event.isComposing) {
-          event.preventDefault();
-          this.#submit();
-        }
-      },
+      onkeydown: sendsOn(keys, () => this.#submit()),
     });
     this.send = send;
-    this.sendButton = button(action, () => this.#submit(), { class: "primary", title: sendsOnEnter ? "Enter" : "Ctrl+Enter" });
+    this.sendButton = button(action, () => this.#submit(), { class: "primary", title: keys });
     this.stopButton = button("Stop", stop, { hidden: true, title: "Escape" });
     this.element = h("div", { class: "composer card" }, this.area, this.sendButton, this.stopButton);
     document.addEventListener("keydown", (event) => {
@@ -72,11 +67,7 @@ export class Composer {
 export function formView(app, { label, placeholder, action, controls, ask }) {
   const area = h("textarea", {
     rows: 2, placeholder, "aria-label": label, oninput: () => grow(area, MAX_HEIGHT),
-    onkeydown: (/** @type {KeyboardEvent} */ event) => {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-      event.preventDefault();
-      void submit();
-    },
+    onkeydown: sendsOn("Ctrl+Enter", () => void submit()),
   });
   const run = button(action, () => void submit(), { class: "primary", title: "Ctrl+Enter" });
   const results = h("div", { class: "panel", "aria-live": "polite" });
@@ -136,7 +127,7 @@ export function keyForm(done) {
       await post("session", { key: input.value.trim() });
       done();
     } catch (error) {
-      note.textContent = error instanceof Problem && error.status === 401 ? "The key is wrong." : String(error instanceof Error ? error.message : error);
+      note.textContent = error instanceof ServerError && error.status === 401 ? "The key is wrong." : String(error instanceof Error ? error.message : error);
       input.select();
     } finally {
       submit.disabled = false;

@@ -20,12 +20,13 @@
 import { arrowKeys, button, byId, fill, h, select } from "../../inspector/page/dom.js";
 import { count } from "../../inspector/page/text.js";
 import { storedDark, themeButton, useTheme } from "../../inspector/page/theme.js";
+import { ServerError } from "../../inspector/page/source.js";
 import { continuationView, targetView } from "./continuation.js";
 import { conversationView } from "./conversation.js";
 import { Details } from "./details.js";
 import { keyForm } from "./form.js";
 import { labelView, maskView, tagView } from "./labels.js";
-import { Problem, get } from "./requests.js";
+import { get } from "./requests.js";
 import { Settings } from "./settings.js";
 import { translationView } from "./translation.js";
 
@@ -64,12 +65,12 @@ function start() {
 
   /** @param {unknown} error */
   function fail(error) {
-    if (error instanceof Problem && error.status === 401) {
+    if (error instanceof ServerError && error.status === 401) {
       askForKey();
       return;
     }
     write(error instanceof Error ? error.message : String(error), true);
-    if (!(error instanceof Problem)) console.error(error);
+    if (!(error instanceof ServerError)) console.error(error);
   }
 
   function askForKey() {

@@ -3,6 +3,8 @@
  * anywhere.
  */
 
+import { ServerError } from "../../inspector/page/source.js";
+
 /** Reads pieces of a stream. */
 export class EventReader {
   constructor() {
@@ -30,15 +32,6 @@ function dataOf(event) {
 export const OFFLINE = "The server does not answer. Start it again, then try again.";
 const CUT = "The server ended before the answer was complete.";
 
-/** A problem to show: an answer with a status of 400 or more, or no answer (status 0). */
-export class Problem extends Error {
-  /** @param {string} message @param {number} status */
-  constructor(message, status) {
-    super(message);
-    this.status = status;
-  }
-}
-
 /** @param {string} path @returns {Promise<any>} */
 export async function get(path) {
   return (await answer(path, {})).json();
@@ -51,7 +44,7 @@ export async function post(path, body) {
 }
 
 /**
- * Yield the parts of a stream. Throws a `Problem` if the server reports one, or ends before the last part.
+ * Yield the parts of a stream. Throws a `ServerError` if the server reports one, or ends before the last part.
  * @param {string} path
  * @param {Record<string, unknown>} body
  * @param {AbortSignal} signal
@@ -63,13 +56,13 @@ export async function* parts(path, body, signal) {
   const [reader, decoder] = [new EventReader(), new TextDecoder()];
   for (;;) {
     const { done, value } = await pieces.read().catch((error) => {
-      throw signal.aborted ? error : new Problem(CUT, 0);
+      throw signal.aborted ? error : new ServerError(CUT, 0);
     });
-    if (done) throw new Problem(CUT, 0);
+    if (done) throw new ServerError(CUT, 0);
     for (const data of reader.push(decoder.decode(value, { stream: true }))) {
       if (data === "[DONE]") return;
       const part = JSON.parse(data);
-      if (part.error) throw new Problem(part.error.message, 500);
+      if (part.error) throw new ServerError(part.error.message, 500);
       yield part;
     }
   }
@@ -83,9 +76,9 @@ function posted(body, signal) {
 /** @param {string} path @param {RequestInit} options */
 async function answer(path, options) {
   const response = await fetch(path, options).catch((error) => {
-    throw options.signal?.aborted ? error : new Problem(OFFLINE, 0);
+    throw options.signal?.aborted ? error : new ServerError(OFFLINE, 0);
   });
   if (response.ok) return response;
   const found = await response.json().catch(() => null);
-  throw new Problem(found?.error?.message ?? `The server answers with status ${response.status}.`, response.status);
+  throw new ServerError(found?.error?.message ?? `The server answers with status ${response.status}.`, response.status);
 }

@@ -11,14 +11,12 @@
 
 import { fill, h, slider } from "../../inspector/page/dom.js";
 import { frame } from "../../inspector/page/frame.js";
-import { ALIGNMENT_ABOUT, alignmentScene, strongest, windowAround } from "../../inspector/page/lines.js";
+import { ALIGNED, ALIGNMENT_ABOUT, alignmentScene } from "../../inspector/page/lines.js";
 import { sceneElement } from "../../inspector/page/scene.js";
 import { fixed, percent } from "../../inspector/page/text.js";
 import { formView, lookLink } from "./form.js";
 import { post } from "./requests.js";
 import { lookAddress } from "./writer.js";
-
-const WINDOW = 60;
 
 /** @param {App} app @returns {View} */
 export function translationView(app) {
@@ -63,16 +61,15 @@ function alignmentCard(alignment) {
     rows: rows.length, columns: columns.length, values: weights.flat(), row_labels: rows, column_labels: columns,
     row_side: "written", column_side: "source", first_row: 0,
   };
-  const part = { rows: windowAround(rows.length, 0, WINDOW), columns: windowAround(columns.length, 0, WINDOW) };
-  const scene = () => alignmentScene(drawn, { ...part, lines: strongest(drawn, { ...part, least: 0.03 }) });
+  const scene = () => alignmentScene(drawn, 0);
   /** @type {() => Picture} */
   const picture = () => ({
     name: "alignment", scene, data: () => alignment,
     table: () => ({ header: ["target", ...columns], rows: rows.map((token, i) => [token, ...(weights[i] ?? [])]) }),
   });
-  const isCut = rows.length > WINDOW || columns.length > WINDOW;
+  const isCut = rows.length > ALIGNED || columns.length > ALIGNED;
   return frame({
     title: "Alignment", picture,
-    explanation: `${ALIGNMENT_ABOUT}${isCut ? ` The first ${WINDOW} tokens are drawn.` : ""}`,
+    explanation: `${ALIGNMENT_ABOUT}${isCut ? ` The first ${ALIGNED} tokens are drawn.` : ""}`,
   }, h("div", { class: "scroll-x" }, sceneElement(scene()))).element;
 }

@@ -5,7 +5,8 @@
  * @import { App } from "./main.js"
  */
 
-import { Problem, parts, post } from "./requests.js";
+import { ServerError } from "../../inspector/page/source.js";
+import { parts, post } from "./requests.js";
 
 /**
  * Send a request whose answer is a stream, and add the parts to an answer until it is complete, stopped or has failed.
@@ -98,7 +99,7 @@ export class Writer {
     if (this.running !== mine) return; // another answer has begun
     this.running = null;
     this.mark(false);
-    if (problem instanceof Problem && problem.status === 401) this.app.fail(problem);
+    if (problem instanceof ServerError && problem.status === 401) this.app.fail(problem);
     this.app.speak(answer.problem || `The answer is complete: ${answer.text}`);
   }
 }
