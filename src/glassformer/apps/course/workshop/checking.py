@@ -60,10 +60,16 @@ def result_of(function: Function, arguments: Sequence[Any], has_gradient: bool) 
 
 def tensors_in(x: Any) -> list[Tensor]:
     """Return the tensors of nested lists, tuples and dicts."""
-    if isinstance(x, Tensor):
-        return [x]
-    inner = x.values() if isinstance(x, Mapping) else x if isinstance(x, (list, tuple)) else ()
-    return [tensor for value in inner for tensor in tensors_in(value)]
+    match x:
+        case Tensor():
+            return [x]
+        case Mapping():
+            x = x.values()
+        case list() | tuple():
+            pass
+        case _:
+            return []
+    return [tensor for value in x for tensor in tensors_in(value)]
 
 
 def gradients_of(value: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
