@@ -12,12 +12,13 @@ import mimetypes
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -217,31 +218,17 @@ def _grouped(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[st
 
 
 def _converted(name: str, value: Any, hint: Any, is_text: bool) -> Any:
-    kinds = (hint,)
-    if isinstance(hint, UnionType):
-        kinds = typing.get_args(hint)
-    if is_text:
-        for kind in kinds:
-            with contextlib.suppress(KeyError, ValueError):
-                if kind is bool:
-                    return {"0": False, "1": True}[value]
-                if kind in (int, float, str):
-                    return kind(value)
-    elif any(_fits(value, kind) for kind in kinds):
-        return value
-    names = [str(kind) if typing.get_args(kind) else kind.__name__ for kind in kinds]
-    expected = " or ".join(names)
-    raise UserError(f"{name}: expected {expected}, got {value!r:.60}")
+    try:
+        return _reader(hint).validate_python(value, strict=not is_text)
+    except ValidationError as error:
+        kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        expected = " or ".join(str(kind) if typing.get_args(kind) else kind.__name__ for kind in kinds)
+        raise UserError(f"{name}: expected {expected}, got {value!r:.60}") from error
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Return True if a JSON value has a type: `list[int]` is checked item by item, and an int is also a float."""
-    items = typing.get_args(kind)
-    if items and typing.get_origin(kind) is list:
-        return isinstance(value, list) and all(_fits(item, items[0]) for item in value)
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, typing.get_origin(kind) or kind) and (kind is bool or not isinstance(value, bool))
+@cache
+def _reader(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -87,16 +87,17 @@ class Shown:
         """Return an array of this run."""
         return replace(page_data.packed(x), names=self.names)
 
+    def means(self, mean: bool) -> dict[str, Tensor] | None:
+        """Return the tensors whose means replace parts that are switched off; None if zeros replace them."""
+        return capture_tensors(self.model.network, self.trace.inputs, MEANS) if mean else None
+
     def logits(self, off: str, mean: bool) -> Tensor:
         """Return the logits of the run without the parts `off`, names with commas; see `ablation.ablate`."""
         if not off:
             return self.trace["logits"]
         if (off, mean) not in self.ablated:
             network, inputs = self.model.network, self.trace.inputs
-            parts, means = [Part.parse(name) for name in off.split(",")], None
-            if mean:
-                means = capture_tensors(network, inputs, MEANS)
-            with ablate(network, parts, means):
+            with ablate(network, [Part.parse(name) for name in off.split(",")], self.means(mean)):
                 self.ablated = {(off, mean): capture_tensors(network, inputs, ["logits"])["logits"]}
         return self.ablated[off, mean]
 

@@ -44,15 +44,8 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
         raise ApiError(
             400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
         )
-    require_n(models, len(prompts_of(body.prompt)) * body.n)
+    require_n(models, len(schemas.prompts_of(body.prompt)) * body.n)
     return await answer(request, models, job_of, served, body)
-
-
-def prompts_of(given: Any) -> list[str | list[int]]:
-    """Return the prompts of a request as a list of texts or ids."""
-    if isinstance(given, str) or isinstance(given[0], int):
-        return [given]
-    return list(given)
 
 
 class CompletionJob(Job[schemas.CompletionRequest]):
@@ -78,7 +71,7 @@ class CompletionJob(Job[schemas.CompletionRequest]):
         """Return the prompt before the text of a row, if the request asks for it."""
         if not self.body.echo:
             return ""
-        given = prompts_of(self.body.prompt)[row // self.body.n]
+        given = schemas.prompts_of(self.body.prompt)[row // self.body.n]
         return given if isinstance(given, str) else self.tokenizer.decode(given)
 
     def _with_prompt(self, piece: Piece, after: schemas.CompletionLogprobs) -> schemas.CompletionLogprobs:
@@ -99,7 +92,7 @@ class CompletionJob(Job[schemas.CompletionRequest]):
 
 def job_of(served: Served, body: schemas.CompletionRequest) -> CompletionJob:
     """Return the prompts of a request with their settings; raise an error for one that does not fit."""
-    model, prompts, sources = served.model, prompts_of(body.prompt), list[tuple[int, ...]]()
+    model, prompts, sources = served.model, schemas.prompts_of(body.prompt), list[tuple[int, ...]]()
     given = sampling_of(served, body, body.max_tokens, "max_tokens")
     if model.is_seq2seq:
         if body.echo:

@@ -76,26 +76,26 @@ def busy(n_waiting: int) -> ApiError:
 
 def as_api_error(error: BaseException) -> ApiError:
     """Return an error in the form of the server; an unknown one is a failure of the server, and is logged."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, UserError):
-        return ApiError(400, str(error))
-    if isinstance(error, RequestValidationError):
-        return _invalid(error)
-    if isinstance(error, TimeoutError):
-        headers = {"x-should-retry": "false"}
-        return ApiError(504, "no result before the deadline: ask for a shorter text", code="deadline", headers=headers)
-    if isinstance(error, Busy):
-        return ApiError(503, str(error), code="busy", headers={"retry-after": "2"})
-    if isinstance(error, HTTPException) and error.status_code == 400:
-        return ApiError(400, _unreadable(error.__cause__))
-    if isinstance(error, HTTPException):
-        message = SENTENCES.get(error.status_code, str(error.detail))
-        return ApiError(error.status_code, message, headers=error.headers)
+    match error:
+        case ApiError():
+            return error
+        case UserError():
+            return ApiError(400, str(error))
+        case RequestValidationError():
+            return _invalid(error)
+        case TimeoutError():
+            message, headers = "no result before the deadline: ask for a shorter text", {"x-should-retry": "false"}
+            return ApiError(504, message, code="deadline", headers=headers)
+        case Busy():
+            return ApiError(503, str(error), code="busy", headers={"retry-after": "2"})
+        case HTTPException(status_code=400):
+            return ApiError(400, _unreadable(error.__cause__))
+        case HTTPException():
+            message = SENTENCES.get(error.status_code, str(error.detail))
+            return ApiError(error.status_code, message, headers=error.headers)
     # The message is not logged, because it may contain a part of a text
     log.error("%s in\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
-    # A repetition would fail again
-    headers = {"x-should-retry": "false"}
+    headers = {"x-should-retry": "false"}  # a repetition would fail again
     return ApiError(500, f"the model failed: {type(error).__name__}: {error!s:.200}", code="failed", headers=headers)
 
 
@@ -106,10 +106,11 @@ async def answer_error(request: Request, error: Exception) -> JSONResponse:
 
 def _unreadable(cause: BaseException | None) -> str:
     """Return the sentence for a body that the JSON parser cannot read."""
-    if isinstance(cause, RecursionError):
-        return "the request is not read: its lists and objects are nested too deeply"
-    if isinstance(cause, UnicodeDecodeError):
-        return f"the request is not text in UTF-8: the byte {cause.start:,} is wrong"
+    match cause:
+        case RecursionError():
+            return "the request is not read: its lists and objects are nested too deeply"
+        case UnicodeDecodeError():
+            return f"the request is not text in UTF-8: the byte {cause.start:,} is wrong"
     return "the request is not JSON that can be read, for example because a number has too many digits"
 
 

@@ -16,7 +16,7 @@ from glassformer.apps.serving import lineage_schemas as schemas
 from glassformer.apps.serving.errors import ApiError
 from glassformer.apps.serving.guard import note_ignored
 from glassformer.apps.serving.models import Served, TheModels
-from glassformer.apps.serving.schemas import ERRORS
+from glassformer.apps.serving.schemas import ERRORS, prompts_of
 from glassformer.apps.serving.texts import require_n, unless_gone
 from glassformer.common.errors import quoted
 from glassformer.data.batching import Example
@@ -107,10 +107,7 @@ class Embed(Use[schemas.EmbeddingRequest]):
 
     @classmethod
     def inputs(cls, body: schemas.EmbeddingRequest) -> list[TextOrIds]:
-        given: Any = body.input
-        if isinstance(given, str) or isinstance(given[0], int):
-            given = [given]
-        return [one if isinstance(one, str) else tuple(one) for one in given]
+        return [one if isinstance(one, str) else tuple(one) for one in prompts_of(body.input)]
 
     def check(self) -> None:
         size = self.model.embedder.size

@@ -99,19 +99,25 @@ def _choice(kind: Callable[[Any], str | None], expected: str) -> Discriminator:
 
 
 def _text_or_list(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "text"
-    return "list" if isinstance(value, list) else None
+    match value:
+        case str():
+            return "text"
+        case list():
+            return "list"
+    return None
 
 
 def _kind_of_prompt(value: Any) -> str | None:
-    if not isinstance(value, list):
-        return _text_or_list(value)
-    if not value:
-        return None
-    if isinstance(value[0], str):
-        return "texts"
-    return "lists" if isinstance(value[0], list) else "ids"
+    match value:
+        case str():
+            return "text"
+        case [str(), *_]:
+            return "texts"
+        case [list(), *_]:
+            return "lists"
+        case [_, *_]:
+            return "ids"
+    return None
 
 
 Prompts = Annotated[
@@ -121,6 +127,13 @@ Prompts = Annotated[
     | Annotated[list[Ids], Field(fail_fast=True, max_length=2048), Tag("lists")],
     _choice(_kind_of_prompt, "a text, ids, or a list of texts or of lists of ids"),
 ]
+
+
+def prompts_of(given: Any) -> list[str | list[int]]:
+    """Return the prompts of a request as a list of texts or ids."""
+    return [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
+
+
 _Stop = Annotated[str, StringConstraints(max_length=MAX_STOP)]
 Stops = Annotated[
     Annotated[_Stop, Tag("text")]

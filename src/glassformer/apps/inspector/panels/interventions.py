@@ -10,8 +10,6 @@ from glassformer.apps.inspector.app import route
 from glassformer.apps.inspector.inspector import Inspector, Shown
 from glassformer.apps.inspector.panels.tokens import texts_of, tokens_of
 from glassformer.common.errors import Progress, UserError
-from glassformer.inspection.ablation import MEANS
-from glassformer.inspection.capture import capture_tensors
 from glassformer.inspection.effects import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.effects import effects as effects_of
 from glassformer.inspection.gradient_patching import PARTS, patch_pairs, rank_correlation
@@ -53,10 +51,9 @@ def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any
     `mean` replaces a part by its mean over the positions, in place of zero.
     """
     shown = inspector.run_of(run)
-    network, inputs, means = shown.model.network, shown.trace.inputs, None
-    if mean:
-        means = capture_tensors(network, inputs, MEANS)
-    measured = mean_effects([effects_of(network, inputs, measure_of(shown.model, inputs), means=means)])
+    inputs = shown.trace.inputs
+    measure = measure_of(shown.model, inputs)
+    measured = mean_effects([effects_of(shown.model.network, inputs, measure, means=shown.means(mean))])
     return shown.names | _answer(shown.model, measured)
 
 
