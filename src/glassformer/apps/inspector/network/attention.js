@@ -18,39 +18,27 @@ import { applyRotary } from "./positions.js";
 import { after, columns, linear, map, reshaped, tapped, zeros } from "./tensors.js";
 
 /**
- * Split (T, H·K) into heads (H, T, K).
- * @param {Tensor} x
- * @param {number} nHeads
- * @returns {Tensor}
+ * Exchange the first two axes: (N, M, W) → (M, N, W).
+ * @param {Float32Array} data
+ * @param {number} n
+ * @param {number} m
  */
-function splitHeads(x, nHeads) {
-  const [nTokens, total] = x.shape;
-  const width = total / nHeads;
-  const y = zeros(nHeads, nTokens, width);
-  for (let t = 0; t < nTokens; t++) {
-    for (let head = 0; head < nHeads; head++) {
-      const begin = t * total + head * width;
-      y.data.set(x.data.subarray(begin, begin + width), (head * nTokens + t) * width);
-    }
+function exchanged(data, n, m) {
+  const [y, width] = [new Float32Array(data.length), data.length / (n * m)];
+  for (let i = 0; i < n; i++) {
+    for (let j = 0; j < m; j++) y.set(data.subarray((i * m + j) * width, (i * m + j + 1) * width), (j * n + i) * width);
   }
   return y;
 }
 
-/**
- * Concatenate heads (H, T, W) to (T, H·W).
- * @param {Tensor} x
- * @returns {Tensor}
- */
-function joinHeads(x) {
-  const [nHeads, nTokens, width] = x.shape;
-  const y = zeros(nTokens, nHeads * width);
-  for (let head = 0; head < nHeads; head++) {
-    for (let t = 0; t < nTokens; t++) {
-      const begin = (head * nTokens + t) * width;
-      y.data.set(x.data.subarray(begin, begin + width), (t * nHeads + head) * width);
-    }
-  }
-  return y;
+/** Split (T, H·K) into heads (H, T, K). @param {Tensor} x @param {number} nHeads @returns {Tensor} */
+function splitHeads({ shape: [nTokens, total], data }, nHeads) {
+  return { shape: [nHeads, nTokens, total / nHeads], data: exchanged(data, nTokens, nHeads) };
+}
+
+/** Concatenate heads (H, T, W) to (T, H·W). @param {Tensor} x @returns {Tensor} */
+function joinHeads({ shape: [nHeads, nTokens, width], data }) {
+  return { shape: [nTokens, nHeads * width], data: exchanged(data, nHeads, nTokens) };
 }
 
 /** Multi-head attention: MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2). */

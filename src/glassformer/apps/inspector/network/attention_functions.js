@@ -4,7 +4,7 @@
  * @import { Tap, Tensor } from "./tensors.js"
  */
 
-import { dot, tapped, zeros } from "./tensors.js";
+import { dot, reshaped, tapped, zeros } from "./tensors.js";
 
 /** @typedef {Uint8Array | null} Allowed (T, S): 1 where a query may attend to a key; null if every query may attend to every key. */
 
@@ -125,12 +125,8 @@ export function additiveScores(query, key, vector) {
  * @returns {Tensor} (T, S)
  */
 export function multiplicativeScores(query, key) {
-  const [[nQueries, width], [nKeys]] = [query.shape, key.shape];
-  const scores = zeros(nQueries, nKeys);
-  for (let t = 0; t < nQueries; t++) {
-    for (let s = 0; s < nKeys; s++) scores.data[t * nKeys + s] = dot(query.data, t * width, key.data, s * width, width);
-  }
-  return scores;
+  const scores = scaledDotProductScores(reshaped(query, 1, ...query.shape), reshaped(key, 1, ...key.shape), 1);
+  return reshaped(scores, query.shape[0], key.shape[0]);
 }
 
 /**

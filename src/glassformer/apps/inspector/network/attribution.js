@@ -17,7 +17,7 @@ import { feedForwardName } from "./ablation.js";
 import { hasOutNorms } from "./blocks.js";
 import { largest, logitsAt } from "./heads.js";
 import { frozenNorm } from "./layers.js";
-import { add, linear, range, rowAt, widthOf, zeros } from "./tensors.js";
+import { add, linear, range, rowsAt, widthOf, zeros } from "./tensors.js";
 
 /** A term is beyond its baseline if it differs from the mean by more than this many standard deviations. */
 const N_DEVIATIONS = 2;
@@ -56,7 +56,7 @@ export function attribution(run, config, { position, token, against }) {
 function termsOf(run, network, config, position, token, against) {
   const { name, blocks } = network.headStack;
   const last = blocks.length ? `${name}.blocks.${blocks.length - 1}.residual` : `${name}.embeddings`;
-  const at = (/** @type {string} */ tensor) => rowAt(run.tensor(tensor), position);
+  const at = (/** @type {string} */ tensor) => rowsAt(run.tensor(tensor), [position]);
   const zero = zeros(1, config.d_model);
   const final = config.final_norm ? frozenNorm(network.weights, `${name}.final_norm`, config, at(last)) : { map: same, shift: zero };
   const parts = writtenBy(run, network, config, position);
@@ -80,7 +80,7 @@ function termsOf(run, network, config, position, token, against) {
  */
 function writtenBy(run, network, config, position) {
   const { name: stack, blocks } = network.headStack;
-  const at = (/** @type {string} */ tensor) => rowAt(run.tensor(tensor), position);
+  const at = (/** @type {string} */ tensor) => rowsAt(run.tensor(tensor), [position]);
   const found = [{ name: "embedding", vector: at(`${stack}.embeddings`) }];
   for (const [layer, { selfAttn, crossAttn, ff }] of blocks.entries()) {
     const path = `${stack}.blocks.${layer}`;
@@ -93,7 +93,7 @@ function writtenBy(run, network, config, position) {
       const contexts = run.tensor(`${path}.${name}.context`);
       const [, nHeads, nTokens] = contexts.shape;
       for (const head of range(0, nHeads)) {
-        const context = rowAt(contexts, head * nTokens + position);
+        const context = rowsAt(contexts, [head * nTokens + position]);
         found.push({ name: `${kind}.${layer}.head.${head}`, vector: through(headOutput(attention, context, valueBias, head)) });
       }
       const bias = through(attention.out ? linear(valueBias, ...attention.out) : valueBias);

@@ -7,6 +7,8 @@
  * @typedef {{rows: number, columns: number, at: (t: number, s: number) => number}} Matrix
  */
 
+import { meanOf } from "./spread.js";
+
 /** @typedef {{heads: Scores[][], uniform: Scores[]}} LayerScores of the heads of each layer, and of uniform attention */
 
 /** Patterns for which the best head is looked up. */
@@ -26,7 +28,7 @@ export function headOf({ shape: [, , rows, columns], data }, head) {
 
 /** Return the mean; null for an empty list. @param {number[]} values */
 function mean(values) {
-  return values.length ? values.reduce((sum, x) => sum + x, 0) / values.length : null;
+  return values.length ? meanOf(values) : null;
 }
 
 /**

@@ -12,7 +12,7 @@
  */
 
 import { ACTIVATIONS, normOf } from "./layers.js";
-import { linear, map, reshaped, rowAt, widthOf, zeros } from "./tensors.js";
+import { linear, map, reshaped, rowsAt, widthOf, zeros } from "./tensors.js";
 
 /**
  * Return the layers before the output projection: a dense layer, an activation and a norm. Without them, return the
@@ -58,8 +58,8 @@ export function tokenLogits(weights, { d_model = 1, logit_scale = 1, ...others }
  */
 export function pool(hidden, how) {
   const [nTokens, width] = hidden.shape;
-  if (how === "first") return rowAt(hidden, 0);
-  if (how === "last") return rowAt(hidden, nTokens - 1);
+  if (how === "first") return rowsAt(hidden, [0]);
+  if (how === "last") return rowsAt(hidden, [nTokens - 1]);
   const y = zeros(1, width);
   for (let i = 0; i < width; i++) {
     let [sum, largest] = [0, -Infinity];

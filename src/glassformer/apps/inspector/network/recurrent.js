@@ -20,17 +20,10 @@
 import { SingleHeadAttention } from "./attention.js";
 import { tokenLogits } from "./heads.js";
 import { Cells, joining } from "./recurrence.js";
-import { add, beside, columns, linear, map, rowAt, rowsAt, scoped, tapped, widthOf, zeros, zip } from "./tensors.js";
+import { add, beside, columns, linear, map, range, rowsAt, scoped, tapped, widthOf, zeros, zip } from "./tensors.js";
 
-/**
- * Return the rows of a matrix from last to first.
- * @param {Tensor} x
- */
-function backwards(x) {
-  const y = zeros(...x.shape);
-  for (let t = 0; t < x.shape[0]; t++) y.data.set(rowAt(x, x.shape[0] - 1 - t).data, t * widthOf(x));
-  return y;
-}
+/** Return the rows of a matrix from last to first. @param {Tensor} x */
+const backwards = (x) => rowsAt(x, range(0, x.shape[0]).reverse());
 
 /** Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with two directions (Bahdanau 2015, section 3.2). */
 export class RecurrentEncoder {
@@ -185,7 +178,7 @@ export class RecurrentModel {
     const outputs = [];
     for (let t = 0; t < ids.length; t++) {
       await this.pauseBetween();
-      const after = this.decoder.advance(rowAt(embedded, t), state, scoped(ofSteps, "decoder"));
+      const after = this.decoder.advance(rowsAt(embedded, [t]), state, scoped(ofSteps, "decoder"));
       tapped(ofSteps, "hidden", after.read);
       outputs.push(tapped(ofSteps, "logits", this.output(after.read)));
       state = after.state;

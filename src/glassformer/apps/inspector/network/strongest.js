@@ -14,7 +14,7 @@
 import { ServerError } from "../page/source.js";
 import { headOutput } from "./attribution.js";
 import { quantile } from "./spread.js";
-import { range, rowAt } from "./tensors.js";
+import { range, rowsAt } from "./tensors.js";
 
 const N_TEXTS = 10;
 
@@ -38,7 +38,7 @@ export function activeUnits(run, number, units) {
   const [nTokens, width] = x.shape.slice(-2);
   const valueBias = attention.valueBias();
   const lengthAt = (/** @type {number} */ head, /** @type {number} */ t) =>
-    Math.hypot(...headOutput(attention, rowAt(x, head * nTokens + t), valueBias, head).data);
+    Math.hypot(...headOutput(attention, rowsAt(x, [head * nTokens + t]), valueBias, head).data);
   const activityAt = what === "neuron" ? (/** @type {number} */ neuron, /** @type {number} */ t) => x.data[t * width + neuron] : lengthAt;
   const first = kind === "decoder" ? 1 : 0; // the first token can attend only to itself
   if (nTokens <= first) return null;

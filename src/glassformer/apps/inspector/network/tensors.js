@@ -99,7 +99,7 @@ export function linear(x, weight, bias = null) {
 }
 
 /**
- * Return the rows of a table: ids (T,) → (T, D).
+ * Return rows of a table or a matrix: ids (T,) → (T, D).
  * @param {Tensor} table
  * @param {number[]} ids
  * @returns {Tensor}
@@ -203,17 +203,6 @@ export function after(first, second) {
     y.data.set(second.data.subarray(head * sizes[1], (head + 1) * sizes[1]), head * (sizes[0] + sizes[1]) + sizes[0]);
   }
   return y;
-}
-
-/**
- * Return one row of a matrix, (T, D) → (1, D).
- * @param {Tensor} x
- * @param {number} row
- * @returns {Tensor}
- */
-export function rowAt(x, row) {
-  const width = widthOf(x);
-  return { shape: [1, width], data: x.data.slice(row * width, (row + 1) * width) };
 }
 
 /**
