@@ -21,7 +21,7 @@ from glassformer.apps.inspector import app as inspector_app
 from glassformer.apps.inspector.inspector import FOLDER, Inspector
 from glassformer.apps.inspector.panels import calls
 from glassformer.apps.inspector.worker import Busy, Worker
-from glassformer.apps.serving import chat, completions, lineages, schemas
+from glassformer.apps.serving import lineages, schemas, writing
 from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.errors import ApiError, answer_error
 from glassformer.apps.serving.guard import COOKIE, Guard, cookie_of, is_equal
@@ -68,7 +68,7 @@ def application(
     # Errors, routes, and the guard before all of them
     for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Busy, Exception):
         app.add_exception_handler(error, answer_error)
-    for router in (completions.router, chat.router, lineages.router, facts):
+    for router in (writing.router, lineages.router, facts):
         app.include_router(router)
     _add_page(app, app.state.models, access)
     app.add_middleware(Guard, access=access, limits=limits, log_texts=log_texts)
@@ -149,9 +149,9 @@ def _add_page(app: FastAPI, models: Models, access: Access) -> None:
 async def chat_prompt(body: schemas.ChatRequest, models: TheModels, request: Request) -> schemas.PromptList:
     """Return what the model would read for a body of `/v1/chat/completions`."""
     served = models.get(body.model)
-    chat.require_chat(served, body, request)
+    writing.require_chat(served, body, request)
     with models.place():
-        return _prompts(await unless_gone(request, served.preparing.run(chat.job_of, served, body)))
+        return _prompts(await unless_gone(request, served.preparing.run(writing.chat_job, served, body)))
 
 
 @_page.post("/v1/completions/prompt")
@@ -160,7 +160,7 @@ async def text_prompts(body: schemas.CompletionRequest, models: TheModels, reque
     served = models.get(body.model)
     served.require("completions")
     with models.place():
-        return _prompts(await unless_gone(request, served.preparing.run(completions.job_of, served, body)))
+        return _prompts(await unless_gone(request, served.preparing.run(writing.completion_job, served, body)))
 
 
 def _prompts(job: Job[Any]) -> schemas.PromptList:

@@ -22,7 +22,7 @@ import { fixed, percent, shortened, visible } from "../page/text.js";
 import { theme } from "../page/theme.js";
 
 /**
- * Return the divisor of log p: ((5 + n) / 6)^a (Wu 2016), or n^a. It equals `glassformer.inference.beam.length_penalty`.
+ * Return the divisor of log p: ((5 + n) / 6)^a (Wu 2016), or n^a. It equals `glassformer.inference.search.length_penalty`.
  * @param {number} length
  * @param {number} exponent
  * @param {string} formula "gnmt" or "average"

@@ -20,7 +20,7 @@ from glassformer.evaluation import metrics
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.texts import validation_texts
 from glassformer.inspection.writes import is_additive
-from glassformer.loading import load_model
+from glassformer.loading import load
 from glassformer.models.build import build_positions
 from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked, owner
@@ -229,7 +229,7 @@ def _loaded(inspector: Inspector, folder: str, step: int | None, device: str) ->
     if step is None and not inspector.opens_folders:
         raise UserError("this server opens no other folder: choose a step, or start `glassformer inspect`")
     try:
-        return load_model(Path(folder), step, device)
+        return load(Path(folder), step=step, device=device)
     except OSError as error:
         raise UserError(f"{folder:.200} cannot be read: {error.strerror}") from error
 
