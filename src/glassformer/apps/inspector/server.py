@@ -35,11 +35,13 @@ def inspect(
     this computer only; port 0 chooses a free port. In a notebook, the page is served in the background, and the
     function returns at once.
     """
+    # Refuse an input that the model does not read
     require_type(model, TrainedModel, "model", "a Model, such as glassformer.load(DIR)")
     if model.is_seq2seq and text is not None:
         raise UserError(f"{model.name} reads a source, and no text: inspect it with that argument")
     if not model.is_seq2seq and (source or target) is not None:
         raise UserError(f"{model.name} reads a text, and no source: inspect it with that argument")
+    # The input with which the page begins
     examples: list[Example] = []
     if messages is not None:
         checked = require_messages(messages)
@@ -49,6 +51,7 @@ def inspect(
         examples = [{"text": text}]
     elif source:
         examples = [{"source": source, "target": target}]
+    # Serve; a notebook has an event loop already
     inspector = Inspector(model, examples, folder=model.folder)
     if _in_event_loop():
         where = {"host": "127.0.0.1", "port": port, "opens_browser": opens_browser}

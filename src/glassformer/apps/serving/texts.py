@@ -50,6 +50,7 @@ def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[
         raise ApiError(
             400, f"{param} is {n_new}, and the server allows {served.limits.max_tokens:,} new tokens", param=param
         )
+    # What the request gives, under the names of the settings
     settings = {name: value for name, key in SETTINGS.items() if (value := getattr(body, key)) is not None}
     if not n_new:
         settings.setdefault("min_new_tokens", 0)
@@ -61,6 +62,7 @@ def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[
             f"min_tokens is {least:,}{is_own} and {param} is {n_new:,}: lower the first, or raise the second",
             param="min_tokens",
         )
+    # Values that OpenAI's interface or another server writes differently
     settings["seed"] = secrets.randbits(32) if body.seed in (None, -1) else body.seed
     if body.top_k == -1:
         settings["top_k"] = 0

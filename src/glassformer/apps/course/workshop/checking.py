@@ -187,6 +187,7 @@ def relation(found: Any, expected: Any) -> str:
     >>> relation(torch.tensor([1.0, -2.0]), torch.tensor([2.0, -4.0]))
     'Every number is 0.5 times the right one.'
     """
+    # Several results: another order, or the first one that differs
     if isinstance(found, tuple) and isinstance(expected, tuple) and len(found) == len(expected):
         if not difference(found[::-1], expected):
             return "The results are right, but in reverse order."
@@ -197,6 +198,7 @@ def relation(found: Any, expected: Any) -> str:
     own, right = (torch.as_tensor(x).detach().double() for x in (found, expected))
     if not difference(own, right):
         return ""
+    # One tensor: exchanged axes, another sign, or a factor
     for first, second in combinations(range(own.dim()), 2):
         if not difference(own.transpose(first, second), right):
             return f"The axes {first} and {second} are exchanged."
