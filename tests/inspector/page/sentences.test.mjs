@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const INSPECTOR = "../../../src/glassformer/apps/inspector";
-const { byProbability, changeOf } = await import(`${INSPECTOR}/page/sentences.js`);
+const { byProbability, changeOf } = await import(`${INSPECTOR}/page/text.js`);
 const { QUESTIONS, decision } = await import(`${INSPECTOR}/page/questions.js`);
 const { askLeftOut } = await import(`${INSPECTOR}/page/output_questions.js`);
 const { stateOf } = await import(`${INSPECTOR}/panels/training.js`);

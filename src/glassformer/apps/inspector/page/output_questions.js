@@ -15,9 +15,8 @@
  * it
  */
 
-import { byProbability, capital, changeOf, partWords, quoted, tokenName } from "./sentences.js";
+import { byProbability, capital, changeOf, fixed, partWords, percent, quoted, tokenName } from "./text.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
-import { fixed, percent } from "./text.js";
 
 /** Largest number of words that are left out, one run each; the server keeps eight runs. */
 const MAX_WORDS = 6;

@@ -20,9 +20,8 @@
 import { partOf } from "../panels/ablation.js";
 import { floats } from "./source.js";
 import { askLeftOut, askParts, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
-import { LEAST_EFFECT, capital, changeOf, quoted, tokenName } from "./sentences.js";
+import { LEAST_EFFECT, capital, changeOf, fixed, percent, quoted, tokenName } from "./text.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
-import { fixed, percent } from "./text.js";
 
 /** @type {Question[]} */
 export const QUESTIONS = [

@@ -16,10 +16,9 @@ import { frame } from "../page/frame.js";
 import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
-import { byProbability } from "../page/sentences.js";
+import { byProbability, fixed, visible } from "../page/text.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf } from "../page/stages.js";
 import { mainSide, mainTokens, selectedPosition, tokensBefore } from "../page/state.js";
-import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
 export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: () => true, route: "/flow" };

@@ -13,10 +13,9 @@ import { frame } from "../page/frame.js";
 import { Latest } from "../page/app.js";
 import { labelAfter } from "../page/letters.js";
 import { descending, entropy, probabilities, softmax } from "../page/sampling.js";
-import { byProbability } from "../page/sentences.js";
+import { byProbability, count, fixed, percent } from "../page/text.js";
 import { partsOff } from "./ablation.js";
 import { mainSide, mainTokens, positionText, shownPosition, tokensBefore } from "../page/state.js";
-import { count, fixed, percent } from "../page/text.js";
 
 const SHOWN = 15;
 

@@ -25,10 +25,9 @@ import { continuationView, targetView } from "./continuation.js";
 import { conversationView } from "./conversation.js";
 import { Details } from "./details.js";
 import { keyForm } from "./form.js";
-import { labelView, maskView, tagView } from "./labels.js";
+import { labelView, maskView, tagView, translationView } from "./labels.js";
 import { get } from "./requests.js";
 import { Settings } from "./settings.js";
-import { translationView } from "./translation.js";
 
 /** @param {string} ability @returns {(model: Model) => boolean} */
 const can = (ability) => (model) => model.abilities.includes(ability);
