@@ -338,6 +338,17 @@ class Usage(BaseModel):
     prompt_tokens_details: PromptDetails | None = None
 
 
+class Reply(BaseModel):
+    """An answer with texts, or a part of its stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Any]
+    usage: Usage | None = None
+
+
 class CompletionLogprobs(BaseModel):
     """Log probabilities of tokens, of the model itself: before temperature, penalties and bias."""
 
@@ -357,15 +368,11 @@ class CompletionChoice(BaseModel):
     logprobs: CompletionLogprobs | None = None
 
 
-class Completion(BaseModel):
+class Completion(Reply):
     """Answer of `POST /v1/completions`, and each part of its stream."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
-    usage: Usage | None = None
 
 
 class TopLogprob(BaseModel):
@@ -407,15 +414,11 @@ class ChatChoice(BaseModel):
     logprobs: ChatLogprobs | None = None
 
 
-class ChatCompletion(BaseModel):
+class ChatCompletion(Reply):
     """Answer of `POST /v1/chat/completions`."""
 
-    id: str
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
     choices: list[ChatChoice]
-    usage: Usage | None = None
     left_out: int = Field(0, description="Number of messages that did not fit the context; see `truncation`.")
 
 
@@ -428,15 +431,11 @@ class ChatDelta(BaseModel):
     logprobs: ChatLogprobs | None = None
 
 
-class ChatChunk(BaseModel):
+class ChatChunk(Reply):
     """A part of the stream of `POST /v1/chat/completions`."""
 
-    id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
     choices: list[ChatDelta]
-    usage: Usage | None = None
     left_out: int | None = None
 
 
