@@ -7,6 +7,7 @@ inspector by the same relative paths as on the disk.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from glassformer.apps.serving import lineages, schemas, writing
 from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.errors import ApiError, answer_error
 from glassformer.apps.serving.guard import COOKIE, Guard, cookie_of, is_equal
-from glassformer.apps.serving.models import Models, Served, TheModels, named
+from glassformer.apps.serving.models import Models, Served, TheModels
 from glassformer.apps.serving.settings import Access, Limits
 from glassformer.apps.serving.texts import SETTINGS, Job, defaults_of, unless_gone
 from glassformer.common.errors import UserError
@@ -62,8 +63,11 @@ def application(
         docs_url=None,
         redoc_url=None,
     )
-    # The models, which share one thread
-    served = {name: Served(name, named(model, name), worker, limits) for name, model in models.items()}
+    # The models, which share one thread; messages name them as the server does, and not by the paths of their folders
+    served = {}
+    for name, model in models.items():
+        renamed = replace(model, folder=None, run=replace(model.run, name=name))
+        served[name] = Served(name, renamed, worker, limits)
     app.state.models = Models(served, limits, Batches(worker, limits))
     # Errors, routes, and the guard before all of them
     for error in (ApiError, UserError, RequestValidationError, HTTPException, TimeoutError, Busy, Exception):

@@ -64,16 +64,6 @@ class ApiError(Exception):
         return JSONResponse(self.to_json(), self.status, self.headers)
 
 
-def busy(n_waiting: int) -> ApiError:
-    """Return the error for a full queue; clients try again later."""
-    return ApiError(
-        429,
-        f"{n_waiting} requests wait already: try again later",
-        code="queue_full",
-        headers={"retry-after": "2"},
-    )
-
-
 def as_api_error(error: BaseException) -> ApiError:
     """Return an error in the form of the server; an unknown one is a failure of the server, and is logged."""
     match error:

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from glassformer.apps.inspector.worker import Worker
 from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.engine_thread import EngineThread
-from glassformer.apps.serving.errors import ApiError, busy
+from glassformer.apps.serving.errors import ApiError
 from glassformer.apps.serving.settings import Limits
 from glassformer.common.errors import UserError, did_you_mean
 from glassformer.inference.server_engine import ServerEngine
@@ -85,11 +85,6 @@ class Served:
             )
 
 
-def named(model: Model, name: str) -> Model:
-    """Return a model whose messages have its name on the server, instead of the path of its folder."""
-    return replace(model, folder=None, run=replace(model.run, name=name))
-
-
 @dataclass(eq=False)
 class Models:
     """All models of the server, and the number of requests that are answered or wait."""
@@ -119,7 +114,8 @@ class Models:
     def place(self) -> Iterator[None]:
         """Count a request while it is answered; raise `ApiError` if too many wait."""
         if self.n_requests >= self.limits.max_waiting:
-            raise busy(self.n_requests)
+            message = f"{self.n_requests} requests wait already: try again later"
+            raise ApiError(429, message, code="queue_full", headers={"retry-after": "2"})
         self.n_requests += 1
         try:
             yield
