@@ -9,7 +9,7 @@
  */
 
 import { MultiHeadAttention } from "./attention.js";
-import { FeedForward, normOf } from "./layers.js";
+import { feedForward, normOf } from "./layers.js";
 import { add, scoped, tapped } from "./tensors.js";
 
 /**
@@ -46,7 +46,7 @@ export class Block {
     const sizes = attentionSizes(config, stack);
     this.selfAttn = new MultiHeadAttention(weights, `${path}.self_attn`, sizes, config);
     this.crossAttn = hasMemory ? new MultiHeadAttention(weights, `${path}.cross_attn`, sizes, config) : null;
-    this.ff = stack.d_ff ? new FeedForward(weights, `${path}.ff`, config.activation) : null;
+    this.ff = stack.d_ff ? feedForward(weights, `${path}.ff`, config.activation) : null;
     this.order = config.norm_order;
     this.sharesNorm = config.shared_norm;
     /** Norms by name. @type {Map<string, Layer>} */
@@ -75,8 +75,8 @@ export class Block {
     });
     const { crossAttn, ff } = this;
     if (crossAttn && memory) x = this.connect(x, "cross_attn", tap, (h, of) => crossAttn.attendCross(h, memory, of));
-    if (ff && this.sharesNorm) x = add(x, tapped(tap, "ff", ff.forward(shared, scoped(tap, "ff"))));
-    else if (ff) x = this.connect(x, "ff", tap, (h, of) => ff.forward(h, of), this.order === "parallel" ? input : x);
+    if (ff && this.sharesNorm) x = add(x, tapped(tap, "ff", ff(shared, scoped(tap, "ff"))));
+    else if (ff) x = this.connect(x, "ff", tap, (h, of) => ff(h, of), this.order === "parallel" ? input : x);
     return { x: tapped(tap, "residual", x), cache: /** @type {KeysAndValues} */ (newCache) };
   }
 

@@ -113,23 +113,19 @@ export const ACTIVATIONS = {
   tanh: Math.tanh,
 };
 
-/** Feed-forward layer: down(act(up(x))) (Vaswani 2017, equation 2), or gated: down(act(gate(x)) · up(x)) (Shazeer 2020). */
-export class FeedForward {
-  /** @param {Weights} weights @param {string} path @param {string} activation */
-  constructor(weights, path, activation) {
-    this.gate = weights.hasLinear(`${path}.gate_proj`) ? weights.linear(`${path}.gate_proj`) : null;
-    this.up = weights.linear(`${path}.up_proj`);
-    this.down = weights.linear(`${path}.down_proj`);
-    this.activation = ACTIVATIONS[activation];
-  }
-
-  /**
-   * @param {Tensor} x (T, D)
-   * @param {Tap} tap
-   */
-  forward(x, tap) {
-    const up = linear(x, ...this.up);
-    const hidden = this.gate ? multiply(map(linear(x, ...this.gate), this.activation), up) : map(up, this.activation);
-    return linear(tapped(tap, "activations", hidden), ...this.down);
-  }
+/**
+ * Feed-forward layer: down(act(up(x))) (Vaswani 2017, equation 2), or gated: down(act(gate(x)) · up(x)) (Shazeer 2020).
+ * @param {Weights} weights
+ * @param {string} path
+ * @param {string} activation
+ */
+export function feedForward(weights, path, activation) {
+  const gate = weights.hasLinear(`${path}.gate_proj`) ? weights.linear(`${path}.gate_proj`) : null;
+  const [up, down] = [weights.linear(`${path}.up_proj`), weights.linear(`${path}.down_proj`)];
+  const f = ACTIVATIONS[activation];
+  return (/** @type {Tensor} */ x, /** @type {Tap} */ tap) => {
+    const wide = linear(x, ...up);
+    const hidden = gate ? multiply(map(linear(x, ...gate), f), wide) : map(wide, f);
+    return linear(tapped(tap, "activations", hidden), ...down);
+  };
 }

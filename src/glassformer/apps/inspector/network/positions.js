@@ -57,45 +57,47 @@ export function applyRotary(x, { cos, sin }) {
   return y;
 }
 
-/** Cosines and sines of the angles that rotate queries and keys (Su 2021, section 3.2.2). */
-export class Rotary {
-  /** @param {Weights} weights @param {string} path */
-  constructor(weights, path) {
-    this.inverseFrequencies = weights.get(`${path}.inverse_frequencies`);
-    this.attentionFactor = weights.get(`${path}.attention_factor`).data[0];
-  }
-
-  /** @param {number[]} positions */
-  forward(positions) {
-    const half = widthOf(this.inverseFrequencies);
+/**
+ * Return the function from positions (T,) to the cosines and sines of the angles that rotate queries and keys (Su 2021,
+ * section 3.2.2).
+ * @param {Weights} weights
+ * @param {string} path
+ */
+export function rotaryAngles(weights, path) {
+  const frequencies = weights.get(`${path}.inverse_frequencies`);
+  const [factor] = weights.get(`${path}.attention_factor`).data;
+  const half = widthOf(frequencies);
+  return (/** @type {number[]} */ positions) => {
     const [cos, sin] = [zeros(positions.length, half), zeros(positions.length, half)];
     positions.forEach((position, t) => {
       for (let i = 0; i < half; i++) {
-        const angle = fround(position * this.inverseFrequencies.data[i]);
-        cos.data[t * half + i] = Math.cos(angle) * this.attentionFactor;
-        sin.data[t * half + i] = Math.sin(angle) * this.attentionFactor;
+        const angle = fround(position * frequencies.data[i]);
+        cos.data[t * half + i] = Math.cos(angle) * factor;
+        sin.data[t * half + i] = Math.sin(angle) * factor;
       }
     });
     return { cos, sin };
-  }
+  };
 }
 
-/** Score bias -slope · |query position - key position|, with one untrained slope per head (Press 2022). */
-export class AlibiBias {
-  /** @param {Weights} weights @param {string} path */
-  constructor(weights, path) {
-    this.slopes = weights.get(`${path}.slopes`).data;
-  }
+/** @typedef {(queries: number[], keys: number[]) => Tensor} ScoreBias from positions (T,) and (S,) to a bias of the scores (H, T, S) */
 
-  /** @param {number[]} queries @param {number[]} keys positions @returns {Tensor} (H, T, S) */
-  forward(queries, keys) {
-    const bias = zeros(this.slopes.length, queries.length, keys.length);
+/** @param {number} nHeads @param {(head: number, distance: number) => number} of the bias of a key at a distance from the query @returns {ScoreBias} */
+function byDistance(nHeads, of) {
+  return (queries, keys) => {
+    const bias = zeros(nHeads, queries.length, keys.length);
     let at = 0;
-    for (const slope of this.slopes) {
-      for (const query of queries) for (const key of keys) bias.data[at++] = -slope * Math.abs(query - key);
+    for (let head = 0; head < nHeads; head++) {
+      for (const query of queries) for (const key of keys) bias.data[at++] = of(head, key - query);
     }
     return bias;
-  }
+  };
+}
+
+/** Score bias -slope · |distance|, with one untrained slope per head (Press 2022). @param {Weights} weights @param {string} path */
+export function alibiBias(weights, path) {
+  const slopes = weights.get(`${path}.slopes`).data;
+  return byDistance(slopes.length, (head, distance) => -slopes[head] * Math.abs(distance));
 }
 
 /**
@@ -115,30 +117,16 @@ export function relativeBucket(distance, nBuckets, maxDistance, bidirectional) {
   return first + Math.min(n - 1, nExact + Math.trunc(fround(growth * (n - nExact))));
 }
 
-/** Learned score bias table[bucket(key position - query position), head], with one table per stack. */
-export class RelativeBias {
-  /** @param {Weights} weights @param {string} path @param {number} maxDistance @param {boolean} bidirectional */
-  constructor(weights, path, maxDistance, bidirectional) {
-    this.table = weights.get(`${path}.table.weight`);
-    this.maxDistance = maxDistance;
-    this.bidirectional = bidirectional;
-  }
-
-  /** @param {number[]} queries @param {number[]} keys positions @returns {Tensor} (H, T, S) */
-  forward(queries, keys) {
-    const [nBuckets, nHeads] = this.table.shape;
-    const bias = zeros(nHeads, queries.length, keys.length);
-    let at = 0;
-    for (let head = 0; head < nHeads; head++) {
-      for (const query of queries) {
-        for (const key of keys) {
-          const bucket = relativeBucket(key - query, nBuckets, this.maxDistance, this.bidirectional);
-          bias.data[at++] = this.table.data[bucket * nHeads + head];
-        }
-      }
-    }
-    return bias;
-  }
+/**
+ * Learned score bias table[bucket(distance), head], with one table per stack.
+ * @param {Weights} weights
+ * @param {string} path
+ * @param {number} maxDistance
+ * @param {boolean} bidirectional
+ */
+export function relativeBias(weights, path, maxDistance, bidirectional) {
+  const { shape: [nBuckets, nHeads], data } = weights.get(`${path}.table.weight`);
+  return byDistance(nHeads, (head, distance) => data[relativeBucket(distance, nBuckets, maxDistance, bidirectional) * nHeads + head]);
 }
 
 /**

@@ -25,60 +25,50 @@ import { add, beside, columns, linear, map, range, rowsAt, scoped, tapped, width
 /** Return the rows of a matrix from last to first. @param {Tensor} x */
 const backwards = (x) => rowsAt(x, range(0, x.shape[0]).reverse());
 
-/** Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with two directions (Bahdanau 2015, section 3.2). */
-export class RecurrentEncoder {
-  /** @param {Weights} weights @param {RecurrentConfig} config */
-  constructor(weights, config) {
-    this.tokens = weights.get("encoder.tokens.weight");
-    this.cells = new Cells(weights, "encoder.cells", config.cell, config.n_layers, config.bidirectional);
-    this.reverse = config.reverse_source;
-  }
-
-  /**
-   * Encode ids (S,): memory (S, C), and the last state of every layer.
-   * @param {number[]} ids
-   * @param {Tap} tap
-   */
-  forward(ids, tap) {
-    const x = tapped(tap, "embeddings", rowsAt(this.tokens, ids));
-    const { outputs, last } = this.cells.run(this.reverse ? backwards(x) : x, scoped(tap, "cells"));
-    return { memory: tapped(tap, "memory", this.reverse ? backwards(outputs) : outputs), last };
-  }
+/**
+ * Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with two directions (Bahdanau 2015, section 3.2). It encodes ids (S,):
+ * memory (S, C), and the last state of every layer.
+ * @param {Weights} weights
+ * @param {RecurrentConfig} config
+ */
+function recurrentEncoder(weights, { cell, n_layers, bidirectional, reverse_source }) {
+  const tokens = weights.get("encoder.tokens.weight");
+  const cells = new Cells(weights, "encoder.cells", cell, n_layers, bidirectional);
+  return (/** @type {number[]} */ ids, /** @type {Tap} */ tap) => {
+    const x = tapped(tap, "embeddings", rowsAt(tokens, ids));
+    const { outputs, last } = cells.run(reverse_source ? backwards(x) : x, scoped(tap, "cells"));
+    return { memory: tapped(tap, "memory", reverse_source ? backwards(outputs) : outputs), last };
+  };
 }
 
-/** Bridge from the encoder's last to the decoder's first state, per layer h = tanh(W s) (Bahdanau 2015, A.2.2); a cell is W c. */
-export class Bridge {
-  /** @param {Weights} weights @param {number} nLayers @param {boolean} hasCell */
-  constructor(weights, nLayers, hasCell) {
-    const layers = Array.from({ length: nLayers }, (_, i) => i);
-    this.hidden = layers.map((i) => weights.linear(`bridge.hidden.${i}`));
-    this.cell = hasCell ? layers.map((i) => weights.linear(`bridge.cell.${i}`)) : null;
-  }
-
-  /** @param {LayerState[]} last @returns {LayerState[]} */
-  forward(last) {
-    return last.map(([hidden, cell], i) => {
-      const first = map(linear(hidden, ...this.hidden[i]), Math.tanh);
-      return this.cell ? [first, linear(cell, ...this.cell[i])] : [first];
-    });
-  }
+/**
+ * Bridge from the encoder's last to the decoder's first state, per layer h = tanh(W s) (Bahdanau 2015, A.2.2); a cell is W c.
+ * @param {Weights} weights
+ * @param {number} nLayers
+ * @param {boolean} hasCell
+ */
+function bridgeOf(weights, nLayers, hasCell) {
+  const hidden = range(0, nLayers).map((i) => weights.linear(`bridge.hidden.${i}`));
+  const cells = hasCell ? range(0, nLayers).map((i) => weights.linear(`bridge.cell.${i}`)) : null;
+  return (/** @type {LayerState[]} */ last) => last.map(([state, cell], i) => {
+    const first = map(linear(state, ...hidden[i]), Math.tanh);
+    return cells ? [first, linear(cell, ...cells[i])] : [first];
+  });
 }
 
-/** Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c (Bahdanau 2015, A.2.2; Goodfellow 2013). */
-class MaxoutReadout {
-  /** @param {Weights} weights @param {string} path */
-  constructor(weights, path) {
-    this.ofState = weights.linear(`${path}.state_proj`);
-    this.ofToken = weights.linear(`${path}.token_proj`);
-    this.ofContext = weights.linear(`${path}.context_proj`);
-  }
-
-  /** @param {Tensor} state (1, D) @param {Tensor} embedded (1, E) @param {Tensor} context (1, C) */
-  forward(state, embedded, context) {
-    const both = add(add(linear(state, ...this.ofState), linear(embedded, ...this.ofToken)), linear(context, ...this.ofContext));
-    const half = widthOf(both) / 2;
-    return zip(columns(both, 0, half), columns(both, half, 2 * half), Math.max);
-  }
+/**
+ * Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c (Bahdanau 2015, A.2.2; Goodfellow 2013), of a state s (1, D), an embedding
+ * E y (1, E) and a context c (1, C).
+ * @param {Weights} weights
+ * @param {string} path
+ */
+function maxoutReadout(weights, path) {
+  const parts = ["state", "token", "context"].map((name) => weights.linear(`${path}.${name}_proj`));
+  return (/** @type {Tensor[]} */ ...inputs) => {
+    const sum = inputs.map((x, i) => linear(x, ...parts[i])).reduce(add);
+    const half = widthOf(sum) / 2;
+    return zip(columns(sum, 0, half), columns(sum, half, 2 * half), Math.max);
+  };
 }
 
 /**
@@ -95,7 +85,7 @@ export class RecurrentDecoder {
     this.cells = new Cells(weights, "decoder.cells", cell, n_layers, false);
     this.crossAttn = attention.kind === "none" ? null : new SingleHeadAttention(weights, "decoder.cross_attn", attention.score ?? "");
     this.combine = attention.kind === "after" ? weights.linear("decoder.combine") : null;
-    this.deepOutput = attention.deep_output ? new MaxoutReadout(weights, "decoder.deep_output") : null;
+    this.deepOutput = attention.deep_output ? maxoutReadout(weights, "decoder.deep_output") : null;
   }
 
   /**
@@ -139,7 +129,7 @@ export class RecurrentDecoder {
       read = map(linear(beside(context, hidden), ...this.combine), Math.tanh);
     }
     const attentional = state.attentional && read;
-    if (this.deepOutput) read = this.deepOutput.forward(read, embedded, context);
+    if (this.deepOutput) read = this.deepOutput(read, embedded, context);
     return { read, state: { ...state, layers, attentional } };
   }
 }
@@ -149,8 +139,8 @@ export class RecurrentModel {
   /** @param {RecurrentConfig} config @param {Weights} weights @param {() => Promise<void>} pauseBetween */
   constructor(config, weights, pauseBetween) {
     this.pauseBetween = pauseBetween;
-    this.encoder = new RecurrentEncoder(weights, config);
-    this.bridge = weights.hasLinear("bridge.hidden.0") ? new Bridge(weights, config.n_layers, config.cell === "lstm") : null;
+    this.encoder = recurrentEncoder(weights, config);
+    this.bridge = weights.hasLinear("bridge.hidden.0") ? bridgeOf(weights, config.n_layers, config.cell === "lstm") : null;
     this.decoder = new RecurrentDecoder(weights, config);
     this.output = tokenLogits(weights, {});
   }
@@ -161,8 +151,8 @@ export class RecurrentModel {
    * @param {Tap} [tap]
    */
   async start(sourceIds, tap = null) {
-    const { memory, last } = this.encoder.forward(sourceIds, scoped(tap, "encoder"));
-    return this.decoder.start(memory, this.bridge ? this.bridge.forward(last) : last, last[last.length - 1][0]);
+    const { memory, last } = this.encoder(sourceIds, scoped(tap, "encoder"));
+    return this.decoder.start(memory, this.bridge ? this.bridge(last) : last, last[last.length - 1][0]);
   }
 
   /**

@@ -3,7 +3,7 @@
  * are computed in a stack once.
  *
  * @import { KeysAndValues } from "./attention.js"
- * @import { Layer } from "./layers.js"
+ * @import { ScoreBias } from "./positions.js"
  * @import { Tap, Tensor } from "./tensors.js"
  * @import { Weights } from "./weights.js"
  *
@@ -28,36 +28,31 @@ import { allowedPairs } from "./attention_functions.js";
 import { Block } from "./blocks.js";
 import { headOf } from "./heads.js";
 import { normOf } from "./layers.js";
-import { AlibiBias, RelativeBias, Rotary, addedPositions } from "./positions.js";
+import { addedPositions, alibiBias, relativeBias, rotaryAngles } from "./positions.js";
 import { add, linear, map, range, rowsAt, scoped, tapped, widthOf } from "./tensors.js";
 
-/** Embedding layer: (tokens · scale + types + positions) → norm → projection. */
-export class Embeddings {
-  /** @param {Weights} weights @param {string} path @param {TransformerConfig} config */
-  constructor(weights, path, config) {
-    this.tokens = weights.get(`${path}.tokens.weight`);
-    this.positions = addedPositions(weights, `${path}.positions`, config.positions, widthOf(this.tokens));
-    this.tokenTypes = weights.find(`${path}.token_types.weight`);
-    /** @type {Layer} */
-    this.norm = config.embedding_norm ? normOf(weights, `${path}.norm`, config) : (x) => x;
-    this.projection = weights.find(`${path}.projection.weight`);
-    this.scale = config.embedding_scale || Math.sqrt(config.d_model);
-  }
-
-  /**
-   * Embed ids (T,) at positions (T,): (T, D). A single text has the token type 0.
-   * @param {number[]} ids
-   * @param {number[]} positions
-   * @param {Tap} tap receives the rows of the tokens and of the positions
-   */
-  forward(ids, positions, tap) {
-    let x = tapped(tap, "tokens", rowsAt(this.tokens, ids));
-    if (this.scale !== 1) x = map(x, (value) => value * this.scale);
-    if (this.tokenTypes) x = add(x, rowsAt(this.tokenTypes, ids.map(() => 0)));
-    if (this.positions) x = add(x, tapped(tap, "positions", this.positions(positions)));
-    x = this.norm(x);
-    return this.projection ? linear(x, this.projection) : x;
-  }
+/**
+ * Embedding layer: (tokens · scale + types + positions) → norm → projection. It embeds ids (T,) at positions (T,): (T, D). A
+ * single text has the token type 0. The tap receives the rows of the tokens and of the positions.
+ * @param {Weights} weights
+ * @param {string} path
+ * @param {TransformerConfig} config
+ */
+function embeddingsOf(weights, path, config) {
+  const table = weights.get(`${path}.tokens.weight`);
+  const added = addedPositions(weights, `${path}.positions`, config.positions, widthOf(table));
+  const types = weights.find(`${path}.token_types.weight`);
+  const norm = config.embedding_norm ? normOf(weights, `${path}.norm`, config) : null;
+  const projection = weights.find(`${path}.projection.weight`);
+  const scale = config.embedding_scale || Math.sqrt(config.d_model);
+  return (/** @type {number[]} */ ids, /** @type {number[]} */ positions, /** @type {Tap} */ tap) => {
+    let x = tapped(tap, "tokens", rowsAt(table, ids));
+    if (scale !== 1) x = map(x, (value) => value * scale);
+    if (types) x = add(x, rowsAt(types, ids.map(() => 0)));
+    if (added) x = add(x, tapped(tap, "positions", added(positions)));
+    if (norm) x = norm(x);
+    return projection ? linear(x, projection) : x;
+  };
 }
 
 /** Encoder stack (each token attends to all tokens) or decoder stack (each token attends to itself and earlier tokens). */
@@ -73,17 +68,18 @@ export class Stack {
     this.name = name;
     this.causal = name === "decoder";
     this.pauseBetween = pauseBetween;
-    this.embeddings = new Embeddings(weights, `${name}.embeddings`, config);
+    this.embeddings = embeddingsOf(weights, `${name}.embeddings`, config);
     const hasMemory = this.causal && config.encoder !== null;
     this.blocks = range(0, stack.n_layers).map((i) => new Block(weights, `${name}.blocks.${i}`, config, stack, hasMemory));
     const pattern = stack.window_pattern.length ? stack.window_pattern : [0];
     this.windows = this.blocks.map((_, i) => pattern[i % pattern.length]);
     this.finalNorm = config.final_norm ? normOf(weights, `${name}.final_norm`, config) : null;
     const { kind, max_distance } = config.positions;
-    this.rotary = kind === "rotary" ? new Rotary(weights, `${name}.rotaries.0`) : null;
+    this.rotary = kind === "rotary" ? rotaryAngles(weights, `${name}.rotaries.0`) : null;
+    /** @type {ScoreBias | null} */
     this.scoreBias = null;
-    if (kind === "alibi") this.scoreBias = new AlibiBias(weights, `${name}.score_bias`);
-    if (kind === "relative") this.scoreBias = new RelativeBias(weights, `${name}.score_bias`, max_distance ?? 0, !this.causal);
+    if (kind === "alibi") this.scoreBias = alibiBias(weights, `${name}.score_bias`);
+    if (kind === "relative") this.scoreBias = relativeBias(weights, `${name}.score_bias`, max_distance ?? 0, !this.causal);
   }
 
   /** Return the names of the embeddings and of each block, with the names of the tensors of the residual stream after them. @returns {[string, string][]} */
@@ -104,9 +100,9 @@ export class Stack {
    */
   async step(ids, state, tap = null) {
     const [queries, keys] = [range(state.length, state.length + ids.length), range(0, state.length + ids.length)];
-    const rotary = this.rotary?.forward(queries) ?? null;
-    const bias = this.scoreBias?.forward(queries, keys) ?? null;
-    let x = tapped(tap, "embeddings", this.embeddings.forward(ids, queries, scoped(tap, "embeddings")));
+    const rotary = this.rotary?.(queries) ?? null;
+    const bias = this.scoreBias?.(queries, keys) ?? null;
+    let x = tapped(tap, "embeddings", this.embeddings(ids, queries, scoped(tap, "embeddings")));
     const layers = [];
     for (const [i, block] of this.blocks.entries()) {
       await this.pauseBetween();
