@@ -12,12 +12,12 @@
  * (1, D)
  */
 
-import { ServerError } from "../page/source.js";
 import { feedForwardName } from "./ablation.js";
 import { hasOutNorms } from "./blocks.js";
 import { largest, logitsAt } from "./heads.js";
 import { frozenNorm } from "./layers.js";
 import { add, linear, range, rowsAt, widthOf, zeros } from "./tensors.js";
+import { TextError } from "./tokenizer.js";
 
 /** A term is beyond its baseline if it differs from the mean by more than this many standard deviations. */
 const N_DEVIATIONS = 2;
@@ -35,7 +35,7 @@ export function attribution(run, config, { position, token, against }) {
   const logits = run.logits(at);
   const chosen = token ? run.reading.answerId(token) : largest(logits, 1)[0];
   const other = against ? run.reading.answerId(against) : null;
-  if (chosen === other) throw new ServerError(`both tokens are token ${chosen}: give two different tokens`, 400);
+  if (chosen === other) throw new TextError(`both tokens are token ${chosen}: give two different tokens`);
   const terms = termsOf(run, network, config, at, chosen, other);
   return {
     ...run.names, token: run.vocabulary[chosen], against: other === null ? null : run.vocabulary[other], position: at,

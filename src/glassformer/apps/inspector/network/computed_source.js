@@ -76,15 +76,6 @@ async function packed(values) {
   return { shape: String(values.length), zlib: btoa(characters) };
 }
 
-/** Wait for an answer. Convert a `TextError` to the `ServerError` that a server would send. @param {Promise<any>} answer */
-async function withServerErrors(answer) {
-  try {
-    return await answer;
-  } catch (error) {
-    throw error instanceof TextError ? new ServerError(error.message, 400) : error;
-  }
-}
-
 /** Source whose answers are computed in the browser. */
 export class ComputedSource extends Source {
   /** @param {WebModel} web @param {Uint8Array<ArrayBuffer>} weights */
@@ -136,11 +127,6 @@ export class ComputedSource extends Source {
 
   /** @override @param {string} path @returns {Promise<any>} */
   async get(path) {
-    return withServerErrors(this.#get(path));
-  }
-
-  /** @param {string} path @returns {Promise<any>} */
-  async #get(path) {
     const [route = "", query = ""] = path.split("?");
     const { model } = this.web.facts;
     const given = new URLSearchParams(query);
@@ -190,11 +176,6 @@ export class ComputedSource extends Source {
 
   /** @override @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
   async post(path, body) {
-    return withServerErrors(this.#post(path, body));
-  }
-
-  /** @param {string} path @param {{[name: string]: any}} body @returns {Promise<any>} */
-  async #post(path, body) {
     if (path === "/api/run") return this.#run(body);
     if (path === "/api/effects") return this.#effectsOfSet(body.lines, body.mean);
     if (path === "/api/strongest") return this.#strongest(body.lines, body.units, body.unit);
@@ -242,7 +223,7 @@ export class ComputedSource extends Source {
    * @returns {Promise<T[]>}
    */
   async #ofTexts(lines, use) {
-    if (!lines.length) throw new ServerError("there is no text: write one per line", 400);
+    if (!lines.length) throw new TextError("there is no text: write one per line");
     const found = [];
     for (const [number, line] of lines.entries()) {
       this.progress = { done: number, total: lines.length };
@@ -304,7 +285,7 @@ export class ComputedSource extends Source {
   #runOf(route) {
     const [, name = "", what = ""] = /^\/api\/run\/([^/]+)\/(.+)$/.exec(route) ?? [];
     const run = this.runs.get(name);
-    if (what && !run) throw new ServerError("the run is no longer kept: run the text again", 400);
+    if (what && !run) throw new TextError("the run is no longer kept: run the text again");
     if (!run) throw this.#refused();
     return { run, what };
   }
@@ -312,11 +293,11 @@ export class ComputedSource extends Source {
   /** @template T @param {string | null} wanted @param {T & {id: string}} model @returns {T} */
   #named(wanted, model) {
     if (wanted === null || wanted === model.id) return model;
-    throw new ServerError(`this file has another model than ${wanted}`, 400);
+    throw new TextError(`this file has another model than ${wanted}`);
   }
 
   #refused() {
-    return new ServerError('This file does not compute this: start "glassformer inspect DIR".', 400);
+    return new TextError('This file does not compute this: start "glassformer inspect DIR".');
   }
 }
 

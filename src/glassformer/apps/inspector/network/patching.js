@@ -19,7 +19,6 @@
  * }} Tools
  */
 
-import { ServerError } from "../page/source.js";
 import { largest } from "./heads.js";
 import { besideOthers, meanOf } from "./spread.js";
 import { range } from "./tensors.js";
@@ -34,7 +33,7 @@ import { TextError } from "./tokenizer.js";
 export async function patch(tools, { parts, stack, more_clean, more_corrupted, ...texts }) {
   const { network, reading, report } = tools;
   if (more_clean.length !== more_corrupted.length) {
-    throw new ServerError(`there are ${more_clean.length} more clean texts and ${more_corrupted.length} corrupted ones: give pairs`, 400);
+    throw new TextError(`there are ${more_clean.length} more clean texts and ${more_corrupted.length} corrupted ones: give pairs`);
   }
   const chosen = network[stack ?? network.headStack.name] ?? network.headStack;
   const places = parts === "heads" ? chosen.contexts() : chosen.residuals();
@@ -49,7 +48,7 @@ export async function patch(tools, { parts, stack, more_clean, more_corrupted, .
     if (columnsOf(pair, parts, chosen.name).join("\n") !== columns.join("\n")) columns = columns.map((_, place) => String(place));
   }
   if (ofPairs.some(({ rows }) => rows[0].length !== columns.length)) {
-    throw new ServerError("the pairs have different numbers of tokens: choose heads, or pairs of one length", 400);
+    throw new TextError("the pairs have different numbers of tokens: choose heads, or pairs of one length");
   }
   const { clean, corrupted } = first;
   const cells = Object.fromEntries(places.flatMap((_, row) => columns.map((_name, column) => [`${row} ${column}`, ofPairs.map(({ rows }) => rows[row][column])])));
@@ -78,8 +77,8 @@ async function pairOfLines(tools, number, cleanLine, corruptedLine) {
   try {
     return await pairOf(tools, { clean, corrupted, answer, wrong });
   } catch (error) {
-    if (!(error instanceof ServerError || error instanceof TextError)) throw error;
-    throw new ServerError(`pair ${number}: ${error.message}`, 400);
+    if (!(error instanceof TextError)) throw error;
+    throw new TextError(`pair ${number}: ${error.message}`);
   }
 }
 
@@ -100,7 +99,7 @@ async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, 
   if (isPair && !target) {
     const [one, other] = inputs.map(({ ids }) => [...ids.slice(1), end]);
     const at = one.findIndex((id, i) => other[i] !== undefined && id !== other[i]);
-    if (at < 0) throw new ServerError("the model writes the same target for both sources: give a target prefix, or change another word", 400);
+    if (at < 0) throw new TextError("the model writes the same target for both sources: give a target prefix, or change another word");
     best = [one[at], other[at]];
     for (const input of inputs) input.ids = inputs[0].ids.slice(0, at + 1);
   }
@@ -110,15 +109,15 @@ async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, 
   if (!best.length) best = runs.map((run) => largest(run.logits(position), 1)[0]);
   if (answer) best[0] = reading.answerId(answer);
   if (wrong) best[1] = reading.answerId(wrong);
-  if (best[0] === best[1]) throw new ServerError(`the answer and the wrong answer are both '${reading.tokenizer.shown(best[0])}': give two different tokens`, 400);
+  if (best[0] === best[1]) throw new TextError(`the answer and the wrong answer are both '${reading.tokenizer.shown(best[0])}': give two different tokens`);
   return { clean: runs[0], corrupted: runs[1], position, answer: best[0], wrong: best[1], note: inputs[0].note };
 }
 
 /** @param {string} what @param {number[][]} ids */
 function requireEqualLengths(what, [clean, corrupted]) {
-  if (clean.join() === corrupted.join()) throw new ServerError(`the clean and the corrupted ${what} have equal tokens: change at least one word`, 400);
+  if (clean.join() === corrupted.join()) throw new TextError(`the clean and the corrupted ${what} have equal tokens: change at least one word`);
   if (clean.length !== corrupted.length) {
-    throw new ServerError(`the clean ${what} has ${clean.length} tokens and the corrupted ${what} ${corrupted.length}: choose words with equal numbers of tokens`, 400);
+    throw new TextError(`the clean ${what} has ${clean.length} tokens and the corrupted ${what} ${corrupted.length}: choose words with equal numbers of tokens`);
   }
 }
 
@@ -133,7 +132,7 @@ async function sharesOf({ clean, corrupted, position, answer, wrong }, places) {
     return logits[answer] - logits[wrong];
   };
   const [ofClean, ofCorrupted] = [metric(clean), metric(corrupted)];
-  if (ofClean === ofCorrupted) throw new ServerError("both runs have the same logit difference: choose other texts or answers", 400);
+  if (ofClean === ofCorrupted) throw new TextError("both runs have the same logit difference: choose other texts or answers");
   /** @type {number[][]} */
   const rows = [];
   for (const [, name] of places) {

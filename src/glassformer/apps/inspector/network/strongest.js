@@ -15,6 +15,7 @@ import { ServerError } from "../page/source.js";
 import { headOutput } from "./attribution.js";
 import { quantile } from "./spread.js";
 import { range, rowsAt } from "./tensors.js";
+import { TextError } from "./tokenizer.js";
 
 const N_TEXTS = 10;
 
@@ -55,9 +56,9 @@ export function activeUnits(run, number, units) {
  * @returns {Omit<Strongest, "model">}
  */
 export function strongestTexts(texts, units, unit) {
-  if (!texts.length) throw new ServerError("there is no text of two tokens or more: give at least one", 400);
+  if (!texts.length) throw new TextError("there is no text of two tokens or more: give at least one");
   const nUnits = texts[0].units.length;
-  if (!(unit < nUnits)) throw new ServerError(`there is no ${units.split(".")[2]} ${unit}: the model has ${nUnits}, counted from 0`, 400);
+  if (!(unit < nUnits)) throw new TextError(`there is no ${units.split(".")[2]} ${unit}: the model has ${nUnits}, counted from 0`);
   const found = texts.map(({ number, tokens, units: all }) => {
     const activity = [...all[unit]].map((x) => (Number.isNaN(x) ? null : x));
     return { number, tokens, activity, strength: Math.max(...activity.map((x) => x ?? -Infinity)) };

@@ -12,6 +12,8 @@
  * `tokens` by id, as in `tokenizer.json`; a merge is a pair of ids.
  */
 
+import { ServerError } from "../page/source.js";
+
 const SPACE = "\\p{White_Space}";
 const WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 /** Regular expression of the chunks of each scheme. The expression of `byte` equals GPT-2's (Radford 2019). @type {Record<Scheme, RegExp>} */
@@ -25,8 +27,13 @@ const CHUNKS = {
 /** Character of the vocabulary that marks the end of a word. In a text, it is replaced by U+FFFD. */
 const END_OF_WORD = "␣";
 
-/** Error for a text that the model cannot read. The page shows its message. */
-export class TextError extends Error {}
+/** Error for a text that the model cannot read: that of a server for a wrong request. The page shows its message. */
+export class TextError extends ServerError {
+  /** @param {string} message */
+  constructor(message) {
+    super(message, 400);
+  }
+}
 
 /** Return the character of each byte in the scheme `byte`: printable Latin-1 keeps its code, the others follow from U+0100. */
 function byteCharacters() {

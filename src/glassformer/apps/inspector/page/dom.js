@@ -212,7 +212,7 @@ export function choice(label, options, onchange) {
  */
 export function arrowKeys(group, selector, columns) {
   group.addEventListener("keydown", (event) => {
-    const items = visibleItems(group, selector);
+    const items = /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]).filter((item) => item.offsetParent !== null);
     const at = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     const row = columns() || 1;
@@ -230,11 +230,6 @@ export function arrowKeys(group, selector, columns) {
     const at = items.indexOf(/** @type {HTMLElement} */ (event.target));
     if (at >= 0) items.forEach((item, i) => { item.tabIndex = i === at ? 0 : -1; });
   });
-}
-
-/** @param {HTMLElement} group @param {string} selector */
-function visibleItems(group, selector) {
-  return /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]).filter((item) => item.offsetParent !== null);
 }
 
 /** @type {HTMLElement | null} */

@@ -536,14 +536,10 @@ export function heatScene(matrix, title) {
     shapes.push(cell ? { type: "text", x, y: top - 6, text, size: 11, fill: ink, anchor: "middle", mono: true }
       : { type: "text", x: x + size / 3, y: top - 5, text, size: Math.min(12, Math.max(6, width - 3)), fill: ink, rotate: -90, mono: true });
   }
-  shapes.push({ type: "text", x: 6, y: top + rows * height + 16, text: `rows: ${matrix.row_axis}; columns: ${matrix.column_axis}; ${legendText(matrix)}`, size: 11, fill: faint });
-  return { width: Math.max(300, left + columns * width + 12), height: top + rows * height + 26, background: paper, shapes };
-}
-
-/** @param {Matrix} matrix */
-function legendText(matrix) {
   const [low, high] = shownRange(matrix);
-  return `colours from ${fixed(low, 2)} to ${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`;
+  const legend = `colours from ${fixed(low, 2)} to ${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`;
+  shapes.push({ type: "text", x: 6, y: top + rows * height + 16, text: `rows: ${matrix.row_axis}; columns: ${matrix.column_axis}; ${legend}`, size: 11, fill: faint });
+  return { width: Math.max(300, left + columns * width + 12), height: top + rows * height + 26, background: paper, shapes };
 }
 
 /**

@@ -40,14 +40,6 @@ import { createVisit, isVisitClosed } from "./visit.js";
 export const TABS = [flowTab, alignmentTab, attentionTab, lensTab, expertsTab, attributionTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, textsTab, trainingTab];
 
 /**
- * Return true if the server no longer has the run: it was restarted, or has had many runs since.
- * @param {ServerError} error
- */
-function isExpired(error) {
-  return error.message.includes("no longer kept");
-}
-
-/**
  * Start the page with the source of its data.
  * @param {Source} source
  */
@@ -97,7 +89,8 @@ export function start(source) {
 
   /** @param {string} panel @param {unknown} error */
   function failAt(panel, error) {
-    if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
+    // The server no longer has the run: it was restarted, or has had many runs since
+    if (error instanceof ServerError && error.message.includes("no longer kept") && Date.now() - lastRun > 5000) {
       app.data.clear(); // a restarted server counts its runs from 1 again
       void run();
       return;

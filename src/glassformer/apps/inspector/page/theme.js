@@ -46,15 +46,10 @@ export function theme() {
   return current;
 }
 
-/** @returns {boolean} */
-function prefersDark() {
-  return matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
 /** Return true if the user has chosen the dark colours, or else if the system prefers them. @returns {boolean} */
 export function storedDark() {
   const choice = stored("theme");
-  return choice === null ? prefersDark() : choice === "dark";
+  return choice === null ? matchMedia("(prefers-color-scheme: dark)").matches : choice === "dark";
 }
 
 /**

@@ -9,29 +9,6 @@ import { ServerError } from "../../inspector/page/source.js";
 import { parts, post } from "./requests.js";
 
 /**
- * Send a request whose answer is a stream, and add the parts to an answer until it is complete, stopped or has failed.
- * Return the problem, if there is one.
- * @param {Answer} answer
- * @param {{path: string, body: Record<string, unknown>, read: (part: any) => Part, signal: AbortSignal, onchange: () => void}} request
- */
-export async function write(answer, { path, body, read, signal, onchange }) {
-  const begin = performance.now();
-  answer.limit = typeof body.max_tokens === "number" ? body.max_tokens : null;
-  try {
-    for await (const part of parts(path, body, signal)) {
-      answer.add(read(part), (performance.now() - begin) / 1000);
-      onchange();
-    }
-    return null;
-  } catch (error) {
-    answer.finish = signal.aborted ? "stopped" : "problem";
-    if (signal.aborted) return null;
-    answer.problem = error instanceof Error ? error.message : String(error);
-    return error;
-  }
-}
-
-/**
  * Return the address of the inspector with the prompt and the answer of a request.
  * @param {string} path
  * @param {Record<string, unknown>} body
@@ -54,8 +31,6 @@ export function lookAddress(model, input) {
   return `look/${name}/#${Object.entries(input).map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&")}`;
 }
 
-/** @typedef {{path: string, body: Record<string, unknown>, read: (part: any) => Part}} Request */
-
 export class Writer {
   /** @param {App} app @param {(isBusy: boolean) => void} mark called when an answer begins and ends */
   constructor(app, mark) {
@@ -70,12 +45,12 @@ export class Writer {
   }
 
   /**
-   * Write an answer; `draw` draws its new parts.
+   * Write an answer, until it is complete, stopped or has failed; `draw` draws its new parts.
    * @param {Answer} answer
-   * @param {Request} request
+   * @param {{path: string, body: Record<string, unknown>, read: (part: any) => Part}} request whose answer is a stream
    * @param {() => void} draw
    */
-  async write(answer, request, draw) {
+  async write(answer, { path, body, read }, draw) {
     this.stop();
     const mine = new AbortController();
     this.running = mine;
@@ -88,13 +63,23 @@ export class Writer {
       draw();
       if (isAtEnd) scrollTo({ top: document.documentElement.scrollHeight });
     };
-    const problem = await write(answer, {
-      ...request, signal: mine.signal,
-      onchange: () => {
+    const begin = performance.now();
+    answer.limit = typeof body.max_tokens === "number" ? body.max_tokens : null;
+    /** @type {unknown} */
+    let problem = null;
+    try {
+      for await (const part of parts(path, body, mine.signal)) {
+        answer.add(read(part), (performance.now() - begin) / 1000);
         if (!isQueued) requestAnimationFrame(frame);
         isQueued = true;
-      },
-    });
+      }
+    } catch (error) {
+      answer.finish = mine.signal.aborted ? "stopped" : "problem";
+      if (!mine.signal.aborted) {
+        problem = error;
+        answer.problem = error instanceof Error ? error.message : String(error);
+      }
+    }
     draw();
     if (this.running !== mine) return; // another answer has begun
     this.running = null;
