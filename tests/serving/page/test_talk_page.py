@@ -557,7 +557,7 @@ def test_the_page_and_its_files_need_no_key_and_have_a_policy(serve: Serve) -> N
             assert answer.headers["x-content-type-options"] == "nosniff"
     for path in ("/look/chat/", "/look/chat/api/model", "/v1/models"):
         assert ask(address + path)[0] == 401
-    for path in ("/page/serving/application.py", "/page/serving/page/../application.py", "/page/serving/page/%2e%2e/application.py"):
+    for path in ("/page/serving/run.py", "/page/serving/page/../run.py", "/page/serving/page/%2e%2e/run.py"):
         assert ask(address + path)[0] in (401, 404)
 
 
