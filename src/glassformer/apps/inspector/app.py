@@ -118,7 +118,7 @@ def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worke
     return Starlette(
         routes=routes,
         lifespan=lifespan,
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(SecurityHeaders)],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(with_security_headers)],
         exception_handlers={HTTPException: _http_error, Exception: _defect},
     )
 
@@ -240,16 +240,15 @@ async def _defect(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": f"a defect of glassformer: {type(error).__name__}: {error}"}, 500)
 
 
-class SecurityHeaders:
-    """Add the security headers to every response."""
+def with_security_headers(app: ASGIApp) -> ASGIApp:
+    """Return an application that adds the security headers to every response of another one."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def secured(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *HEADERS.items()]
             await send(message)
 
-        await self.app(scope, receive, with_headers)
+        await app(scope, receive, with_headers)
+
+    return secured

@@ -117,7 +117,7 @@ def _add_page(app: FastAPI, models: Models, access: Access) -> None:
     app.include_router(_page)
     for folder in ("serving/page", "inspector/page"):
         route = Route("/{name:path}", inspector_app.files(PACKAGE / folder))
-        app.mount(f"/page/{folder}", inspector_app.SecurityHeaders(route))
+        app.mount(f"/page/{folder}", inspector_app.with_security_headers(route))
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
