@@ -18,7 +18,7 @@ from glassformer.apps.course.workshop.checking import Verdict, judged, told
 from glassformer.apps.course.workshop.exercise import Exercise, stubs, unreadable
 from glassformer.apps.course.workshop.exercises import every_exercise
 from glassformer.apps.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, judged_lineage
-from glassformer.apps.course.workshop.solutions import LINEAGES_FILE
+from glassformer.apps.course.workshop.solutions import LINEAGES_FILE, require_checked
 from glassformer.apps.course.workshop.solutions import names as solution_names
 from glassformer.common.errors import UserError
 from glassformer.common.files import write_text
@@ -78,6 +78,8 @@ def every_part() -> list[Exercise | Lineage]:
 
 def check(folder: Path, names: Sequence[str] = ()) -> Progress:
     """Check all of a folder, or what is named: functions, models or files; keep the states in `progress.json`."""
+    for name in names:
+        require_checked(name)
     parts = every_part()
     if not any((folder / f"{part.file}.py").is_file() for part in parts):
         raise UserError(f"{folder} has no file of the workshop; glassformer course start {folder} writes the stubs")
