@@ -28,11 +28,8 @@ from glassformer.apps.serving.texts import (
     token_bytes,
     token_text,
 )
-<<<<<<< HEAD:src/glassformer/apps/serving/completions.py
-from glassformer.inference.rows import Likely, Settings
-=======
 from glassformer.inference.chat import fitted
->>>>>>> ae8b48e8 (Put the two endpoints that write texts in one module):src/glassformer/apps/serving/writing.py
+from glassformer.inference.rows import Likely, Settings
 from glassformer.inference.rows import Request as EngineRequest
 from glassformer.inference.text import EncodedPrompt, check_ids, never_written
 from glassformer.inference.writer import with_settings
