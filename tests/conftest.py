@@ -136,6 +136,14 @@ def tiny(copies: Callable[[str], Path]) -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def rising_perplexity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a higher perplexity count as better, so that a run that learns stops early."""
+    from glassformer.evaluation.metrics import METRICS
+
+    monkeypatch.setitem(METRICS, "perplexity", replace(METRICS["perplexity"], higher_is_better=True))
+
+
+@pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Return the environment of a separate process."""
     return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}

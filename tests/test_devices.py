@@ -56,7 +56,7 @@ def test_settings_apply_in_every_step_and_are_restored(
         monkeypatch.setenv(WORKSPACE, workspace)
     before, seen, backward = now(), [], TrainStep.backward
     monkeypatch.setattr(TrainStep, "backward", lambda self, *args: (seen.append(now()), backward(self, *args))[1])
-    run = tiny_run(write_text(tmp_path), max_steps=2, eval_every=1, deterministic=True, matmul_precision="high")
+    run = tiny_run(write_text(tmp_path), max_steps=2, eval_every=1, deterministic=True, precision="tf32")
     api.train(run, tmp_path / "run")
     api.replay(tmp_path / "run")
     assert set(seen) == {("high", True, True, False, ":16:8" if workspace == ":16:8" else ":4096:8")}
@@ -65,7 +65,7 @@ def test_settings_apply_in_every_step_and_are_restored(
 
 def test_settings_are_restored_after_an_error() -> None:
     before = now()
-    with pytest.raises(KeyError), numerics(TrainConfig(deterministic=True, matmul_precision="medium")):
+    with pytest.raises(KeyError), numerics(TrainConfig(deterministic=True, precision="tf32")):
         raise KeyError
     assert now() == before
 
@@ -91,7 +91,8 @@ def test_deterministic_changes_nothing_on_the_cpu(tmp_path: Path) -> None:
     api.train(changed, tmp_path / "two")
     one, two = remains(tmp_path / "one"), remains(tmp_path / "two")
     assert one["tensors"] == two["tensors"] and one["metrics"] == two["metrics"]
-    assert TrainConfig().matmul_precision == torch.get_float32_matmul_precision() == "highest"
+    with numerics(TrainConfig()):
+        assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_equal_bits_are_promised_on_the_cpu_and_deterministic_cuda() -> None:

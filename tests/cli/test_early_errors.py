@@ -113,8 +113,6 @@ LINES = {
     "train text.txt --train.schedule.kind plateau --train.schedule.metric bleu": "train.schedule.metric: 'bleu' is not",
     "train pairs.tsv --train.early-stopping.metric wer": "'wer' is not available for sentences; choose one of loss",
     "train labels.tsv --train.early-stopping.metric bleu": "for classes; choose one of loss, accuracy, macro_f1, calib",
-    "train pairs.tsv --train.early-stopping.metric bleu --train.early-stopping.higher-is-better false": "train.early_"
-    "stopping.higher_is_better: expected true for bleu; leave it out",
     "train text.txt --init model --model.head.kind sequence": "with only [model.decoder] and a head of kind tokens",
     "train text.txt --init model --data.context 5000": "data.context: expected at most model.max_len (32), got 5000",
     "train text.txt --init changed": "changed is damaged: config.json is not the file that was written",

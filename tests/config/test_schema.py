@@ -57,7 +57,10 @@ def read(text: str) -> Run:
         ("[train.optimizer]\nkind = 'learned'", "train.optimizer.kind 'learned' is unknown"),
         ("[train.optimizer]\nkind = 'adamv'", "train.optimizer.kind 'adamv' is unknown: did you mean adam"),
         ("[train.optimizer]\nlearning_rate = 1", "train.optimizer.kind is missing; known kinds are adam, adamw, muon"),
-        ("[train.optimizer]\nkind = 'adam'\nmomentum = 1", "momentum: it belongs to another train.optimizer.kind"),
+        (
+            "[train.optimizer]\nkind = 'adam'\nadamw_weight_decay = 1",
+            "adamw_weight_decay: it belongs to another train.optimizer.kind",
+        ),
         ("zzqqxx = 1", "unknown key zzqqxx .in a.toml.$"),
     ],
 )
@@ -75,7 +78,7 @@ def test_an_unknown_key_suggests_the_nearest(text: str, words: str) -> None:
         ("[train]\ncompile = 1", "train.compile must be auto | true | false, not 1"),
         ("[train]\nclip_norm = 'x'", "train.clip_norm must be number, not 'x'"),
         ("[train]\nclip_norm = true", "train.clip_norm must be number, not True"),
-        ("[train]\nprecision = 'fp8'", "train.precision must be auto | fp32 | bf16 | fp16, not 'fp8'"),
+        ("[train]\nprecision = 'fp8'", "train.precision must be auto | fp32 | tf32 | bf16 | fp16, not 'fp8'"),
         ("[train]\noptimizer = 'muon'", "train.optimizer must be .*; give its kind as train.optimizer.kind"),
         ("train = 5", "train must be"),
         ("[train.optimizer]\nkind = 'adam'\nbetas = [0.9]", "train.optimizer.betas must be .number, number., not"),
@@ -161,8 +164,8 @@ def test_any_value_is_unchanged_by_toml(text: str, number: float, integer: int, 
         ({"data.path": "none"}, lambda run: run.data.path is None),
         ({"train.optimizer.kind": "muon"}, lambda run: run.train.optimizer == MuonConfig()),
         (
-            {"train.optimizer.momentum": "0.5", "train.optimizer.kind": "muon"},
-            lambda run: run.train.optimizer == MuonConfig(momentum=0.5),
+            {"train.optimizer.adamw_weight_decay": "0.5", "train.optimizer.kind": "muon"},
+            lambda run: run.train.optimizer == MuonConfig(adamw_weight_decay=0.5),
         ),
         (
             {
@@ -193,7 +196,7 @@ def test_flags_are_read_with_the_type_of_their_field(flags: dict[str, str], chec
         ("train.compile", "yes", "train.compile must be auto . true . false, not 'yes'"),
         ("train.optimizer.betas", "0.9", "must be .number, number."),
         ("train.optimizer.kind", "sgd", "train.optimizer.kind 'sgd' is unknown"),
-        ("train.optimizer.momentum", "0.9", "it belongs to another train.optimizer.kind"),
+        ("train.optimizer.adamw_weight_decay", "0.9", "it belongs to another train.optimizer.kind"),
         ("train.max-steps.more", "1", "train.max_steps must be integer"),
     ],
 )

@@ -81,9 +81,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     "padded text with dropout and an average": padded_text,
     "pairs": lambda folder: pair_run(folder, **TIMES, early_stopping=EarlyStopping("bleu", patience=50)),
     "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT, **TIMES),
-    "labels": lambda folder: label_run(
-        folder, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
-    ),
+    "labels": lambda folder: label_run(folder, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50)),
     "weighted labels": lambda folder: unbalanced_run(folder, **TIMES, early_stopping=EarlyStopping("auto")),
     "masked": lambda folder: text_run_of(folder, MaskedConfig(), **TIMES),
     "muon": muon_text,

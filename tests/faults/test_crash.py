@@ -42,7 +42,7 @@ KINDS = {
     "text": dropout_run,
     "pairs": lambda folder: pair_run(folder, data=LARGE, **TIMES),
     "labels": lambda folder: label_run(
-        folder, data=LARGE, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
+        folder, data=LARGE, **TIMES, early_stopping=EarlyStopping("accuracy", patience=50)
     ),
 }
 

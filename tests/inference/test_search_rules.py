@@ -132,14 +132,13 @@ def attention_of(model: Any) -> Any:
 @pytest.mark.parametrize(("number", "name"), list(enumerate(ATTENDING)))
 def test_coverage_equals_the_reference(number: int, name: str) -> None:
     model = random_model(SEQ2SEQ[name])
-    for case, kind in enumerate(("gnmt", "summary")):
+    for case in range(2):
         config = replace(drawn_config(random.Random(number)), beam=3 + case)
         search = Search(config, START, END, 24, 3)
         prefixes = [[4, 5], [], [6]]
         plain = beam_search(model, padded(SOURCES, "cpu"), search, prefixes=prefixes)
         for weight in (0.0, 0.7):
-            of_weight = replace(config, coverage_penalty=weight, coverage_penalty_type=kind)  # type: ignore[arg-type]
-            search = replace(search, config=of_weight)
+            search = replace(search, config=replace(config, coverage_penalty=weight))
             found = beam_search(model, padded(SOURCES, "cpu"), search, prefixes=prefixes)
             if not weight:
                 assert found == plain
@@ -152,10 +151,9 @@ def test_coverage_equals_the_reference(number: int, name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["gnmt", "summary"])
 @pytest.mark.parametrize("name", ["two_vocabularies", "bahdanau"])
-def test_the_best_output_with_coverage_is_that_of_a_brute_force(name: str, kind: Any) -> None:
-    """Score every target of at most 3 ids from a vocabulary of 4 by Wu 2016, equation 14, and by OpenNMT's formula."""
+def test_the_best_output_with_coverage_is_that_of_a_brute_force(name: str) -> None:
+    """Score every target of at most 3 ids from a vocabulary of 4 by Wu 2016, equation 14."""
     config = SEQ2SEQ[name]
     changes = {"head": SEQ2SEQ["bart"].head} if name not in RECURRENT else {}
     model = random_model(replace(config, vocab_size=4, **changes))
@@ -168,10 +166,7 @@ def test_the_best_output_with_coverage_is_that_of_a_brute_force(name: str, kind:
         token_ids, source_ids = torch.tensor([[START, *target[:-1]]]), torch.tensor([source])
         log_p = model(token_ids, source_ids=source_ids)[0].log_softmax(-1)
         coverage = attention_of(model)(token_ids, source_ids)[0].sum(dim=0).tolist()
-        if kind == "gnmt":
-            penalty = sum(math.log(min(x, 1.0)) for x in coverage)
-        else:
-            penalty = -sum(max(x, 1.0) - 1 for x in coverage)
+        penalty = sum(math.log(min(x, 1.0)) for x in coverage)
         total = sum(float(log_p[t, token]) for t, token in enumerate(target))
         without[tuple(target)] = total / ((5 + len(target)) / 6) ** alpha
         scores[tuple(target)] = without[tuple(target)] + beta * penalty
@@ -179,7 +174,6 @@ def test_the_best_output_with_coverage_is_that_of_a_brute_force(name: str, kind:
     assert best != sorted(scores, key=lambda target: -without[target])  # the penalty changes the order
     for early_stopping in ("shrink", "never"):
         of_search = BeamConfig(4 * len(targets), alpha, "gnmt", early_stopping, 3, coverage_penalty=beta)  # type: ignore[arg-type]
-        of_search = replace(of_search, coverage_penalty_type=kind)
         search = Search(of_search, START, END, 24, len(targets))
         (found,) = beam_search(model, padded([source], "cpu"), search)
         expected = best if early_stopping == "never" else sorted(best, key=lambda target: END not in target)
@@ -190,13 +184,10 @@ def test_the_best_output_with_coverage_is_that_of_a_brute_force(name: str, kind:
 
 
 def test_a_hypothesis_that_attends_to_all_sources_is_not_punished() -> None:
-    for kind, worse in (("gnmt", 0.25), ("summary", 3.0)):
-        config = BeamConfig(coverage_penalty=2.0, coverage_penalty_type=kind)  # type: ignore[arg-type]
-        enough = torch.tensor([[1.0, 1.0]])
-        assert coverage_penalties(enough, config).tolist() == [0.0]
-        assert coverage_penalties(torch.tensor([[1.0, worse]]), config).item() < 0
-        assert coverage_penalties(torch.tensor([[0.0, 1.0]]), config).isfinite().all()
-    assert coverage_penalties(torch.tensor([[1.0, 3.0]]), BeamConfig(coverage_penalty=2.0)).tolist() == [0.0]
+    config = BeamConfig(coverage_penalty=2.0)
+    assert coverage_penalties(torch.tensor([[1.0, 1.0], [1.0, 3.0]]), config).tolist() == [0.0, 0.0]
+    assert coverage_penalties(torch.tensor([[1.0, 0.25]]), config).item() < 0
+    assert coverage_penalties(torch.tensor([[0.0, 1.0]]), config).isfinite().all()
 
 
 def test_settings_that_a_search_cannot_follow_are_refused() -> None:

@@ -217,10 +217,10 @@ def test_pitfall_11_learned_positions_refuse_more_than_max_len() -> None:
 @pytest.mark.parametrize("norm_order", ["pre", "no_first_norm", "post", "sandwich", "output", "parallel", "shared"])
 def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) -> None:
     is_shared = norm_order == "shared"
-    orders = {"shared": "parallel", "no_first_norm": "pre"}
+    orders = {"shared": "parallel_shared", "no_first_norm": "pre"}
     order: Any = orders.get(norm_order, norm_order)
     has_first = norm_order != "no_first_norm"
-    model = random_model(replace(GPT, norm_order=order, shared_norm=is_shared, first_norm=has_first))
+    model = random_model(replace(GPT, norm_order=order, first_norm=has_first))
     tap = Recorder()
     model(random_ids(19, 2, 5), tap=tap)
     block = model.decoder.blocks[0]

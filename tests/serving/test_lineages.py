@@ -153,7 +153,6 @@ def test_a_search_has_the_settings_of_beamconfig() -> None:
         {"repetition_penalty": 3.0},
         {"no_repeat_ngram_size": 1, "max_new_tokens": 12, "min_new_tokens": 6},
         {"coverage_penalty": 2.0},
-        {"coverage_penalty": 2.0, "coverage_penalty_type": "summary"},
     ],
 )
 def test_the_rules_of_a_search_are_those_of_translate(

@@ -189,7 +189,7 @@ def test_questions_that_do_not_fit_the_context_stop_no_training(tmp_path: Path) 
     long = {"messages": [{"role": "user", "content": "red " * 90}, {"role": "assistant", "content": "rot"}]}
     valid = tmp_path / "valid.jsonl"
     valid.write_text(json.dumps(long) + "\n" + "".join(path.read_text().splitlines(keepends=True)[:4]))
-    watched: dict[str, Any] = {"early_stopping": EarlyStopping("exact_match", higher_is_better=True), "max_steps": 10}
+    watched: dict[str, Any] = {"early_stopping": EarlyStopping("exact_match"), "max_steps": 10}
     run = conversation_run(tmp_path, data={"path": str(path), "valid_path": str(valid)}, **watched)
     model = api.train(run, tmp_path / "run").model
     notes: list[str] = []

@@ -23,6 +23,7 @@ from glassformer.config.train import (
 )
 from glassformer.data.batching import Batch, Example
 from glassformer.evaluation.loss import LossReport
+from glassformer.evaluation.metrics import METRICS
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
 from glassformer.tasks.batches import TrainingData, few_targets
@@ -68,22 +69,20 @@ def test_the_best_step_and_the_plateau_follow_the_validation_loss(
     assert rates(folder) == pytest.approx([1, 1, 1, 1, 1] if valid is FALLING else [1, 1, 0.5, 0.25, 0.125])
 
 
-@pytest.mark.parametrize(("higher_is_better", "expected"), [(True, [1, 1, 1, 1, 1]), (False, [1, 1, 0.5, 0.25, 0.125])])
+@pytest.mark.parametrize(("rises", "expected"), [(True, [1, 1, 1, 1, 1]), (False, [1, 1, 0.5, 0.25, 0.125])])
 def test_the_plateau_watches_its_metric_in_its_direction(
-    higher_is_better: bool, expected: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rises: bool, expected: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss falls, and the metric, named perplexity, is its reciprocal and rises."""
-    schedule = replace(HALVED, metric="perplexity", higher_is_better=higher_is_better)
+    monkeypatch.setitem(METRICS, "perplexity", replace(METRICS["perplexity"], higher_is_better=rises))
+    schedule = replace(HALVED, metric="perplexity")
     assert rates(trained_with(monkeypatch, tmp_path, FALLING, FALLING, schedule=schedule)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("metric", "higher_is_better", "best"),
-    [("accuracy", None, 5), ("rmse", None, 1), ("other", None, 1), ("other", True, 5), ("other", False, 1)],
-)
-def test_the_direction_of_a_score_is_known_or_set(metric: str, higher_is_better: bool | None, best: int) -> None:
-    """The score rises; "other" is a metric of another package."""
-    config = TrainConfig(early_stopping=EarlyStopping(metric, 9, higher_is_better))
+@pytest.mark.parametrize(("metric", "best"), [("accuracy", 5), ("rmse", 1)])
+def test_the_direction_of_a_score_is_known(metric: str, best: int) -> None:
+    """The score rises."""
+    config = TrainConfig(early_stopping=EarlyStopping(metric, 9))
     data: Any = None
     evaluations = Evaluations(config, nn.Identity(), data, Host(torch.device("cpu")), None)
     progress = TrainerState()
@@ -95,7 +94,7 @@ def test_the_direction_of_a_score_is_known_or_set(metric: str, higher_is_better:
 def test_the_plateau_and_early_stopping_may_watch_different_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopping = EarlyStopping("perplexity", patience=9, higher_is_better=False)
+    stopping = EarlyStopping("perplexity", patience=9)
     folder = trained_with(monkeypatch, tmp_path, FALLING, FALLING, schedule=HALVED, early_stopping=stopping)
     assert read_progress(checkpoint.path_of(folder, 5)).best_step == 1
     assert rates(folder) == pytest.approx([1, 1, 1, 1, 1])
@@ -120,20 +119,10 @@ def test_the_plateau_watches_a_score_of_generated_targets(tmp_path: Path) -> Non
         (pair_run, {"metric": "wer"}, "train.schedule.metric: 'wer' is not available for sentences"),
         (
             pair_run,
-            {"metric": "bleu", "higher_is_better": False},
-            "train.schedule.higher_is_better: expected true for bleu",
-        ),
-        (
-            pair_run,
             {"metric": "bits_per_byte"},
             "train.schedule.metric: 'bits_per_byte' is not available for sentences",
         ),
         (label_run, {"metric": "span_f1"}, "train.schedule.metric: 'span_f1' is not available for classes"),
-        (
-            label_run,
-            {"metric": "accuracy", "higher_is_better": False},
-            "train.schedule.higher_is_better: expected true for accuracy",
-        ),
     ],
 )
 def test_a_plateau_of_an_unknown_metric_is_refused_before_the_first_step(

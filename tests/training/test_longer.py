@@ -133,8 +133,9 @@ def test_other_settings_are_refused_in_python_too(tmp_path: Path) -> None:
         api.resume(tmp_path, flags={"data.path": "x"})
 
 
+@pytest.mark.usefixtures("rising_perplexity")
 def test_early_stopping_ends_a_longer_run_at_the_same_step(tmp_path: Path) -> None:
-    stopping = {"early_stopping": EarlyStopping(metric="perplexity", patience=1, higher_is_better=True)}
+    stopping = {"early_stopping": EarlyStopping(metric="perplexity", patience=1)}
     run = tiny_run(write_text(tmp_path), max_steps=SHORT, **settings("constant", "on schedule"), **stopping)
     api.train(run, tmp_path / "run")
     assert checkpoint.steps(tmp_path / "run")[-1] == 8

@@ -100,9 +100,10 @@ def test_the_loss_falls(tmp_path: Path) -> None:
     assert abs(losses[0] - math.log(290)) < 2 and losses[-1] < losses[0] - 0.3
 
 
+@pytest.mark.usefixtures("rising_perplexity")
 def test_early_stopping_prints_its_reason(tmp_path: Path) -> None:
     reporter = Recording()
-    stopping = EarlyStopping(metric="perplexity", higher_is_better=True, patience=2)
+    stopping = EarlyStopping(metric="perplexity", patience=2)
     run = tiny_run(write_text(tmp_path), max_steps=50, eval_every=2, early_stopping=stopping)
     outcome = api.train(run, tmp_path / "run", reporter)
     assert "stopped at step 6: perplexity has not improved for 2 evaluations (best at step 2)" in reporter.messages

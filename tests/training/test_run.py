@@ -48,7 +48,7 @@ RUNS: dict[str, Make] = {
         eval_every=4,
         checkpoint_every=6,
         optimizer=AdamConfig(),
-        early_stopping=EarlyStopping(higher_is_better=True, patience=4),
+        early_stopping=EarlyStopping("perplexity", patience=4),
     ),
     "last_of_bf16_recomputed": windows(select="last", precision="bf16", activation_checkpointing=True),
     "smoothed": lambda folder: replace(windows()(folder), objective=CausalConfig(0.1)),
@@ -57,6 +57,7 @@ RUNS: dict[str, Make] = {
 }
 
 
+@pytest.mark.usefixtures("rising_perplexity")
 @pytest.mark.parametrize("name", RUNS)
 def test_pitfall_23_a_resumed_run_equals_an_uninterrupted_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +78,7 @@ def test_pitfall_23_a_resumed_run_equals_an_uninterrupted_one(
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("rising_perplexity")
 def test_the_runs_above_use_early_stopping_and_plateau(tmp_path: Path) -> None:
     """Otherwise the test above would not cover them."""
     api.train(RUNS["early_stopping"](tmp_path), tmp_path / "a")

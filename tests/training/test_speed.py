@@ -79,8 +79,8 @@ def test_the_peak_rate_is_that_of_the_precision(monkeypatch: pytest.MonkeyPatch)
 
     assert rate("NVIDIA H200", precision="bf16") == rate("NVIDIA H200", precision="fp16") == 989e12
     assert rate("NVIDIA H200", precision="fp32") == 67e12
-    assert rate("NVIDIA H200", precision="fp32", matmul_precision="high") is None, "TF32 is faster"
-    assert rate("NVIDIA H200", precision="bf16", matmul_precision="high") == 989e12
+    assert rate("NVIDIA H200", precision="tf32") == 989e12 / 2
+    assert rate("Tesla T4", precision="tf32") == rate("Tesla T4", precision="fp32") == 8.1e12
     assert rate("Tesla T4", precision="fp16") == 65e12 and rate("Tesla T4", precision="bf16") is None
     assert rate("NVIDIA H100 PCIe", precision="bf16") is None, "slower than the H100 of the table"
     names = [name for gpu in GPUS.values() for name in gpu.devices]

@@ -394,13 +394,9 @@ class BeamConfig:
     no_repeat_ngram_size: int = setting(0, NO_REPEAT_DOC, between(0, MAX_LEN))
     coverage_penalty: float = setting(
         0.0,
-        "weight of the penalty of source tokens without attention, for a beam above 1 and one model; 0 = off",
+        "weight of the sum over source tokens of log min(attention, 1), for a beam above 1 and one model (Wu 2016, "
+        "equation 14); 0 = off",
         "[0, ∞)",
-    )
-    coverage_penalty_type: Literal["gnmt", "summary"] = setting(
-        "gnmt",
-        "sum over source tokens of log min(attention, 1), for too little attention (gnmt; Wu 2016, equation 14), or of "
-        "1 - max(attention, 1), for too much (summary; of OpenNMT)",
     )
     end_ids: tuple[int, ...] = setting((), END_IDS_DOC)
 

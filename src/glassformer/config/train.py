@@ -31,7 +31,6 @@ AUTO = "auto"
 """Metric of a watcher that the data decides."""
 UNBALANCED = 5.0
 """Labels are unbalanced if one occurs more than this many times as often as another."""
-HIGHER_DOC = "true if a higher value is better; none = as known for a built-in metric, and false for another"
 COUNTER = "step"
 """Name of the one state tensor of an optimizer that is a number, and has not the shape of its parameter."""
 
@@ -104,8 +103,8 @@ class MuonConfig:
         matrix_state=("momentum",),
         needs_whole_matrices=False,
     )
+    momentum: ClassVar[float] = 0.95  # of Nesterov, for the matrices
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
-    momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")
     weight_decay: float = setting(0.0, "decoupled weight decay of the matrices", "[0, ∞)")
     adamw_learning_rate: float = setting(1e-3, "peak learning rate of AdamW", "(0, ∞)")
     adamw_weight_decay: float = setting(0.0, "decoupled weight decay of AdamW", "[0, ∞)")
@@ -159,10 +158,8 @@ class PlateauSchedule:
     kind: ClassVar[str] = "plateau"
     warmup_steps: int = setting(0, "steps of linear warm-up to the peak learning rate", "≥ 0")
     patience: int = setting(2, "evaluations without improvement before the learning rate drops", "≥ 0")
-    ratio: float = setting(0.5, "factor by which the learning rate drops", "[0, 1]")
-    min_ratio: float = setting(0.01, "lowest learning rate as a fraction of the peak", "[0, 1]")
+    ratio: float = setting(0.5, "factor by which the learning rate drops, to a hundredth of the peak", "[0, 1]")
     metric: str = setting("loss", "validation loss or score to watch")
-    higher_is_better: bool | None = setting(None, HIGHER_DOC)
 
 
 @checked
@@ -196,7 +193,6 @@ class EarlyStopping:
         "another",
     )
     patience: int = setting(5, "evaluations without improvement before the stop", "≥ 1")
-    higher_is_better: bool | None = setting(None, HIGHER_DOC)
 
 
 @checked
@@ -212,13 +208,10 @@ class TrainConfig:
     clip_norm: float = setting(1.0, "maximum 2-norm of the gradient over all parameters; 0 = no clipping", "≥ 0")
     seed: int = setting(0, "seed of the initial weights, the batches and the dropout", "≥ 0")
     device: str = setting("auto", DEVICES, DEVICE)
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = setting(
         "auto",
-        "bf16, fp16 = autocast with weights and sums in fp32; fp16 also scales the loss; auto = bf16 where the device "
-        "is faster in it, otherwise fp32",
-    )
-    matmul_precision: Literal["highest", "high", "medium"] = setting(
-        "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
+        "bf16, fp16 = autocast with weights and sums in fp32; fp16 also scales the loss; tf32 = fp32, with products in "
+        "TF32 on CUDA; auto = bf16 where the device is faster in it, otherwise fp32",
     )
     deterministic: bool = setting(False, "use kernels that give the same bits every time; slower on CUDA")
     compile: Literal["auto"] | bool = setting(
@@ -281,9 +274,6 @@ class ParallelConfig:
     section: ClassVar[str] = "parallel."
     strategy: Literal["ddp", "fsdp"] = setting("ddp", "ddp = each process has the whole model; fsdp = one part of it")
     timeout: float = setting(600.0, "seconds to wait for another process before the run ends", "> 0")
-    prepare_timeout: float = setting(
-        21600.0, "seconds to wait for rank 0 to read the data and learn the tokenizer", "> 0"
-    )
 
 
 def require_changeable(keys: Iterable[str]) -> None:

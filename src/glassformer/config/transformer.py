@@ -313,21 +313,19 @@ class TransformerConfig:
     norm_eps: float = setting(1e-5, "constant added to the variance", "> 0")
     norm_weight: bool = setting(True, "norms have a learned scale")
     norm_bias: bool = setting(True, "LayerNorm has a learned shift")
-    norm_order: Literal["pre", "post", "sandwich", "output", "parallel"] = setting(
+    norm_order: Literal["pre", "post", "sandwich", "output", "parallel", "parallel_shared"] = setting(
         "pre",
         "norm before sublayers, after the addition, on both sides of sublayers, or on their output only; parallel = "
-        "before, and attention beside feed-forward",
-    )
-    shared_norm: bool = setting(
-        False, "parallel attention and feed-forward read one norm; it needs norm_order parallel"
+        "before, and attention beside feed-forward; parallel_shared = both read the same norm",
     )
     first_norm: bool = setting(
         True, "a norm before the first attention; false = it reads the embeddings, usually with embedding_norm"
     )
     final_norm: bool = setting(True, "a norm after the last block")
     embedding_norm: bool = setting(False, "a norm after the embeddings")
-    qk_norm: bool = setting(False, "norms of queries and keys, before rotary positions")
-    qk_norm_width: Literal["head", "all"] = setting("head", "qk_norm of each head, or of all heads together")
+    qk_norm: Literal["all"] | bool = setting(
+        False, "norms of queries and keys, before rotary positions: of each head, or of all heads together (all)"
+    )
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"] = setting("gelu", "feed-forward activation")
     gated_ff: bool = setting(False, "gated feed-forward layer: down(act(gate(x)) · up(x))")
     fused_qkv: bool = setting(False, "self-attention has one matrix for queries, keys and values")
@@ -370,8 +368,6 @@ class TransformerConfig:
             )
         for name, stack in self.stacks.items():
             self._check_stack(name, stack)
-        if self.shared_norm and self.norm_order != "parallel":
-            raise UserError(f"model.shared_norm needs norm_order parallel, not {self.norm_order}")
         if not self.first_norm and self.norm_order not in ("pre", "sandwich"):
             raise UserError(f"model.first_norm = false needs norm_order pre or sandwich, not {self.norm_order}")
         if self.residual_scale != 1 and self.norm_order in ("sandwich", "output"):

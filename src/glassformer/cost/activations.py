@@ -192,7 +192,7 @@ class _StackActivations:
         a_token += n_sublayers * kernels.mask(kernels.product) * d * (config.residual_dropout > 0)
         if stack.d_ff:
             a_token += self._feed_forward()
-            a_token -= self._read_twice() * (config.norm_order == "parallel")
+            a_token -= self._read_twice() * config.norm_order.startswith("parallel")
             if config.experts is not None and isinstance(config.experts.balance, c.BalanceLoss):
                 n += _FP32 * config.experts.n_experts  # the shares of the tokens
         return n + self.n_tokens * a_token
@@ -200,7 +200,7 @@ class _StackActivations:
     def _read_twice(self) -> int:
         """Return the bytes per token that both sublayers of a parallel block read: one vector, or with one norm two."""
         config, kernels, d = self.config, self.kernels, self.config.d_model
-        if not config.shared_norm:
+        if config.norm_order != "parallel_shared":
             return _FP32 * d  # two norms have the same input
         return _norm(config, d, kernels) + _FP32 * d * (not kernels.half)
 
@@ -238,7 +238,7 @@ class _StackActivations:
         else:
             n = own * kernels.read(d) + kernels.half * keys * kernels.read(d, 2)
         if config.qk_norm:
-            if config.qk_norm_width == "all":
+            if config.qk_norm == "all":
                 n += own * _norm(config, w.query, kernels) + keys * _norm(config, w.key, kernels)
             else:
                 n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)

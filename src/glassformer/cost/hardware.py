@@ -40,7 +40,9 @@ class Gpu:
         """Return the peak FLOP/s at a precision; raise `UserError` if the GPU does not support it."""
         if precision == "bf16" and not self.has_bf16:
             raise UserError(f"the GPU {self.name} does not support bf16: use --precision fp16 or another --gpu")
-        return self.fp32_flops if precision == "fp32" else self.half_flops
+        if precision == "fp32" or (precision == "tf32" and not self.has_bf16):  # the same GPUs have both formats
+            return self.fp32_flops
+        return max(self.fp32_flops, self.half_flops / 2) if precision == "tf32" else self.half_flops
 
 
 _A100_80 = "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"

@@ -209,8 +209,4 @@ def coverage_penalties(coverage: Tensor, config: BeamConfig) -> Tensor:
     >>> coverage_penalties(torch.tensor([[1.5, 0.5], [1.0, 2.0]]), BeamConfig(coverage_penalty=1.0))
     tensor([-0.6931,  0.0000])
     """
-    if config.coverage_penalty_type == "gnmt":
-        penalties = coverage.clamp(torch.finfo(coverage.dtype).tiny, 1).log().sum(dim=1)
-    else:
-        penalties = (1 - coverage.clamp(min=1)).sum(dim=1)
-    return config.coverage_penalty * penalties
+    return config.coverage_penalty * coverage.clamp(torch.finfo(coverage.dtype).tiny, 1).log().sum(dim=1)

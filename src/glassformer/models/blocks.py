@@ -43,8 +43,6 @@ class Residual:
     """
 
     norm: NormFactory
-    shared_norm: bool = False
-    """True if the feed-forward has no norm of its own (`ParallelBlock`)."""
     dropout: float = 0.0
     scale: float = 1.0
     """Factor of what a sublayer adds to the residual stream."""
@@ -62,13 +60,15 @@ class Block(nn.Module, ABC):
     These are the self-attention, the cross-attention (of a decoder with a memory) and the feed-forward (optional).
 
     >>> sorted(BLOCKS)
-    ['output', 'parallel', 'post', 'pre', 'sandwich']
+    ['output', 'parallel', 'parallel_shared', 'post', 'pre', 'sandwich']
     """
 
     normalises_inputs = True
     """True if each sublayer has a norm before it (`PostNormBlock`: after its sum with the residual stream)."""
     normalises_outputs = False
     """True if each sublayer has a norm of its output."""
+    shares_norm = False
+    """True if the feed-forward reads the norm of the attention."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Block(nn.Module, ABC):
         self.cross_attn_norm = norm(cross_attn is not None and inputs)
         self.cross_attn = cross_attn
         self.cross_attn_out_norm = norm(cross_attn is not None and outputs)
-        self.ff_norm = norm(ff is not None and inputs and not residual.shared_norm)
+        self.ff_norm = norm(ff is not None and inputs and not self.shares_norm)
         self.ff = ff
         self.ff_out_norm = norm(ff is not None and outputs)
         self.residual = residual
@@ -207,12 +207,10 @@ class SandwichBlock(Block):
 class ParallelBlock(Block):
     """x + attention(norm(x)) + feed_forward(norm(x)) (Black 2022, section 2.1).
 
-    Both sublayers have a norm of their own, or share that of the attention (Wang 2021, GPT-J).
-
     >>> import torch
     >>> from glassformer.nn import MultiHeadAttention
-    >>> shared = Residual(nn.LayerNorm, shared_norm=True)
-    >>> block = ParallelBlock(16, MultiHeadAttention(16, n_heads=4), None, FeedForward(16, 64), shared)
+    >>> residual = Residual(nn.LayerNorm)
+    >>> block = ParallelBlock(16, MultiHeadAttention(16, n_heads=4), None, FeedForward(16, 64), residual)
     >>> block(torch.zeros(2, 5, 16), BlockInputs(Mask(causal=True))).shape
     torch.Size([2, 5, 16])
     """
@@ -227,11 +225,18 @@ class ParallelBlock(Block):
         return tapped(inputs.tap, "residual", y)
 
 
+class SharedNormBlock(ParallelBlock):
+    """A `ParallelBlock` whose sublayers read one norm (Wang 2021, GPT-J)."""
+
+    shares_norm = True
+
+
 BLOCKS: dict[str, type[Block]] = {
     "pre": PreNormBlock,
     "post": PostNormBlock,
     "sandwich": SandwichBlock,
     "output": OutputNormBlock,
     "parallel": ParallelBlock,
+    "parallel_shared": SharedNormBlock,
 }
 """The blocks by `norm_order` of a configuration."""

@@ -173,7 +173,7 @@ def build_attention(config: c.TransformerConfig, stack: c.Stack, *, is_self: boo
             fused_qkv=is_self and config.fused_qkv,
             out_bias=config.attn_out_bias,
             qk_norm=qk_norm,
-            norms_all_heads=config.qk_norm_width == "all",
+            norms_all_heads=config.qk_norm == "all",
         ),
         scale=config.attention_scale,
         dropout=config.attention_dropout,
@@ -187,7 +187,6 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     cross_attn = build_attention(config, stack, is_self=False) if cross else None
     residual = Residual(
         _norm(config),
-        shared_norm=config.shared_norm,
         dropout=config.residual_dropout,
         scale=config.residual_scale,
     )

@@ -24,7 +24,7 @@ from glassformer.config.train import TrainConfig
 from glassformer.nn.kernels import processor
 from glassformer.nn.kernels.flex_attention import has_c_compiler
 
-_AUTOCAST = {"auto": None, "fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST = {"auto": None, "fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
 """Widths of a Transformer and of a recurrent decoder from which a step on a CPU is faster in bf16
 (`docs/log/2026-speed.md`)."""
@@ -172,13 +172,13 @@ def runs_ahead(device: torch.device) -> bool:
 
 @contextmanager
 def numerics(config: TrainConfig) -> Iterator[None]:
-    """Apply `train.matmul_precision` and `train.deterministic` inside the block, then restore the old settings.
+    """Apply the precision tf32 and `train.deterministic` inside the block, then restore the old settings.
 
     Raises `UserError` for an operation without a deterministic implementation if the run requires determinism.
     """
     with ExitStack() as stack:
         stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        torch.set_float32_matmul_precision(config.matmul_precision)
+        torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
         if config.deterministic:
             stack.enter_context(_deterministic())
         yield

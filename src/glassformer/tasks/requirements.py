@@ -280,24 +280,13 @@ def measured_losses(run: Run) -> list[str]:
 
 
 def require_watched(run: Run, sections: Sequence[str]) -> None:
-    """Raise `UserError` for a watched metric that is neither a measured loss nor a score of these sections.
-
-    A score that is watched in the wrong direction is refused too.
-    """
-    scores = metrics.names(*sections)
-    known = [*measured_losses(run), *scores]
+    """Raise `UserError` for a watched metric that is neither a measured loss nor a score of these sections."""
+    known = [*measured_losses(run), *metrics.names(*sections)]
     learned = getattr(run.data, "outputs", run.objective.kind)
     for key, watcher in run.train.watchers.items():
         name = watcher.metric
-        if name == AUTO:
-            if watcher.higher_is_better is not None:
-                raise UserError(f"{key}.higher_is_better has no effect with the metric {AUTO}: leave it out")
-            continue
-        if name not in known:
+        if name not in [AUTO, *known]:
             raise UserError(f"{key}.metric: {name!r} is not available for {learned}; choose one of {', '.join(known)}")
-        higher = metrics.METRICS[name].higher_is_better
-        if name in scores and watcher.higher_is_better not in (None, higher):
-            raise UserError(f"{key}.higher_is_better: expected {str(higher).lower()} for {name}; leave it out")
 
 
 # The architecture that a use needs

@@ -38,7 +38,7 @@ class Evaluations:
         schedule = config.schedule
         self.plateau: Plateau | None = None
         if isinstance(schedule, PlateauSchedule):
-            self.plateau = Plateau(schedule.patience, schedule.ratio, schedule.min_ratio)
+            self.plateau = Plateau(schedule.patience, schedule.ratio)
 
     def measure(
         self, step: int, log: NoLog, best: float | None, of: str = "eval"
@@ -100,10 +100,7 @@ class Evaluations:
         watcher = watcher or self.config.early_stopping or EarlyStopping()
         value = (reports["valid"].to_dict() | dict(scores))[watcher.metric]
         assert value is not None  # a metric that is not measured was refused before the first step
-        higher_is_better = watcher.higher_is_better
-        if higher_is_better is None and watcher.metric in metrics.METRICS:
-            higher_is_better = metrics.METRICS[watcher.metric].higher_is_better
-        return -value if higher_is_better else value
+        return -value if metrics.METRICS[watcher.metric].higher_is_better else value
 
     def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
         """Evaluate both splits; return the reports, the scores and a text that the model writes."""

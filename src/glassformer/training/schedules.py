@@ -114,12 +114,12 @@ class Plateau:
     After more than `patience` evaluations in a row without improvement, the factor is multiplied by `ratio` (but never
     below `min_ratio`), and the count restarts.
 
-    >>> plateau = Plateau(patience=1, ratio=0.5, min_ratio=0.1)
+    >>> plateau = Plateau(patience=1, ratio=0.5)
     >>> [plateau.observe(metric) for metric in (3.0, 2.0, 2.0, 2.5, 1.9, 2.0)]
     [1.0, 1.0, 1.0, 0.5, 0.5, 0.5]
     """
 
-    def __init__(self, patience: int, ratio: float, min_ratio: float) -> None:
+    def __init__(self, patience: int, ratio: float, min_ratio: float = 0.01) -> None:
         self.patience, self.ratio, self.min_ratio = patience, ratio, min_ratio
         self.state = PlateauState(1.0, None, 0)
 

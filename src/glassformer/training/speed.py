@@ -47,11 +47,11 @@ def seconds_at_peak(run: Run, host: Host) -> float | None:
 
 
 def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
-    """Return the peak FLOP/s of a GPU that `plan` knows; None for other devices, and for products in TF32."""
+    """Return the peak FLOP/s of a GPU that `plan` knows; None for other devices."""
     if device.type != "cuda":
         return None
-    name, is_half = torch.cuda.get_device_name(device), train.precision in ("bf16", "fp16")
+    name = torch.cuda.get_device_name(device)
     for gpu in GPUS.values():
         if name in gpu.devices and (gpu.has_bf16 or train.precision != "bf16"):
-            return gpu.flops(train.precision) if is_half or train.matmul_precision == "highest" else None
+            return gpu.flops(train.precision)
     return None

@@ -71,7 +71,7 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 def test_only_these_configurations_are_refused() -> None:
     assert REFUSED == {
-        "rotary_pattern": ["positions.base_pattern", "qk_norm_width"],
+        "rotary_pattern": ["positions.base_pattern", "qk_norm"],
         "rotary_longrope": ["positions.scaling"],
         "capped": ["score_cap", "logit_cap"],
         "scaled": ["residual_scale"],

@@ -52,7 +52,7 @@ test("a norm after the sublayer is a column of its sum", () => {
 
 test("blocks with one norm, and with norms of outputs only, have no column without a tensor", () => {
   const without = (...endings) => DECODER.tensors.filter(([name]) => !endings.some((end) => name.endsWith(end)));
-  const shared = { ...DECODER, config: { norm_order: "parallel", shared_norm: true }, tensors: without("ff_norm", "ff_norm.input") };
+  const shared = { ...DECODER, config: { norm_order: "parallel_shared" }, tensors: without("ff_norm", "ff_norm.input") };
   const outputs = DECODER.tensors.map(([name, shape]) => [name.replace(/(attn|ff)_norm/, "$1_out_norm"), shape]);
   const expected = { shared: NORMAL.filter((id) => id !== "ff.norm"), outputs: NORMAL.filter((id) => !id.endsWith("norm")) };
   for (const [name, flow] of Object.entries({ shared, outputs: { ...DECODER, config: { norm_order: "output" }, tensors: outputs } })) {

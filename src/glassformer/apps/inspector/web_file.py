@@ -49,14 +49,15 @@ SETTINGS = """
 encoder decoder n_layers n_heads n_kv_heads d_head d_ff window_pattern d_model d_embedding vocab_size
 source_vocab_size n_token_types max_len source_max_len share_embeddings tie_output positions layout offset base
 fraction scaling factor low_freq_factor high_freq_factor original_max_len beta_fast beta_slow n_buckets max_distance
-norm norm_eps norm_weight norm_bias norm_order shared_norm final_norm embedding_norm qk_norm activation gated_ff
+norm norm_eps norm_weight norm_bias norm_order final_norm embedding_norm qk_norm activation gated_ff
 fused_qkv qkv_bias attn_out_bias ff_bias attention_scale embedding_scale logit_scale token_dropout
 embedding_dropout residual_dropout attention_dropout ff_dropout layer_dropout output_dropout head transform bias
 n_labels pooling pooler mean std normalize max_tokens init residual init_range pad_id bos_id eos_id
 unk_id mask_id decoder_start_id cell bidirectional reverse_source d_encoder d_decoder attention score d_attention
 context_every_step deep_output input_feeding ends_at_base
 """
-"""Names of the settings that the modules of `network/` follow, with any value."""
+"""Names of the settings that the modules of `network/` follow, with any value except `NOT_FOLLOWED`."""
+NOT_FOLLOWED = ("qk_norm", "all")
 KINDS = """
 transformer recurrent sinusoidal learned rotary alibi relative none linear llama3 yarn tokens positions sequence
 vectors normal xavier fan_in before after
@@ -160,7 +161,7 @@ def unfollowed(settings: Any, path: str = "") -> Iterator[str]:
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{path}{field.name}"
         is_known = field.name in SETTINGS.split() and getattr(value, "kind", "none") in KINDS.split()
-        if not is_known and value != field.default:
+        if (field.name, value) == NOT_FOLLOWED or (not is_known and value != field.default):
             yield name
         elif dataclasses.is_dataclass(value):
             yield from unfollowed(value, f"{name}.")

@@ -67,8 +67,6 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
     without_effect = {*CHANGES_NO_FORWARD.split(), "fused_qkv", "head.n_labels"}
     if flat["norm"] == "rmsnorm" or not flat["norm_weight"]:
         without_effect.add("norm_bias")
-    if not flat["qk_norm"]:
-        without_effect.add("qk_norm_width")
     if flat["head"] != "tokens":
         without_effect |= {"tie_output", "logit_scale", "logit_cap"}
     if not flat.get("head.transform") and flat.get("head.pooler", "none") == "none":

@@ -20,6 +20,8 @@ from glassformer.store.model_directory import weights_of
 from glassformer.training.distributed.parts import local_part, part_of
 from glassformer.training.distributed.ranks import Ranks, T
 
+PREPARE_S = 6 * 3600.0
+"""Seconds to wait for rank 0 to read the data and learn the tokenizer."""
 _FAILED = -1
 """Sent in place of the length of a text by a process that failed to produce the text."""
 
@@ -87,8 +89,8 @@ class ProcessGroup(Ranks):
 
     @cached_property
     def _patient(self) -> Any:
-        """A group with the timeout `parallel.prepare_timeout`, because preparing a large text takes long."""
-        return dist.new_group(backend="gloo", timeout=timedelta(seconds=self.config.prepare_timeout))
+        """A group with the timeout `PREPARE_S`, because preparing a large text takes long."""
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=PREPARE_S))
 
     @contextmanager
     def _telling_failure(self) -> Iterator[None]:
@@ -108,8 +110,8 @@ class ProcessGroup(Ranks):
             if "timed out" not in str(error).lower() and "timeout" not in str(error).lower():
                 raise
             raise UserError(
-                f"process {self.rank} of {self.n} waited {self.config.prepare_timeout:g} s for process 0 to read "
-                "the data and learn the tokenizer: raise parallel.prepare_timeout, or check the log of process 0"
+                f"process {self.rank} of {self.n} waited {PREPARE_S:g} s for process 0 to read "
+                "the data and learn the tokenizer: check the log of process 0"
             ) from error
 
     def _text_from(self, source: int, text: str | None, group: Any = None) -> str:

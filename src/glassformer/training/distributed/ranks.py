@@ -64,7 +64,7 @@ class Ranks(Division):
     def first_alone(self) -> AbstractContextManager[None]:
         """Run the block on rank 0 before the other ranks, which then find its files on the disk.
 
-        The others raise `UserError` if the block fails on rank 0, or takes longer than `parallel.prepare_timeout`.
+        The others raise `UserError` if the block fails on rank 0, or takes longer than `process_group.PREPARE_S`.
         """
         return nullcontext()
 

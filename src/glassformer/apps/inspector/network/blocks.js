@@ -48,7 +48,7 @@ export class Block {
     this.crossAttn = hasMemory ? new MultiHeadAttention(weights, `${path}.cross_attn`, sizes, config) : null;
     this.ff = stack.d_ff ? feedForward(weights, `${path}.ff`, config.activation) : null;
     this.order = config.norm_order;
-    this.sharesNorm = config.shared_norm;
+    this.sharesNorm = config.norm_order === "parallel_shared";
     /** Norms by name. @type {Map<string, Layer>} */
     this.norms = new Map();
     for (const name of ["self_attn", ...(hasMemory ? ["cross_attn"] : []), ...(this.ff ? ["ff"] : [])]) {

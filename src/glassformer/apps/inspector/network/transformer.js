@@ -17,7 +17,7 @@
  *
  * @typedef {{
  *   kind: string, vocab_size: number, encoder: StackConfig | null, decoder: StackConfig | null, d_model: number, positions: {kind: string, layout?: string, offset?: number, ends_at_base?: boolean, max_distance?: number},
- *   norm: string, norm_eps: number, norm_order: string, shared_norm: boolean, final_norm: boolean, embedding_norm: boolean, qk_norm: boolean,
+ *   norm: string, norm_eps: number, norm_order: string, final_norm: boolean, embedding_norm: boolean, qk_norm: boolean,
  *   activation: string, attention_scale: number | null, embedding_scale: number, logit_scale: number,
  *   head: {kind: string, pooling?: string, pooler?: string, normalize?: boolean, mean?: number, std?: number},
  * }} TransformerConfig

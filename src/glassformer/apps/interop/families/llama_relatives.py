@@ -202,7 +202,7 @@ OLMO2 = llama.family(
     name="OLMo 2",
     heads=decoder_heads("Olmo2", has_tags=False),
     table=table_olmo2,
-    always=llama.ALWAYS | {"norm_order": "output", "qk_norm": True, "qk_norm_width": "all"},
+    always=llama.ALWAYS | {"norm_order": "output", "qk_norm": "all"},
     read_others=llama.read_common,
     write_others=llama.write_common,
 )

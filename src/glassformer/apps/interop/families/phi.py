@@ -5,7 +5,7 @@ from glassformer.apps.interop.family import Family, Rule, attention, decoder_hea
 from glassformer.apps.interop.hf_config import Fields, inside, settings
 from glassformer.config.transformer import NormalInit, TokenHead, TransformerConfig
 
-ONE_NORM: Fields = {"norm_order": "parallel", "shared_norm": True}
+ONE_NORM: Fields = {"norm_order": "parallel_shared"}
 """Parallel sublayers that read one norm."""
 SETTINGS = llama.SETTINGS | inside("decoder", llama.SIZES) | settings(float, 1e-5, norm_eps="layer_norm_eps")
 SETTINGS |= settings(float, 0.0, embedding_dropout="embd_pdrop", residual_dropout="resid_pdrop")
