@@ -60,7 +60,7 @@ from dataclasses import replace
 from cost.test_activations import SHAPE, predicted, saved_bytes
 from configs import CONFIGS
 from glassformer.config.run import Run
-from glassformer.config.schema import apply_changes
+from glassformer.config.changes import apply_changes
 from glassformer.config.transformer import LogPositions, Stack
 from glassformer.cost.activations import Kernels
 from glassformer.cost.hardware import find_gpu
@@ -112,7 +112,7 @@ def test_a_position_scheme_needs_three_files(tmp_path: Path) -> None:
 
 PLANNED = """
 from glassformer.apps.cli.plan import report
-from glassformer.config.schema import apply_changes
+from glassformer.config.changes import apply_changes
 from glassformer.cost.hardware import find_gpu
 from glassformer.cost.plan import plan_run
 from glassformer.cost.room import Room, least_memory, way_that_fits

@@ -101,7 +101,7 @@ def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) 
         "  --max-steps INT             number of optimizer steps (default 2000)\n",
         "  --train.eval-every INT\n      steps between evaluations",
         "  --train.optimizer.kind NAME\n      the optimizer (adam | adamw | muon; default adamw)\n",
-        "  --train.schedule.ratio FLOAT  (plateau)\n      factor by which the learning rate drops (default 0.5)\n",
+        "  --train.schedule.ratio FLOAT  (plateau)\n      factor by which the learning rate drops, to a hundredth of the peak (default\n      0.5)\n",
         "  --train.optimizer.eps FLOAT  (adam, adamw)\n",
     ):
         assert lines in shown, lines
@@ -163,5 +163,5 @@ def test_arguments_may_have_any_order_and_form(glassformer: Glassformer) -> None
     assert glassformer("plan", "--json=false", "gpt2").out == glassformer("plan", "gpt2", "--json", "false").out
     for words in (["--", "--x"], ["--out", "y", "--", "--x"]):
         require_one_sentence(glassformer("train", *words), "no recipe or file is called '--x'")
-    require_one_sentence(glassformer("plan", "gpt2", "--json=maybe"), "--json: expected true or false, got 'maybe'")
+    require_one_sentence(glassformer("plan", "gpt2", "--json=maybe"), "--json must be true | false, not 'maybe'")
     require_one_sentence(glassformer("resume"), "resume needs one folder")

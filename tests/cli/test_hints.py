@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from glassformer.apps.cli.arguments import Group, Signature
+from glassformer.apps.cli.arguments import OPTIONS, OUTPUT, PLACES, WRITES_NOTHING, Group, Signature
 from glassformer.apps.cli.main import VERBS
 from glassformer.common.errors import UserError
-from glassformer.config.other_names import NO_KEY, OPTIONS, OUTPUT, PLACES, SAME, WRITES_NOTHING
+from glassformer.config.changes import NO_KEY
+from glassformer.config.schema import SAME
 
 from .conftest import Glassformer
 

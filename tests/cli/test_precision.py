@@ -71,6 +71,6 @@ def test_every_model_of_an_ensemble_is_converted(glassformer: Glassformer, model
 def test_an_unknown_dtype_is_one_sentence(glassformer: Glassformer, models: dict[str, Path]) -> None:
     done = glassformer("generate", models["text"], "--prompt", "a", "--dtype", "int4")
     assert done.code == 2 and done.err.count("\n") == 1
-    assert "--dtype: expected one of fp32, bf16, fp16; got 'int4'" in done.err
+    assert "--dtype must be fp32 | bf16 | fp16, not 'int4'" in done.err
     with pytest.raises(UserError, match="must be fp32, bf16 or fp16"):
         api.load(models["text"], dtype="float16")

@@ -15,7 +15,8 @@ from faults.children import fork, wait
 from glassformer import api
 from glassformer.apps.cli.main import main
 from glassformer.config import recipes
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
+from glassformer.config.written import to_toml
 from glassformer.store import checkpoint
 from glassformer.tasks import language_modeling
 from held import holding

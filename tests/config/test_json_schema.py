@@ -8,9 +8,9 @@ import pytest
 
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
-from glassformer.config.json_schema import json_schema
 from glassformer.config.run import Run
 from glassformer.config.schema import known_keys, to_dict
+from glassformer.config.written import json_schema
 
 Faults: TypeAlias = Callable[[Any], list[Any]]
 

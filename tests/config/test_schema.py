@@ -14,22 +14,15 @@ from hypothesis import strategies as st
 from configs import CONFIGS
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
+from glassformer.config.changes import apply_flags
 from glassformer.config.extensions import members
 from glassformer.config.presets import PRESETS
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import GenerationConfig, PackedRows, Run, TextData
-from glassformer.config.schema import (
-    FlagText,
-    apply_flags,
-    describe,
-    from_dict,
-    known_keys,
-    parse_toml,
-    to_dict,
-    to_toml,
-)
+from glassformer.config.schema import FlagText, describe, from_dict, known_keys, to_dict
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule, TrainConfig
 from glassformer.config.transformer import LinearScaling, RotaryPositions, Stack, TransformerConfig
+from glassformer.config.written import parse_toml, to_toml
 
 
 def read(text: str) -> Run:

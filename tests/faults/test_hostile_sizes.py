@@ -19,10 +19,12 @@ from safetensors.torch import load_file, save_file
 from faults.hostile import edit_json, entry, plant, read_spoiled, refused, safetensors, sign
 from faults.tally import record
 from glassformer import api
+from glassformer.config.changes import apply_flags
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
-from glassformer.config.schema import MAX_INT, apply_flags, parse_toml, to_dict
+from glassformer.config.schema import MAX_INT, to_dict
 from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.config.written import parse_toml
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE
 from glassformer.store.tensors import DTYPES

@@ -17,7 +17,8 @@ from faults.children import done, fork, ranks_done, wait, wait_until
 from faults.tally import count, record
 from glassformer import api
 from glassformer.apps.cli.main import run as run_command
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
+from glassformer.config.written import to_toml
 from glassformer.store import checkpoint
 from held import holding
 from runs import MODEL, tiny_run, write_text

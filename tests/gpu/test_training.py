@@ -19,8 +19,9 @@ from configs import RECURRENT, random_ids, random_model
 from faults.test_numbers import BAD, all_finite, spoiled
 from glassformer import api
 from glassformer.config.presets import preset
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
 from glassformer.config.train import AdamWConfig, MuonConfig, OptimizerConfig, ParallelConfig, TrainConfig
+from glassformer.config.written import to_toml
 from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.memory import training_memory

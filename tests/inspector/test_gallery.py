@@ -11,7 +11,8 @@ import pytest
 
 from glassformer.apps.inspector.gallery import RECIPES, Gallery
 from glassformer.common.errors import UserError
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
+from glassformer.config.written import to_toml
 from inspector.direct import Inspector
 from runs import tiny_run, write_text
 

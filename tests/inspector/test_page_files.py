@@ -13,7 +13,8 @@ import torch
 
 import glassformer
 from glassformer.apps.inspector.gallery import RECIPES, Gallery
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
+from glassformer.config.written import to_toml
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.model import Model

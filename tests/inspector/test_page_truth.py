@@ -10,7 +10,8 @@ from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.gallery import Gallery
 from glassformer.apps.inspector.inspector import Inspector
 from glassformer.config.run import GenerationConfig
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
+from glassformer.config.written import to_toml
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.capture import capture
 from glassformer.model import Model

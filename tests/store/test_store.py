@@ -19,7 +19,8 @@ from configs import CONFIGS, random_ids, random_inputs, random_model
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.config.run import GenerationConfig, LoraConfig, Run
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
+from glassformer.config.written import to_toml
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.models.transforms import add_lora

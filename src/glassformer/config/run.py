@@ -1,4 +1,4 @@
-"""Sections of a recipe other than `[model]` and `[train]`. `recipes/REFERENCE.toml` lists every key."""
+"""Sections of a recipe other than `[model]` and `[train]`. `glassformer recipes REFERENCE` lists every key."""
 
 import codecs
 from typing import Annotated, ClassVar, Literal

@@ -12,10 +12,8 @@ import functools
 import math
 import numbers
 import os
-import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from pathlib import Path
@@ -23,10 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 from glassformer.common.errors import UserError, nearest_name, shown, suggestion
 from glassformer.config.extensions import members, own_members
-from glassformer.config.other_names import NO_KEY, SAME
 
-MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has a few thousand
-MAX_DOTS = 1000  # parsing time is quadratic in the parts of a dotted key
 MAX_INT = (1 << 63) - 1  # TOML and most libraries are limited to 64 bits
 _SHOWN = 60  # maximum characters of a wrong value or key in a message
 
@@ -88,6 +83,22 @@ def setting(default: T, doc: str, *ranges: str | Range) -> T:
     return dataclasses.field(default=default, metadata={"doc": doc, "ranges": allowed})
 
 
+SAME = {
+    **dict.fromkeys(("steps", "num_steps", "iters", "max_iters", "max_update", "iterations"), "max_steps"),
+    **dict.fromkeys(("lr", "rate"), "learning_rate"),
+    **dict.fromkeys(("bs", "batch", "micro_batch_size", "per_device_train_batch_size"), "batch_size"),
+    **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps", "update_freq"), "grad_accumulation"),
+    **dict.fromkeys(("warmup", "warmup_iters", "warmup_updates"), "warmup_steps"),
+    **dict.fromkeys(("n_layer", "num_layers", "layers", "num_hidden_layers", "depth"), "n_layers"),
+    **dict.fromkeys(("n_head", "num_heads", "heads", "num_attention_heads"), "n_heads"),
+    **dict.fromkeys(("n_embd", "dim", "d_embd", "embed_dim", "hidden_size"), "d_model"),
+    **dict.fromkeys(("block_size", "seq_len", "sequence_length", "context_length"), "context"),
+    **dict.fromkeys(("beam_size", "beams", "num_beams"), "beam"),
+    **dict.fromkeys(("max_length", "max_tokens", "max_new"), "max_new_tokens"),
+}
+"""Name in another toolkit → the last part of the key here."""
+
+
 @dataclass_transform(frozen_default=True)
 def checked(cls: type[T]) -> type[T]:
     """Decorate a class: make it a frozen dataclass with checked values, as in a recipe.
@@ -112,17 +123,17 @@ def checked(cls: type[T]) -> type[T]:
         for name in named:
             if name not in names:
                 raise UserError(f"{cls.__name__} has no field {shown(name)}{_nearest_field(cls, name)}")
-        hints = _hints(cast(Any, cls))
+        hints = hints_of(cast(Any, cls))
 
-        def typed(name: str, value: Any) -> Any:
+        def value_of(name: str, value: Any) -> Any:
             kind = hints[name]
             if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
                 return value  # search other packages only if no member of this one matches
-            return _Reader("").value(kind, value, f"{cls.__name__}.{name}")
+            return typed(kind, value, f"{cls.__name__}.{name}")
 
-        placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
+        placed = [value_of(name, value) for name, value in zip(names, values, strict=False)]
         surplus = values[len(names) :]  # Python itself raises TypeError for them
-        by_name = {name: typed(name, value) for name, value in named.items()}
+        by_name = {name: value_of(name, value) for name, value in named.items()}
         if (section := getattr(cls, "section", None)) is not None:
             _require_ranges(cls, dict(zip(names, placed, strict=False)) | by_name, section)
         init(self, *placed, *surplus, **by_name)
@@ -132,7 +143,8 @@ def checked(cls: type[T]) -> type[T]:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Return the types of the fields of a class, or of the parameters of a function, by name."""
     return typing.get_type_hints(cls, include_extras=True)
 
 
@@ -142,7 +154,7 @@ def _nearest_field(cls: type, name: str) -> str:
     near = SAME[name] if SAME.get(name) in names else nearest_name(name, names, cutoff=0.7)
     suggestions = [f"{name}=…" for name in (near,) if name is not None]
     for field in dataclasses.fields(cast(Any, cls)):
-        for member in members(_hints(cls)[field.name]):
+        for member in members(hints_of(cls)[field.name]):
             if dataclasses.is_dataclass(member) and name in {inner.name for inner in dataclasses.fields(member)}:
                 suggestions.append(f"{field.name}={cast(type, member).__name__}({name}=…)")
     start = getattr(cls, "start_from", None)
@@ -196,6 +208,15 @@ def parse_flag(kind: Any, text: str) -> Any:
     raise ValueError(text)
 
 
+def typed(kind: Any, value: Any, name: str) -> Any:
+    """Convert a value, or the `FlagText` of one, to a type; raise `UserError` with the name of another value.
+
+    >>> typed(float, FlagText("1e-3"), "--rate")
+    0.001
+    """
+    return _Reader("").value(kind, value, name)
+
+
 def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     """Build a dataclass from nested plain values; errors name the dotted key and `where` it is (a file).
 
@@ -206,7 +227,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     Traceback (most recent call last):
     glassformer.common.errors.UserError: unknown key n_layer: did you mean n_layers?
     """
-    built: T = _Reader(where, (cls,)).dataclass(cls, table, "")
+    built: T = from_union(cls, table, where)
     return built
 
 
@@ -217,10 +238,7 @@ def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
     'gru'
     """
-    reader = _Reader(where, members(kind))
-    if not isinstance(table, Mapping):
-        raise reader.error(f"the configuration must be a table, not {table!r:.{_SHOWN}}")
-    return reader.dataclass(reader.choose(list(members(kind)), table, ""), table, "")
+    return _Reader(where, members(kind)).table(list(members(kind)), table, "")
 
 
 def to_dict(value: Any) -> Any:
@@ -252,7 +270,7 @@ class Entry:
 
 def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
     """Yield every key of a configuration class in order; a union yields its `kind`, then each member's keys."""
-    hints = _hints(cls)
+    hints = hints_of(cls)
     for field in dataclasses.fields(cls):
         key, kind = f"{prefix}{field.name}", hints[field.name]
         tables = [m for m in members(kind) if dataclasses.is_dataclass(m)]
@@ -265,163 +283,6 @@ def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
             yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc, of_kind, tuple(tagged))
         for member in tables:
             yield from describe(cast(type, member), f"{key}.", getattr(member, "kind", of_kind))
-
-
-def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command line") -> T:
-    """Copy a configuration with some dotted keys replaced by the text of flags.
-
-    >>> from glassformer.config.transformer import Stack
-    >>> apply_flags(Stack(), {"n-layers": "3"}).n_layers
-    3
-    """
-    return apply_changes(value, {flag: FlagText(text) for flag, text in flags.items()}, where)
-
-
-def apply_changes(value: T, changes: Mapping[str, Any], where: str = "") -> T:
-    """Copy a configuration with some dotted keys replaced by plain values, or by whole dataclasses.
-
-    >>> from glassformer.config.transformer import RotaryPositions, TransformerConfig, Stack
-    >>> config = TransformerConfig(decoder=Stack())
-    >>> changed = apply_changes(config, {"positions": RotaryPositions(), "positions.base": 500.0, "max_len": 64})
-    >>> changed.positions.base, changed.max_len
-    (500.0, 64)
-    """
-    table = to_dict(value)
-
-    def place(item: tuple[str, Any]) -> tuple[bool, int]:  # outer tables first: a new kind clears the keys below it
-        key, new = item
-        return not (key.endswith(".kind") or dataclasses.is_dataclass(new)), key.count(".")
-
-    for name, new in sorted(changes.items(), key=place):
-        *path, leaf = name.replace("-", "_").split(".")
-        inner = table
-        for part in path:
-            if not isinstance(inner.get(part), dict):
-                inner[part] = {}
-            inner = inner[part]
-        if leaf == "kind" and inner.get("kind") != new:
-            inner.clear()  # the keys of the former kind do not apply
-        inner[leaf] = to_dict(new)
-    return from_dict(type(value), table, where)
-
-
-def whole_keys(
-    value: Any, changes: Mapping[str, Any], others: Sequence[str] = (), sections: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Replace short names of keys by the dotted keys that they mean; a table counts as its keys, one by one.
-
-    A short name is the last part of a dotted key. If several keys match, the keys that `value` has are preferred, then
-    those in the first of `sections` with a match, then the one with the fewest dots. `others` are known in addition to
-    the keys of `value`. Raises `UserError` for a name that is unknown or ambiguous.
-
-    >>> from glassformer.config.run import Run
-    >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
-    {'train.max_steps': 5, 'train.optimizer.learning_rate': 0.1, 'train.batch_size': 8}
-    """
-    if not changes:
-        return {}
-    known = _with_tables([*known_keys(type(value)), *others])
-    own = _with_tables(_dotted(to_dict(value)))
-    whole: dict[str, Any] = {}
-    for name, new in changes.items():
-        key = _whole_key(name.replace("-", "_"), known, own, sections)
-        dotted = _dotted({key: new})
-        if twice := [key for key in dotted if key in whole]:
-            raise UserError(f"{twice[0]} is given twice: give it once")
-        whole |= dotted
-    return whole
-
-
-def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Sequence[str]) -> str:
-    if "." in name or name in known:
-        return name  # `from_dict` suggests the nearest key for an unknown dotted key
-    if name in NO_KEY:
-        raise UserError(f"unknown key {name}: {NO_KEY[name]}")
-    if same := [key for key in own if key.rsplit(".", 1)[-1] == SAME.get(name)]:
-        hint = " or ".join(same[:2])
-        with suppress(UserError):  # an ambiguous short name
-            hint = f"{SAME[name]}, here {_whole_key(SAME[name], known, own, sections)}"
-        raise UserError(f"unknown key {name}: did you mean {hint}?")
-    alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
-    found = alike
-    if len(alike) > 1:
-        found = [key for key in alike if key in own]
-    relatives = [key for key in own if key.endswith(f"_{name}")]
-    if relatives and not any(key in own for key in found):
-        raise UserError(f"{name} may mean {' or '.join([*found, *relatives])}: give the full key")
-    for section in sections:
-        nearest = sorted((key.count("."), key) for key in found if key.startswith(f"{section}."))
-        if nearest and len(found) > 1:
-            found = [key for dots, key in nearest if dots == nearest[0][0]]
-            break
-    if len(found) == 1:
-        return found[0]
-    if alike:
-        raise UserError(f"{name} may mean {' or '.join(found or alike)}: give the full key")
-    leaves = {key.rsplit(".", 1)[-1]: key for key in reversed([*own, *known])}  # keys of `value` take precedence
-    near = None if name in SAME else nearest_name(name, leaves, cutoff=0.7)
-    raise UserError(f"unknown key {shown(name)}{suggestion(leaves.get(near or ''))}")
-
-
-def _with_tables(keys: Iterable[str]) -> list[str]:
-    """Return dotted keys and the tables that contain them."""
-    parts_of_keys = [key.split(".")[:n] for key in keys for n in range(1, key.count(".") + 2)]
-    return list(dict.fromkeys(".".join(parts) for parts in parts_of_keys))
-
-
-def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by dotted key."""
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            values |= _dotted(value, f"{prefix}{name}.")
-        else:
-            values[f"{prefix}{name}"] = value
-    return values
-
-
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Parse TOML; raise `UserError` for invalid TOML, and for a text that is too large for a recipe."""
-    if len(text) > MAX_TOML_CHARACTERS or max(line.count(".") for line in text.split("\n")) > MAX_DOTS:
-        raise UserError(
-            f"{where} is not a recipe: it has over {MAX_TOML_CHARACTERS:,} characters, or {MAX_DOTS} dots in a line"
-        )
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: not TOML, or a number with thousands of digits
-        raise UserError(f"{where} is not valid TOML: {error}") from error
-
-
-def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
-    """Write nested tables as TOML, without values that equal None.
-
-    >>> print(to_toml({"name": "x", "train": {"seed": 1, "betas": [0.9, 0.99]}}), end="")
-    name = "x"
-    <BLANKLINE>
-    [train]
-    seed = 1
-    betas = [0.9, 0.99]
-    """
-    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None and key not in tables]
-    text = "".join(line + "\n" for line in lines)
-    for key, value in tables.items():
-        body = to_toml(value, f"{prefix}{key}.")
-        if not body.startswith("\n["):
-            body = f"\n[{prefix}{key}]\n{body}"
-        text += body
-    return text
-
-
-def toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    return repr(value)
 
 
 def type_text(kind: Any) -> str:
@@ -459,10 +320,13 @@ class _Reader:
     def error(self, message: str) -> UserError:
         return UserError(f"{message} (in {self.where})" if self.where else message)
 
-    def dataclass(self, cls: Any, table: Any, prefix: str) -> Any:
+    def table(self, classes: list[Any], table: Any, key: str) -> Any:
+        """Build the one of several dataclasses that a table selects."""
         if not isinstance(table, Mapping):
-            raise self.error(f"{prefix.rstrip('.') or 'the configuration'} must be a table, not {table!r:.{_SHOWN}}")
-        hints = _hints(cls)
+            raise self.error(f"{key or 'the configuration'} must be a table, not {table!r:.{_SHOWN}}")
+        cls = self.choose(classes, table, key)
+        prefix = f"{key}.".lstrip(".")
+        hints = hints_of(cls)
         names = [field.name for field in dataclasses.fields(cls)]
         values = {}
         for key, value in table.items():
@@ -497,7 +361,7 @@ class _Reader:
         options = tuple(m for m in options if m is not type(None))
         tables = [m for m in options if dataclasses.is_dataclass(m)]
         if tables and isinstance(value, Mapping):
-            return self.dataclass(self.choose(tables, value, key), value, f"{key}.")
+            return self.table(tables, value, key)
         for member in options:
             try:
                 typed = self.leaf(member, value)
@@ -513,7 +377,6 @@ class _Reader:
         raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
 
     def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
-        """Return the member of a tagged union that a table selects."""
         if len(tables) == 1 and not ("kind" in value and hasattr(tables[0], "kind")):
             return tables[0]
         kinds = {member.kind: member for member in tables}

@@ -19,7 +19,8 @@ from glassformer.common import files
 from glassformer.common.errors import UserError, shown
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, InitConfig, LoraConfig, Run
-from glassformer.config.schema import from_dict, from_union, parse_toml, to_dict, to_toml
+from glassformer.config.schema import from_dict, from_union, to_dict
+from glassformer.config.written import parse_toml, to_toml
 from glassformer.store.lock import LOCK, OWNER
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from glassformer.common.errors import UnknownText, UserError
+from glassformer.config.changes import apply_flags
 from glassformer.config.run import Run
-from glassformer.config.schema import apply_flags
 from glassformer.config.train import AUTO
 from glassformer.cost.plan import least_seconds
 from glassformer.cost.room import require_memory, way_that_fits

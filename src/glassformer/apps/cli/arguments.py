@@ -19,15 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from glassformer.common.errors import UserError, nearest_name
 from glassformer.common.files import as_path
 from glassformer.config import recipes
+from glassformer.config.changes import NO_KEY
 from glassformer.config.extensions import members
-from glassformer.config.other_names import NO_KEY, OPTIONS, OUTPUT, PLACES, SAME, WRITES_NOTHING
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
-from glassformer.config.schema import Entry, FlagText, describe, parse_flag, require_int64, setting_doc
+from glassformer.config.schema import SAME, Entry, FlagText, describe, hints_of, setting_doc, typed
 
 Dir = Annotated[Path, "DIR", "The model directory."]
 Dirs = Annotated[Path, "DIR…", "Model directories."]
@@ -47,6 +47,38 @@ METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
 HELP = ("-h", "--help")
 SHORT = re.compile(r"-[A-Za-z](=.*)?")
 QUOTE = "put a text of several words in quotes"
+
+OUTPUT = ("o", "out", "out_file", "out_dir", "output", "output_file", "output_dir", "save_dir")
+OPTIONS = {
+    **dict.fromkeys(("text", "texts", "prompt"), ("prompt", "text", "input", "data.path")),
+    **dict.fromkeys(("file", "input", "in_file", "input_file", "prompts", "path"), ("input", "data.path")),
+    **dict.fromkeys(("data", "dataset", "data_path", "test", "train"), ("data.path", "input")),
+    **dict.fromkeys(("val", "valid", "validation", "eval_data"), ("data.valid_path", "data.path")),
+    **dict.fromkeys(OUTPUT, ("output", "out", "html")),
+    **dict.fromkeys(("num_samples", "n_samples", "samples", "num_return_sequences", "top", "k", "top_k"), ("n",)),
+    **dict.fromkeys(("length", "n_tokens", "num_tokens", "tokens"), ("max_new_tokens",)),
+    **dict.fromkeys(("temp", "t", "greedy", "do_sample"), ("temperature",)),
+    **dict.fromkeys(("src", "source", "source_file"), ("source", "data.source", "input")),
+    **dict.fromkeys(("tgt", "targets", "target_file"), ("target", "data.target")),
+    **dict.fromkeys(("ckpt", "step"), ("checkpoint",)),
+    **dict.fromkeys(("gpu", "cuda", "cpu"), ("device",)),
+    **dict.fromkeys(("metric", "metrics"), ("score",)),
+    **dict.fromkeys(("label", "labels", "label_column"), ("data.label_field",)),
+    **dict.fromkeys(("size", "vocab"), ("vocab_size",)),
+    "format": ("to",),
+    "name": ("out",),
+}
+"""Other names of options of the command line → the options, of which the first that the verb has is suggested."""
+
+PLACES = {
+    **dict.fromkeys(OUTPUT, "out"),
+    **dict.fromkeys(("model", "model_dir", "model_path", "dir", "folder", "checkpoint_dir"), "DIR"),
+    **dict.fromkeys(("config", "config_file", "recipe"), "TOML"),
+    "tokenizer": "TOKENIZER",
+}
+"""Names of options → the name of an argument without an option, or a part of its placeholder, that has this value."""
+WRITES_NOTHING = ("demo", "resume", "checkpoint verify", "checkpoint prune", "serve", "course")
+"""Verbs that print no result which a file could keep."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +126,9 @@ class Option:
         return cls(name, parameter, type_, metavar, is_repeated, default, doc, group)
 
     @property
-    def choices(self) -> dict[str, Any]:
-        """The values of a `Literal` type, by their text."""
-        if typing.get_origin(self.type) is not Literal:
-            return {}
-        return {str(value): value for value in typing.get_args(self.type)}
+    def choices(self) -> list[str]:
+        """The texts of the values of a `Literal` type; none for other types."""
+        return [str(value) for value in typing.get_args(self.type)]
 
     @property
     def is_required(self) -> bool:
@@ -106,23 +136,11 @@ class Option:
 
     def read(self, words: Sequence[str], shown: str) -> Any:
         """Convert command-line words to the value of the option; messages call the option `shown`."""
-        values, wrong = [], []
-        for word in words:
-            try:
-                values.append(self._value(word))
-            except (ValueError, KeyError):
-                wrong.append(word)
-        if wrong and self.choices:
-            raise UserError(f"{shown}: expected one of {', '.join(self.choices)}; got {wrong[0]!r}")
-        if wrong:
-            raise UserError(f"{shown}: expected {METAVARS[self.type] or 'true or false'}, got {wrong[0]!r}")
-        require_int64(self.name, tuple(values))
-        return tuple(values) if self.is_repeated else values[0]
-
-    def _value(self, word: str) -> Any:
-        if self.choices:
-            return self.choices[word]
-        return as_path(word, self.name) if self.type is Path else parse_flag(self.type, word)
+        if self.type is Path:
+            values = tuple(as_path(word, self.name) for word in words)
+        else:
+            values = tuple(typed(self.type, FlagText(word), shown) for word in words)
+        return values if self.is_repeated else values[0]
 
 
 @dataclass(frozen=True)
@@ -150,7 +168,7 @@ class Signature:
         docs = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
         signature = cls(verb, doc.strip(), [], [], {}, {}, [line.strip() for line in examples.splitlines()])
         # The parameters
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = hints_of(function)
         for name, parameter in inspect.signature(function).parameters.items():
             type_, *extras = _annotated(hints[name])
             table = next((part for part in (type_, *extras) if dataclasses.is_dataclass(part)), None)
@@ -177,7 +195,7 @@ class Signature:
         self.groups[name] = (title, table)
         if not is_whole:
             self.groups[name] = (f"{title} (defaults: from the model directory)", _checked(table))
-        hints = typing.get_type_hints(table, include_extras=True)
+        hints = hints_of(table)
         for field in dataclasses.fields(table):
             if not some or field.name in some:
                 default = field.default if is_whole else None

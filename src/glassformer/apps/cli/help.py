@@ -9,8 +9,10 @@ from typing import Any
 
 from glassformer.apps.cli.arguments import METAVARS, Group, Option, Signature, dashed
 from glassformer.config import recipes
+from glassformer.config.changes import whole_keys
 from glassformer.config.run import Run
-from glassformer.config.schema import Entry, toml_value, type_text, whole_keys
+from glassformer.config.schema import Entry, type_text
+from glassformer.config.written import toml_value
 
 WIDTH = 80
 WRAP: dict[str, Any] = {"width": WIDTH, "break_on_hyphens": False, "break_long_words": False}

@@ -5,7 +5,8 @@ from typing import Annotated
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import output_width, table
 from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
-from glassformer.config.schema import to_dict, to_toml
+from glassformer.config.schema import to_dict
+from glassformer.config.written import to_toml
 
 
 def main(*names: Annotated[str, "[NAME]"]) -> int:

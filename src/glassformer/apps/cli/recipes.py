@@ -6,7 +6,7 @@ from typing import Annotated
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import show
 from glassformer.config import recipes
-from glassformer.config.json_schema import json_schema
+from glassformer.config.written import json_schema
 
 
 def main(*names: Annotated[str, "[NAME|REFERENCE|SCHEMA]"]) -> int:

@@ -18,8 +18,9 @@ from glassformer.apps.interop.importing import MULTI_LABEL, find_family, read_co
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.schema import to_dict, toml_value
+from glassformer.config.schema import to_dict
 from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
+from glassformer.config.written import toml_value
 from glassformer.models.build import undrawn_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of

@@ -1,4 +1,4 @@
-"""Recipes: one TOML file per tested run, with its expected result. `REFERENCE.toml` documents every key.
+"""Recipes: one TOML file per tested run, with its expected result. REFERENCE is the recipe with every key.
 
 `data/own_data.py` builds the run for the user's own data.
 """
@@ -11,9 +11,11 @@ from typing import Any
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, did_you_mean, quoted
+from glassformer.config.changes import apply_changes, merged, whole_keys
 from glassformer.config.presets import preset
 from glassformer.config.run import Run
-from glassformer.config.schema import apply_changes, from_dict, parse_toml, to_dict, whole_keys
+from glassformer.config.schema import from_dict, to_dict
+from glassformer.config.written import parse_toml, reference
 
 PRESET = "model.preset"
 """Key of `[model]` that names the preset to start from; it is not a field and is removed when a recipe is read."""
@@ -23,7 +25,7 @@ def names() -> list[str]:
     """Return the names of the recipes in the package."""
     here = package_files("glassformer.config.recipes")
     found = (item.name for item in here.iterdir() if item.name.endswith(".toml"))
-    return sorted(name.removesuffix(".toml") for name in found if not name.startswith("REFERENCE"))
+    return sorted(name.removesuffix(".toml") for name in found)
 
 
 def is_written(source: str | Path) -> bool:
@@ -71,7 +73,9 @@ def load(name: str | Path) -> Run:
 
 def text(name: str) -> str:
     """Return the TOML of a recipe in the package, or of REFERENCE."""
-    if name not in [*names(), "REFERENCE"]:
+    if name == "REFERENCE":
+        return reference()
+    if name not in names():
         raise unknown(name)
     return (package_files("glassformer.config.recipes") / f"{name}.toml").read_text("utf-8")
 
@@ -88,18 +92,6 @@ def parse(text: str, where: str) -> Run:
     model = table.get("model")
     if isinstance(model, dict) and "preset" in model:
         base = to_dict(preset(str(model.pop("preset"))))
-        table["model"] = _merged(base, model)
+        table["model"] = merged(base, model)
     table.setdefault("name", Path(where).stem.removeprefix("recipe "))
     return from_dict(Run, table, where)
-
-
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Merge `changes` into `base` key by key; a table of another `kind` replaces the old one."""
-    merged = dict(base)
-    for key, value in changes.items():
-        old = merged.get(key)
-        same_kind = (
-            isinstance(old, dict) and isinstance(value, dict) and value.get("kind", old.get("kind")) == old.get("kind")
-        )
-        merged[key] = _merged(old, value) if same_kind else value  # type: ignore[arg-type]
-    return merged
