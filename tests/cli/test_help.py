@@ -101,7 +101,7 @@ def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) 
         "  --max-steps INT             number of optimizer steps (default 2000)\n",
         "  --train.eval-every INT\n      steps between evaluations",
         "  --train.optimizer.kind NAME\n      the optimizer (adam | adamw | muon; default adamw)\n",
-        "  --train.schedule.ratio FLOAT  (plateau)\n      factor by which the learning rate drops, to a hundredth of the peak\n      (default 0.5)\n",
+        "  --train.schedule.patience INT  (plateau)\n      evaluations without improvement before the learning rate drops (default 2)\n",
         "  --train.optimizer.eps FLOAT  (adam, adamw)\n",
     ):
         assert lines in shown, lines

@@ -6,7 +6,7 @@ import pytest
 
 from glassformer import api
 from glassformer.apps import doctor
-from glassformer.apps.doctor.chat_mask import (
+from glassformer.apps.doctor.glassformer_models import (
     ANSWERS,
     TURNS,
     border_problems,

@@ -5,9 +5,8 @@ from dataclasses import dataclass, fields, replace
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.cost.activations import Activations
-from glassformer.cost.flops import Shape, attention_cost, forward_flops
+from glassformer.cost.flops import Shape, attention_cost, forward_flops, recurrent_widths
 from glassformer.cost.parameters import parameter_counts
-from glassformer.cost.widths import recurrent_widths
 
 _FP32 = 4
 HALF = ("bf16", "fp16")

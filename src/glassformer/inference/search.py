@@ -200,11 +200,10 @@ def coverage_penalties(coverage: Tensor, config: BeamConfig) -> Tensor:
     """Return what coverage (R, S), the sums of attention to each source token, adds to the score of each row.
 
     It is β Σᵢ log min(Σⱼ pᵢⱼ, 1) (Wu 2016, equation 14), where pᵢⱼ is the weight of source token i when id j is chosen,
-    including the end; "summary" is β Σᵢ (1 - max(Σⱼ pᵢⱼ, 1)) (OpenNMT). The weights are those of the decoder's last
-    layer, their mean over heads; a recurrent model has one attention. Both sums are at most 0, so that the bound of a
-    live hypothesis is that without them. They do not change log p or the choice of live hypotheses, only the ranking of
-    finished ones and the end of the search. A sum of attention of 0 counts as the smallest normal number, so that the
-    result is finite.
+    including the end. The weights are those of the decoder's last layer, their mean over heads; a recurrent model has
+    one attention. The penalty is at most 0, so that the bound of a live hypothesis is that without it. It does not
+    change log p or the choice of live hypotheses, only the ranking of finished ones and the end of the search. A sum of
+    attention of 0 counts as the smallest normal number, so that the result is finite.
 
     >>> coverage_penalties(torch.tensor([[1.5, 0.5], [1.0, 2.0]]), BeamConfig(coverage_penalty=1.0))
     tensor([-0.6931,  0.0000])

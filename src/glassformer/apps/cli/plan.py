@@ -1,7 +1,7 @@
 """glassformer plan CONFIG"""
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer.api import run_to_plan
 from glassformer.apps.cli.arguments import Json, with_flags
@@ -9,7 +9,6 @@ from glassformer.apps.cli.progress import print_json
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import count, duration, show, size
 from glassformer.config import recipes
-from glassformer.config.schema import setting
 from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu, require_mfu
 from glassformer.data import own_data
 from glassformer.evaluation.compare import describe_model
@@ -23,32 +22,27 @@ RECOMPUTED = ("", ", blocks recomputed", ", every second block recomputed")
 """By `Plan.recompute_every`."""
 
 
-@dataclass(frozen=True)
-class Hardware:
-    """GPUs, and how much of their rate training reaches."""
-
-    is_usual: ClassVar[bool] = True
-    gpus: int = setting(1, "Number of GPUs.")
-    gpu: Annotated[str, "NAME"] = setting(
-        "h200", f"GPU: {', '.join(GPUS)}; or memory and TFLOP/s at the precision of the run, such as 24GB,80TF."
-    )
-    mfu: float = setting(MFU, "Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.")
+GPU = f"GPU: {', '.join(GPUS)}; or memory and TFLOP/s at the precision of the run, such as 24GB,80TF."
 
 
-@dataclass(frozen=True)
-class Work:
-    """Work of the run."""
-
-    is_usual: ClassVar[bool] = True
-    context: int | None = setting(None, "Tokens per row (default data.context, or model.max_len).")
-    tokens: int | None = setting(None, "Number of training tokens, such as 300e9 (default steps × tokens per step).")
-
-
-def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, json_: Json = False, **keys: str) -> int:
+def main(
+    *configs: Annotated[str, "CONFIG"],
+    gpus: int = 1,
+    gpu: Annotated[str, "NAME", GPU] = "h200",
+    mfu: float = MFU,
+    context: int | None = None,
+    tokens: int | None = None,
+    json_: Json = False,
+    **keys: str,
+) -> int:
     """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs and time.
 
     Args:
         configs: A preset, a recipe, a TOML file, a text file, a folder of texts, or a model directory.
+        gpus: Number of GPUs.
+        mfu: Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.
+        context: Tokens per row (default data.context, or model.max_len).
+        tokens: Number of training tokens, such as 300e9 (default steps × tokens per step).
 
     Examples:
         glassformer plan gpt2 --gpus 8 --gpu h100
@@ -57,13 +51,13 @@ def main(*configs: Annotated[str, "CONFIG"], hardware: Hardware, work: Work, jso
     if len(configs) != 1:
         one = "plan needs one preset, recipe, TOML file, text file or model directory"
         raise UserError(f"{one}; see `glassformer presets` and `recipes`")
-    require_mfu(hardware.mfu)
+    require_mfu(mfu)
     base, evidence = run_to_plan(configs[0], keys)
     run = with_flags(base, recipes.whole_changes(base, keys))
-    gpu = find_gpu(hardware.gpu)
+    card = find_gpu(gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
-    plan = plan_run(run, gpu, hardware.gpus, n_tokens=work.tokens, context=work.context, mfu=hardware.mfu)
+    plan = plan_run(run, card, gpus, n_tokens=tokens, context=context, mfu=mfu)
     own_data.note(evidence)
     if json_:
         print_json(plan.to_dict())

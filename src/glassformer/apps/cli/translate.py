@@ -1,9 +1,8 @@
 """glassformer translate DIR…"""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.apps.cli.arguments import File
 from glassformer.apps.cli.inputs_outputs import (
@@ -19,30 +18,10 @@ from glassformer.apps.cli.inputs_outputs import (
 from glassformer.apps.cli.progress import reporting
 from glassformer.common import files
 from glassformer.config.run import BeamConfig
-from glassformer.config.schema import setting
 
 if TYPE_CHECKING:
     from glassformer.inference.translator import Translation
     from glassformer.model import Model
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Targets and languages."""
-
-    is_usual: ClassVar[bool] = True
-    n_best: int = setting(
-        1, 'Number of targets per source; above 1, each is printed as "line number TAB score TAB target".'
-    )
-    prefix: str = setting("", "The beginning of every target.")
-    source_language: str | None = setting(
-        None,
-        "The language of the sources, for a model with language tokens: eng_Latn (NLLB), en_XX (mBART), en (M2M-100); "
-        "default: that of the imported tokenizer.",
-    )
-    target_language: str | None = setting(
-        None, "The language of the targets; default: that of the imported generation settings."
-    )
 
 
 Search = Annotated[
@@ -56,7 +35,10 @@ def main(
     *models: Texted,
     input: File | None = None,
     output: Path | None = None,
-    targets: Targets,
+    n_best: int = 1,
+    prefix: str = "",
+    source_language: str | None = None,
+    target_language: str | None = None,
     search: Search,
     loading: Loading,
 ) -> int:
@@ -69,6 +51,11 @@ def main(
             a folder.
         input: A text file with one source per line, or - for standard input.
         output: The file for the targets; default: standard output.
+        n_best: Number of targets per source; above 1, each is printed as "line number TAB score TAB target".
+        prefix: The beginning of every target.
+        source_language: The language of the sources, for a model with language tokens: eng_Latn (NLLB), en_XX (mBART),
+            en (M2M-100); default: that of the imported tokenizer.
+        target_language: The language of the targets; default: that of the imported generation settings.
 
     Examples:
         glassformer translate runs/en-de "A dog runs."
@@ -86,10 +73,10 @@ def main(
     loading.require(directories, "translate")
     model = loading.ensemble(directories, "translate")
     model.require_source()
-    if targets.source_language is not None or targets.target_language is not None:
-        model = model.with_languages(targets.source_language, targets.target_language)
+    if source_language is not None or target_language is not None:
+        model = model.with_languages(source_language, target_language)
     require_effect(model, search)
-    settings = search | {"n_best": targets.n_best, "prefix": targets.prefix}
+    settings = search | {"n_best": n_best, "prefix": prefix}
     if given is None:
         _converse(model, settings)
     else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from glassformer.apps.doctor import invariance, learning, visibility
+from glassformer.apps.doctor import learning, properties
 from glassformer.apps.doctor.adapter import Interface
 from glassformer.apps.doctor.probe import (
     Check,
@@ -24,18 +24,18 @@ from glassformer.apps.doctor.probe import (
 from glassformer.common.errors import UserError, did_you_mean, first_line
 
 CHECKS: tuple[Check, ...] = (
-    invariance.vocabulary,
-    invariance.deterministic,
-    visibility.causality,
-    visibility.causality_by_gradient,
-    visibility.visibility,
-    visibility.large_scores,
-    visibility.zero_scores,
-    invariance.padding_right,
-    invariance.padding_left,
-    invariance.empty_rows,
-    invariance.batch,
-    invariance.cache,
+    properties.vocabulary,
+    properties.deterministic,
+    properties.causality,
+    properties.causality_by_gradient,
+    properties.visibility,
+    properties.large_scores,
+    properties.zero_scores,
+    properties.padding_right,
+    properties.padding_left,
+    properties.empty_rows,
+    properties.batch,
+    properties.cache,
     learning.accumulation,
     learning.loss_padding,
     learning.shift,
