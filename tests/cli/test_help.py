@@ -69,7 +69,7 @@ def test_the_examples_of_a_verb_can_be_parsed(verb: str) -> None:
         assert signature.examples, name
         for example in signature.examples:
             begin = ["glassformer", *name.split()]
-            words = shlex.split(example)
+            words = shlex.split(example.partition(" > ")[0])
             assert words[: len(begin)] == begin, example
             _, options = signature.read(words[len(begin) :])
             own = {*signature.groups, *(option.parameter for option in signature.options)}
@@ -101,7 +101,8 @@ def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) 
         "  --max-steps INT             number of optimizer steps (default 2000)\n",
         "  --train.eval-every INT\n      steps between evaluations",
         "  --train.optimizer.kind NAME\n      the optimizer (adam | adamw | muon; default adamw)\n",
-        "  --train.schedule.patience INT  (plateau)\n      evaluations without improvement before the learning rate drops (default 2)\n",
+        "  --train.schedule.patience INT  (plateau)\n"
+        "      evaluations without improvement before the learning rate drops (default 2)\n",
         "  --train.optimizer.eps FLOAT  (adam, adamw)\n",
     ):
         assert lines in shown, lines
@@ -164,4 +165,4 @@ def test_arguments_may_have_any_order_and_form(glassformer: Glassformer) -> None
     for words in (["--", "--x"], ["--out", "y", "--", "--x"]):
         require_one_sentence(glassformer("train", *words), "no recipe or file is called '--x'")
     require_one_sentence(glassformer("plan", "gpt2", "--json=maybe"), "--json must be true | false, not 'maybe'")
-    require_one_sentence(glassformer("resume"), "resume needs one folder")
+    require_one_sentence(glassformer("resume"), "missing arguments of glassformer resume: DIR")

@@ -116,7 +116,7 @@ def test_a_checkpoint_that_is_not_published_yet_is_waited_for(
     ("words", "message"),
     [
         (["runs/nothing"], "runs/nothing"),
-        (["a", "b"], "inspect takes one folder"),
+        (["a", "b"], "unexpected arguments: 'b'"),
         (["RUN", "--source", "a"], "has no source side: give one text (--text)"),
         (["RUN", "--port", "70000", "--no-browser"], "cannot listen on 127.0.0.1, port 70000"),
     ],

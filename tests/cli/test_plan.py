@@ -90,7 +90,7 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "plan needs one preset, recipe, TOML file, text file or model directory"),
+        ([], "missing arguments of glassformer plan: CONFIG"),
         (["gtp2"], "is named 'gtp2': did you mean gpt2?"),
         (["nowhere/at/all"], "no preset, recipe, file or model directory is named 'nowhere/at/all'"),
         (["none.toml"], "no such file: none.toml"),

@@ -12,15 +12,16 @@ from typing import Annotated
 from glassformer.apps.cli.inputs_outputs import Stored, TextOrPair
 from glassformer.apps.cli.progress import err
 from glassformer.apps.inspector.listener import is_loopback
-from glassformer.common import files
-from glassformer.common.errors import UserError, needs
+from glassformer.common.errors import needs
 from glassformer.store.lock import is_locked
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.tasks.requirements import require_inputs
 
 
 def main(
-    *directories: Annotated[str, "[DIR]"],
+    folder: Annotated[Path, "[DIR]"] | None = None,
+    /,
+    *,
     given: TextOrPair,
     port: int = 8017,
     host: str = "127.0.0.1",
@@ -34,7 +35,7 @@ def main(
     request to any other host. Ctrl-C stops the server.
 
     Args:
-        directories: The model directory, or the folder of a run that is still training. Without it, the page offers
+        folder: The model directory, or the folder of a run that is still training. Without it, the page offers
             four tiny models, which it trains in runs/gallery on first use.
         port: The port of the server; 0 chooses a free one.
         host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
@@ -46,11 +47,8 @@ def main(
         glassformer inspect
     """
     # Arguments
-    if len(directories) > 1:
-        raise UserError("inspect takes one folder; a second model is chosen on the page")
     if not is_loopback(host):
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
-    folder = files.as_path(directories[0], "DIR") if directories else None
     is_training = folder is not None and is_locked(folder)
     has_model = folder is not None and (folder / MANIFEST).exists()  # a complete checkpoint is published a moment later
     waits = stored.checkpoint is None and (wait or is_training) and not has_model

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.api import run_to_plan
 from glassformer.apps.cli.arguments import Json, with_flags
 from glassformer.apps.cli.progress import print_json
-from glassformer.common.errors import UserError
 from glassformer.common.formatting import count, duration, show, size
 from glassformer.config import recipes
 from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu, require_mfu
@@ -26,7 +25,9 @@ GPU = f"GPU: {', '.join(GPUS)}; or memory and TFLOP/s at the precision of the ru
 
 
 def main(
-    *configs: Annotated[str, "CONFIG"],
+    config: Annotated[str, "CONFIG"],
+    /,
+    *,
     gpus: int = 1,
     gpu: Annotated[str, "NAME", GPU] = "h200",
     mfu: float = MFU,
@@ -38,7 +39,7 @@ def main(
     """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs and time.
 
     Args:
-        configs: A preset, a recipe, a TOML file, a text file, a folder of texts, or a model directory.
+        config: A preset, a recipe, a TOML file, a text file, a folder of texts, or a model directory.
         gpus: Number of GPUs.
         mfu: Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.
         context: Tokens per row (default data.context, or model.max_len).
@@ -48,11 +49,8 @@ def main(
         glassformer plan gpt2 --gpus 8 --gpu h100
         glassformer plan mybook.txt --batch-size 64 --gpu 24GB,80TF
     """
-    if len(configs) != 1:
-        one = "plan needs one preset, recipe, TOML file, text file or model directory"
-        raise UserError(f"{one}; see `glassformer presets` and `recipes`")
     require_mfu(mfu)
-    base, evidence = run_to_plan(configs[0], keys)
+    base, evidence = run_to_plan(config, keys)
     run = with_flags(base, recipes.whole_changes(base, keys))
     card = find_gpu(gpu)
     from glassformer.cost.plan import plan_run  # imports torch

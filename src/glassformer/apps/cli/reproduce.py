@@ -15,18 +15,16 @@ from glassformer.tasks.registry import trainable_task
 from glassformer.training.checks import check_new_run
 
 
-def main(*names: Annotated[str, "RECIPE"], output: Annotated[RunOutput, "out", "quiet"], **keys: str) -> int:
+def main(name: Annotated[str, "RECIPE"], /, *, output: Annotated[RunOutput, "out", "quiet"], **keys: str) -> int:
     """Train a recipe from random weights and compare the result with its bound; exit code 1 if it misses the bound.
 
     Args:
-        names: A recipe, or a TOML file with a [result].
+        name: A recipe, or a TOML file with a [result].
 
     Examples:
         glassformer reproduce copy-task
     """
-    if len(names) != 1:
-        raise UserError("reproduce needs one recipe; see `glassformer recipes`")
-    run = with_flags(recipes.load(names[0]), keys)
+    run = with_flags(recipes.load(name), keys)
     if run.result is None:
         raise UserError(f"the recipe {run.name} has no [result] to compare with: use `glassformer train`")
     folder = output.folder(run)

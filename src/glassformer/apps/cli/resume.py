@@ -10,7 +10,9 @@ from glassformer.config.train import CHANGEABLE
 
 
 def main(
-    *folders: Annotated[str, "DIR"],
+    folder: Annotated[str, "DIR"],
+    /,
+    *,
     verify: bool = False,
     output: Shown,
     **keys: Annotated[str, *CHANGEABLE],
@@ -22,21 +24,19 @@ def main(
     profile can change. train.max_steps can change too, if the learning rate of the steps so far does not depend on it.
 
     Args:
-        folders: The run folder.
+        folder: The run folder.
         verify: Repeat the steps between the two newest checkpoints and compare; write nothing.
 
     Examples:
         glassformer resume runs/mybook
         glassformer resume runs/mybook --max-time 3600
     """
-    if len(folders) != 1:
-        raise UserError("resume needs one folder: glassformer resume DIR")
     if verify:
-        return repeat(folders[0], keys)
+        return repeat(folder, keys)
     with_flags(Run(), keys)  # wrong values are refused before torch is imported
     from glassformer import api
 
-    output.trained(lambda reporter: api.resume(folders[0], reporter, keys))
+    output.trained(lambda reporter: api.resume(folder, reporter, keys))
     return 0
 
 
