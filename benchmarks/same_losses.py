@@ -35,7 +35,8 @@ api.train(run, out)
 
 def trained(source: Path, name: str, flags: list[str], folder: Path, cache: Path) -> tuple[list[str], bytes]:
     """Return the losses of a recipe's steps and evaluations as text, and the bytes of its weights."""
-    settings = "config.schema" if (source / "glassformer" / "config" / "schema.py").exists() else "settings"
+    places = ("config.changes", "config.schema", "settings")
+    settings = next(place for place in places if (source / "glassformer" / f"{place.replace('.', '/')}.py").exists())
     program = PROGRAM.format(settings=settings)
     given = [flag.removeprefix("--").replace("-", "_") if flag.startswith("--") else flag for flag in flags]
     environment = {**os.environ, "PYTHONPATH": str(source), "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}

@@ -4,6 +4,7 @@ A run's other sections are in `config/run.py`. GPT, BERT, BART, Marian, Llama an
 separate classes. `docs/glossary.md` explains symbols and terms.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -361,88 +362,92 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         """Raise `UserError` for settings that contradict each other."""
         require_special_ids(self, self.vocab_size)
-        if self.encoder is None and self.decoder is None:
-            raise UserError(
+        for problem in self._problems():
+            raise UserError(problem)
+
+    def _problems(self) -> Iterator[str]:
+        # The stacks
+        if not self.stacks:
+            yield (
                 "a model needs an encoder, a decoder, or both: give decoder=Stack(n_layers=…) or, in a recipe, a "
                 f"[model.decoder] table, or start from a preset: {self.start_from}"
             )
         for name, stack in self.stacks.items():
-            self._check_stack(name, stack)
+            yield from self._problems_of(name, stack)
+        # The norms
         if not self.first_norm and self.norm_order not in ("pre", "sandwich"):
-            raise UserError(f"model.first_norm = false needs norm_order pre or sandwich, not {self.norm_order}")
+            yield f"model.first_norm = false needs norm_order pre or sandwich, not {self.norm_order}"
         if self.residual_scale != 1 and self.norm_order in ("sandwich", "output"):
-            raise UserError(
+            yield (
                 f"model.residual_scale is {self.residual_scale:g}, and must be 1 with norm_order {self.norm_order}: "
                 "the norm of an output removes the factor"
             )
+        # The vocabularies
         if (self.source_vocab_size or self.share_embeddings) and not self.is_encoder_decoder:
-            raise UserError("model.source_vocab_size and share_embeddings need an encoder and a decoder")
+            yield "model.source_vocab_size and share_embeddings need an encoder and a decoder"
         if self.source_vocab_size and self.share_embeddings:
-            raise UserError("model.share_embeddings needs one joint vocabulary: set source_vocab_size to 0")
-        if isinstance(self.positions, SinusoidalPositions) and self.table_width % 2:
-            name = "d_embedding" if self.d_embedding else "d_model"
-            raise UserError(f"sinusoidal positions need an even width: model.{name} is {self.table_width}; change it")
-        if getattr(self.positions, "ends_at_base", False) and self.table_width < 4:
-            raise UserError(
-                "model.positions.ends_at_base needs at least two frequencies: set model.d_model to at least 4"
-            )
-        if isinstance(self.head, SequenceHead) and self.head.pooler_norm and self.head.pooler == "none":
-            raise UserError("model.head.pooler_norm normalises the output of a pooler: set model.head.pooler")
-        if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
-            raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
-        if self.experts is not None:
-            self._check_experts(self.experts)
+            yield "model.share_embeddings needs one joint vocabulary: set source_vocab_size to 0"
+        # The positions
         positions = self.positions
+        if isinstance(positions, SinusoidalPositions):
+            if self.table_width % 2:
+                name = "d_embedding" if self.d_embedding else "d_model"
+                yield f"sinusoidal positions need an even width: model.{name} is {self.table_width}; change it"
+            if positions.ends_at_base and self.table_width < 4:
+                yield "model.positions.ends_at_base needs at least two frequencies: set model.d_model to at least 4"
         if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
-            raise UserError(
+            yield (
                 f"model.positions.n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
             )
-        wrong = [x for x in getattr(positions, "base_pattern", ()) if not (x > 1 or x == 0)]
-        if wrong:
-            raise UserError(f"model.positions.base_pattern has {wrong[0]:g}: give bases above 1, or 0 for no rotation")
-        scaling = getattr(positions, "scaling", None)
-        if isinstance(scaling, YarnScaling) and not 0 < scaling.beta_slow < scaling.beta_fast:
-            raise UserError(
-                f"model.positions.scaling.beta_slow is {scaling.beta_slow} and must be positive and below beta_fast "
-                f"{scaling.beta_fast}"
+        if isinstance(positions, RotaryPositions):
+            for base in (base for base in positions.base_pattern if not (base > 1 or base == 0)):
+                yield f"model.positions.base_pattern has {base:g}: give bases above 1, or 0 for no rotation"
+            scaling = positions.scaling
+            if isinstance(scaling, YarnScaling) and not 0 < scaling.beta_slow < scaling.beta_fast:
+                yield (
+                    f"model.positions.scaling.beta_slow is {scaling.beta_slow} and must be positive and below "
+                    f"beta_fast {scaling.beta_fast}"
+                )
+        # The head and the experts
+        if isinstance(self.head, SequenceHead) and self.head.pooler_norm and self.head.pooler == "none":
+            yield "model.head.pooler_norm normalises the output of a pooler: set model.head.pooler"
+        if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
+            yield f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len"
+        if self.experts is not None and self.experts.n_active > self.experts.n_experts:
+            yield (
+                f"model.experts.n_active is {self.experts.n_active} and must be at most n_experts, "
+                f"{self.experts.n_experts}"
             )
 
-    def _check_stack(self, name: str, stack: Stack) -> None:
+    def _problems_of(self, name: str, stack: Stack) -> Iterator[str]:
         if min(stack.window_pattern, default=0) < 0:
-            raise UserError(f"model.{name}.window_pattern: expected at least 0, got {min(stack.window_pattern)}")
+            yield f"model.{name}.window_pattern: expected at least 0, got {min(stack.window_pattern)}"
         if max(stack.window_pattern, default=0) > MAX_LEN:
-            raise UserError(f"model.{name}.window_pattern has {max(stack.window_pattern):,}: give 0 for no limit")
+            yield f"model.{name}.window_pattern has {max(stack.window_pattern):,}: give 0 for no limit"
         if not stack.d_head and self.d_model % stack.n_heads:
-            raise UserError(
+            yield (
                 f"model.d_model {self.d_model} is not divisible by model.{name}.n_heads {stack.n_heads}: "
                 "change one of them, or give d_head"
             )
         if stack.n_kv_heads and stack.n_heads % stack.n_kv_heads:
-            raise UserError(f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}")
+            yield f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}"
+        if self.experts is not None and not stack.d_ff:
+            yield f"model.experts needs feed-forward layers: set model.{name}.d_ff to at least 1"
         if isinstance(self.positions, RotaryPositions):
             d_head = self.attention_widths(stack).d_head
             width = self.positions.width(d_head)
             if width < 2 or width % 2:
-                raise UserError(
+                yield (
                     f"model.positions.fraction {self.positions.fraction:g} rotates {width} of the {d_head} "
                     f"dimensions of a head of model.{name}, and rotary positions rotate pairs: choose fraction (at "
                     "most 1) and d_head so that their product is even and at least 2"
                 )
             divisors = getattr(self.positions.scaling, "divisors", (1.0,) * (width // 2))
             if len(divisors) != width // 2 or min(divisors) <= 0:
-                raise UserError(
+                yield (
                     f"model.positions.scaling.divisors: expected {width // 2} numbers above 0, one for each frequency "
                     f"of model.{name}, got {len(divisors)} numbers"
                 )
-
-    def _check_experts(self, experts: Experts) -> None:
-        if experts.n_active > experts.n_experts:
-            raise UserError(
-                f"model.experts.n_active is {experts.n_active} and must be at most n_experts, {experts.n_experts}"
-            )
-        for name, stack in self.stacks.items():
-            if not stack.d_ff:
-                raise UserError(f"model.experts needs feed-forward layers: set model.{name}.d_ff to at least 1")
 
     @property
     def stacks(self) -> dict[str, Stack]:
