@@ -65,7 +65,7 @@ def main(
         raise UserError("no message given: give one, or --input FILE, or run on a terminal")
     if output is not None:
         require_output(output, [directory, loading.draft, input])
-    loading.require_draft("generate")
+    loading.require_draft(sampling)
     # Model
     model = loading.ensemble([directory], "chat")
     talk = Talk(model, sampling | loading.draft_model(), system)

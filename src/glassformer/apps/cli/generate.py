@@ -13,7 +13,6 @@ from glassformer.apps.cli.inputs_outputs import (
     input_text,
     no_effect,
     reported_errors,
-    require_draft_model,
     require_one,
     require_output,
     same_text,
@@ -111,7 +110,6 @@ def main(
     prompt = same_text(text, given.prompt, "--prompt")
     require_one(prompt, given.input, "--input")
     given.require_fit()
-    require_draft_model(sampling, loading.draft)
     loading.find([directory])
     if given.input is None and prompt is None and not sys.stdin.isatty():
         raise UserError("no prompt given: give a text or --input FILE, or run on a terminal")
@@ -120,7 +118,7 @@ def main(
         prompts = _prompts(given.input)
     if given.output is not None:
         require_output(given.output, [directory, loading.draft, given.input])
-    loading.require_draft("generate")
+    loading.require_draft(sampling)
     # Models
     model = loading.ensemble([directory], "chat" if given.chat else "generate")
     _require_effect(model, sampling, beams, given.sample)

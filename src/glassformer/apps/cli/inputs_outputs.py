@@ -48,12 +48,6 @@ def require_effect(model: "Model", search: Mapping[str, Any]) -> None:
             raise no_effect(option, " with a beam of 1, a greedy search: remove it, or set --beam above 1")
 
 
-def require_draft_model(settings: Mapping[str, Any], draft: Path | None = None) -> None:
-    """Raise `UserError` for a number of draft tokens without a draft model."""
-    if "draft_tokens" in settings and draft is None:
-        raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
-
-
 @checked
 class Stored:
     """Checkpoint and device."""
@@ -124,10 +118,12 @@ class Drafting(Loading):
         "directory of a smaller model with the same tokenizer; it proposes --draft-tokens tokens per step",
     )
 
-    def require_draft(self, verb: str) -> None:
-        """Raise `UserError` if the draft model is missing, damaged, or has not learned the verb."""
+    def require_draft(self, sampling: Mapping[str, Any]) -> None:
+        """Raise `UserError` for draft tokens without a draft model, and for a draft model that cannot generate."""
         if self.draft is not None:
-            Stored().require([self.draft], verb)
+            Stored().require([self.draft], "generate")
+        elif "draft_tokens" in sampling:
+            raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
 
     def draft_model(self) -> "dict[str, Model]":
         """Load the draft model; return it as a setting of a generation, or no setting if none is given."""
