@@ -174,13 +174,6 @@ def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
                 raise UserError(f"{prefix}{field.name} is {wrong} and must {within.must}")
 
 
-def require_int64(name: str, value: object) -> None:
-    """Raise `UserError` for an integer of more than 64 bits, also inside a tuple."""
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int) and abs(number) > MAX_INT:
-            raise UserError(f"{name} is {number!s:.{_SHOWN}} and must have at most 64 bits: up to {MAX_INT:,}")
-
-
 def setting_doc(field: "dataclasses.Field[Any]") -> str:
     """Return the description that was given to `setting`."""
     return str(field.metadata.get("doc", ""))
@@ -329,12 +322,12 @@ class _Reader:
         hints = hints_of(cls)
         names = [field.name for field in dataclasses.fields(cls)]
         values = {}
-        for key, value in table.items():
-            if key == "kind" and hasattr(cls, "kind"):
+        for name, value in table.items():
+            if name == "kind" and hasattr(cls, "kind"):
                 continue
-            if key not in names:
-                raise self.error(f"unknown key {prefix}{shown(key)}{self.suggestion(prefix + key, prefix, names)}")
-            values[key] = self.value(hints[key], value, prefix + key)
+            if name not in names:
+                raise self.error(f"unknown key {prefix}{shown(name)}{self.suggestion(prefix + name, prefix, names)}")
+            values[name] = self.value(hints[name], value, prefix + name)
         for field in dataclasses.fields(cls):
             if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
                 raise self.error(f"{prefix}{field.name} is missing")
@@ -364,14 +357,14 @@ class _Reader:
             return self.table(tables, value, key)
         for member in options:
             try:
-                typed = self.leaf(member, value)
+                converted = self.leaf(member, value)
             except ValueError:
                 continue
-            try:
-                require_int64(key, typed)
-            except UserError as error:
-                raise self.error(str(error)) from None
-            return typed
+            for number in converted if isinstance(converted, tuple) else (converted,):
+                if isinstance(number, int) and abs(number) > MAX_INT:
+                    digits = f"{number!s:.{_SHOWN}}"
+                    raise self.error(f"{key} is {digits} and must have at most 64 bits: up to {MAX_INT:,}")
+            return converted
         is_tagged = self.classes and any(hasattr(member, "kind") for member in tables)
         hint = f"; give its kind as {key}.kind" if is_tagged else ""
         raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
@@ -422,8 +415,8 @@ class _Reader:
             value = [FlagText(part) for part in value.replace(",", " ").split()]
         if not isinstance(value, (list, tuple)):
             raise ValueError
-        if len(inner) == 2 and inner[1] is Ellipsis:
-            return tuple(self.leaf(inner[0], item) for item in value)
+        if inner[1:] == (Ellipsis,):
+            inner = inner[:1] * len(value)
         if len(inner) != len(value):
             raise ValueError
         return tuple(self.leaf(kind, item) for kind, item in zip(inner, value, strict=True))
