@@ -169,7 +169,7 @@ function blockStages(names, flow, stack, block) {
     const last = /** @type {Stage} */ (stages.at(-1));
     const added = names.has(`${here}_out_norm`) ? `${here}_out_norm` : here;
     last.columns.push({ kind: "vector", title: part === "ff" ? "output" : "joined", tensor: added }, { kind: "add", title: (config.residual_scale ?? 1) === 1 ? "⊕" : `⊕ ${config.residual_scale} ·` });
-    if (config.norm_order.startsWith("parallel") && parts[i + 1] === "ff") { // the sum has no name before the feed-forward is added
+    if (config.norm_order?.startsWith("parallel") && parts[i + 1] === "ff") { // the sum has no name before the feed-forward is added
       last.sentence += " The feed-forward layer reads the same vectors x, and both results are added to them.";
       return stages.map((stage) => ({ ...stage, part, block }));
     }
