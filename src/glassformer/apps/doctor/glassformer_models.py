@@ -19,8 +19,8 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.batching import NOT_SCORED, Example
-from glassformer.data.conversation_rows import ConversationRows
 from glassformer.data.conversations import Conversation
+from glassformer.data.rows import ConversationRows
 from glassformer.inference.text import end_ids_of
 from glassformer.model import Model
 from glassformer.models.build import Network, build_model
