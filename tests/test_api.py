@@ -483,7 +483,7 @@ def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ({"max_stepz": 5}, r"unknown key max_stepz: did you mean train\.max_steps\?"),
         ({"changes": {"train.max_stepz": 5}}, r"unknown key train\.max_stepz: did you mean train\.max_steps\?"),
-        ({"max_steps": "5"}, r"train\.max_steps must be integer, not '5'"),
+        ({"max_steps": "5"}, r"train\.max_steps must be an integer, not '5'"),
         (
             {"dropout": 0.1},
             r"dropout may mean lora\.dropout or model\.token_dropout or .* or tokenizer\.bpe_dropout: give",

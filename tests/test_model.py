@@ -191,7 +191,7 @@ def test_wrong_evaluation_data_is_named(models: dict[str, Model], tmp_path: Path
 def test_wrong_settings_suggest_the_nearest_name(models: dict[str, Model]) -> None:
     with pytest.raises(UserError, match=r"GenerationConfig has no field temprature: did you mean temperature=…\?"):
         models["causal"].generate("abc", temprature=0.5)
-    with pytest.raises(UserError, match="temperature must be number, not 'high'"):
+    with pytest.raises(UserError, match="temperature must be a number, not 'high'"):
         models["causal"].generate("abc", temperature="high")
 
 
@@ -207,11 +207,11 @@ WRONG: dict[str, tuple[str, Callable[[Model], Any], str]] = {
     "counts": ("causal", lambda m: m.generate("ab", counts=3), "counts: expected a DraftCounts, .* got 3"),
     "slide": ("causal", lambda m: m.generate("ab", slide="no"), "slide: expected True or False, got 'no'"),
     "ids": ("causal", lambda m: m.generate([[1, 2.5]]), "prompt 1 has the id 2.5, and the vocabulary has"),
-    "length": ("causal", lambda m: m.generate("ab", max_new_tokens=2.5), "max_new_tokens must be integer, not 2.5"),
+    "length": ("causal", lambda m: m.generate("ab", max_new_tokens=2.5), "max_new_tokens must be an integer, not 2.5"),
     "n_best": ("pairs", lambda m: m.translations("a", n_best=1.5), "n_best is 1.5 and must be an integer"),
     "no target": ("pairs", lambda m: m.translations("a", n_best=0), "n_best is 0 and must be at least 1"),
     "prefix": ("pairs", lambda m: m.translate("a", prefix=3), "prefix: expected a text, .* got 3"),
-    "beam": ("pairs", lambda m: m.translate("a", beam=True), "beam must be integer, not True"),
+    "beam": ("pairs", lambda m: m.translate("a", beam=True), "beam must be an integer, not True"),
     "candidates": ("masked", lambda m: m.fill("a [MASK]", n="3"), "n is '3' and must be an integer"),
     "no candidate": ("masked", lambda m: m.fill("a [MASK]", n=-1), "n is -1 and must be at least 1"),
 }

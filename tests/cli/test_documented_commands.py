@@ -785,7 +785,7 @@ def test_the_output_of_a_command_block_is_compared(
         ("trane mybook.txt", "unknown verb"),
         ("train mybook.txt --train.max-stepps 3", "no key of a run"),
         ("train mybook.txt --max-steps many", "many is no value"),
-        ("generate runs/mybook --top-k few", "--top-k must be integer"),
+        ("generate runs/mybook --top-k few", "--top-k must be an integer"),
         ("plot atention runs/mybook", "unknown verb"),
         ("train mybook.txt --train.max-steps 3 --model.positions.kind rotary --precision bf16", ""),
     ],

@@ -60,9 +60,9 @@ def test_keys_and_options_read_the_same_numbers() -> None:
     for text in ("1.5", "1e-3", "1e999", "nan", "x"):
         with pytest.raises(UserError, match="integer"):
             apply_flags(Run(), {"train.max_steps": text})
-        with pytest.raises(UserError, match="must be integer"):
+        with pytest.raises(UserError, match="must be an integer"):
             option.read([text], "--n")
-    with pytest.raises(UserError, match="must be number, not 'nan'"):
+    with pytest.raises(UserError, match="must be a number, not 'nan'"):
         Option.of("x", float, 0.0, "").read(["nan"], "--x")
 
 

@@ -26,7 +26,7 @@ def turned(d_head: int, fraction: float) -> TransformerConfig:
         (5, 1.0, r"fraction 1 rotates 5 of the 5"),
         (1, 1.0, r"fraction 1 rotates 1 of the 1"),
         (8, 0.0, r"fraction is 0\.0 and must be above 0"),
-        (8, math.nan, r"fraction must be number, not nan"),
+        (8, math.nan, r"fraction must be a number, not nan"),
         (8, math.inf, r"fraction is inf and must be above 0"),
     ],
 )

@@ -115,7 +115,7 @@ def test_fault_24_recurrent_sizes_have_bounds(directory: Path, key: str) -> None
         ("model.max-len", "1000000000000", "model.max_len is 1,000,000,000,000"),
         ("model.vocab-size", "1000000000000", "model.vocab_size is 1,000,000,000,000"),
         ("generation.max-new-tokens", "1000000000000", "max_new_tokens is 1000000000000"),
-        ("train.optimizer.learning-rate", "nan", "train.optimizer.learning_rate must be number"),
+        ("train.optimizer.learning-rate", "nan", "train.optimizer.learning_rate must be a number"),
     ],
 )
 def test_fault_24_a_typing_error_is_named(flag: str, value: str, words: str) -> None:
@@ -245,10 +245,10 @@ def test_fault_24_a_contradictory_header_is_refused(directory: Path, name: str, 
 STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a key is missing": (lambda state: state.pop("n_targets") and None, "n_targets is missing"),
     "a key more": (lambda state: state.update(weights=1), "unknown key weights"),
-    "a step of 1e300": (lambda state: state.update(step=1e300), "step must be integer, not 1e+300"),
+    "a step of 1e300": (lambda state: state.update(step=1e300), "step must be an integer, not 1e+300"),
     "a step of many digits": (lambda state: state.update(step=10**39), "step is"),
     "another step": (lambda state: state.update(step=7), "expected step 20 as in the manifest, got 7"),
-    "a text for a number": (lambda state: state.update(seconds="1"), "seconds must be number, not '1'"),
+    "a text for a number": (lambda state: state.update(seconds="1"), "seconds must be a number, not '1'"),
     "a table for a list": (
         lambda state: state.update(unlogged={}),
         "unlogged must be list of [number, integer]",
@@ -259,7 +259,7 @@ STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a plateau of nothing": (lambda state: state.update(plateau={}), "factor is missing (in plateau of"),
     "a report of nothing": (lambda state: state.update(valid={"loss": 1}), "perplexity is missing (in valid of"),
-    "no digest": (lambda state: state.update(data_digest=None), "data_digest must be text, not None"),
+    "no digest": (lambda state: state.update(data_digest=None), "data_digest must be a text, not None"),
     "a negative count": (
         lambda state: state.update(n_targets=-1),
         "n_targets: expected at least 0 and below 2^53, got -1",
@@ -278,7 +278,7 @@ STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a scale of a text": (
         lambda state: state.update(scaler={"factor": "1", "n_good_steps": 0}),
-        "factor must be number",
+        "factor must be a number",
     ),
     "a list": (lambda state: [], "must be a table of numbers"),
 }

@@ -111,7 +111,7 @@ def checked(cls: type[T]) -> type[T]:
     >>> from glassformer.config.transformer import Stack
     >>> Stack(n_layers="2")
     Traceback (most recent call last):
-    glassformer.common.errors.UserError: Stack.n_layers must be integer, not '2'
+    glassformer.common.errors.UserError: Stack.n_layers must be an integer, not '2'
     """
     if "__dataclass_fields__" not in vars(cls):
         cls = dataclass(frozen=True)(cls)
@@ -367,7 +367,9 @@ class _Reader:
             return converted
         is_tagged = self.classes and any(hasattr(member, "kind") for member in tables)
         hint = f"; give its kind as {key}.kind" if is_tagged else ""
-        raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
+        wanted = type_text(kind)
+        wanted = {"integer": "an integer", "number": "a number", "text": "a text"}.get(wanted, wanted)
+        raise self.error(f"{key} must be {wanted}, not {value!r:.{_SHOWN}}{hint}")
 
     def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
         if len(tables) == 1 and not ("kind" in value and hasattr(tables[0], "kind")):
