@@ -77,25 +77,6 @@ def test_the_gradient_equals_that_of_the_mean_over_targets() -> None:
     assert_close(found, {name: parameter.grad for name, parameter in network.named_parameters()})
 
 
-def test_steps_equal_the_plain_loop_of_the_docstring() -> None:
-    stepped, plain = (random_model("gpt", seed=3, dtype=torch.float32).train() for _ in range(2))
-    objective = CausalObjective(label_smoothing=0.1)
-    step = step_of(stepped, torch.optim.AdamW(stepped.parameters(), lr=0.01), objective, clip_norm=0.5)
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
-    for n_rows in (2, 6, 3):
-        batch = objective.collate(rows()[:n_rows], np.random.default_rng(0))
-        step([batch])
-        # The six lines
-        optimizer.zero_grad()
-        sums = objective.loss(plain, batch)
-        loss = sums.total / batch.n_targets
-        loss.backward()
-        assert nn.utils.clip_grad_norm_(plain.parameters(), 0.5) > 0.5, "the test needs a gradient that is clipped"
-        optimizer.step()
-    for name, weight in plain.state_dict().items():
-        assert torch.equal(stepped.state_dict()[name], weight), name  # the same operations with the same shapes
-
-
 def test_clipping_scales_the_gradient_and_reports_its_former_norm() -> None:
     free, _, _, norm = gradients([rows()])
     clipped, _, _, reported = gradients([rows()], clip_norm=norm / 4)

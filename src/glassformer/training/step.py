@@ -92,17 +92,8 @@ class Pending:
 class TrainStep:
     """Forward and backward pass over the micro-batches, clipping, update, moving average.
 
-    With one micro-batch, in fp32 on a CPU, a step is:
-
-        optimizer.zero_grad()
-        sums = objective.loss(network, batch)
-        loss = sums.total / batch.n_targets
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm)
-        optimizer.step()
-
-    Everything else in this file serves several micro-batches and processes, other devices and precisions, little
-    memory, compilation, the moving average, and losses that are not finite.
+    `plain_step` takes the same step in fewer lines. Everything else in this file serves several processes, other
+    devices and precisions, little memory, compilation, the moving average, and losses that are not finite.
 
     The loss sums of all micro-batches of all processes are divided once by the number of all their targets. So neither
     accumulation nor the number of processes changes the result of one large batch, for any distribution of the targets.
