@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
+from enum import Enum
 from pathlib import Path
 
 import torch
@@ -39,6 +40,15 @@ from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.speed import Speed
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
+
+
+class State(Enum):
+    """What the loop does next."""
+
+    STEP = "take a step, then log, evaluate and save what is due"
+    RECOVER = "NaN or Inf was found: return to an earlier step, or end the run with an error"
+    INTERRUPT = "a signal or the time limit has stopped the run, and its state is saved"
+    END = "the last step is done, or early stopping has ended the run"
 
 
 class Trainer:
@@ -74,6 +84,10 @@ class Trainer:
         self.saved_step = -1
         """Step of the newest checkpoint; -1 for a run without one."""
         self.after_step: Callable[[], None] = lambda: None
+        self.reports: dict[str, LossReport] = {}
+        """The reports of the last evaluation."""
+        self.bad: NonFinite | None = None
+        """What is not finite, in the state `RECOVER`."""
 
     def train(self) -> dict[str, LossReport]:
         """Train to the end; return the reports of the last evaluation, which may precede an interruption.
@@ -97,15 +111,15 @@ class Trainer:
             # The steps
             was_done = progress.finished or progress.step >= config.max_steps
             try:
-                reports = self._loop(stop, config.max_steps)
+                self._loop(stop, config.max_steps)
                 if config.select == "average":
-                    reports = self._publish_mean(was_done)
+                    self.reports = self._publish_mean(was_done)
             except Exception:  # a second signal raises no Exception, and ends the process at once
                 self.checkpointer.drain()
                 raise
-        if not reports and self.progress.valid:
-            reports = {"valid": LossReport(**self.progress.valid)}  # type: ignore[arg-type]
-        return reports
+        if not self.reports and self.progress.valid:
+            self.reports = {"valid": LossReport(**self.progress.valid)}  # type: ignore[arg-type]
+        return self.reports
 
     def replay(self, until: int) -> Snapshot:
         """Continue to step `until` without logging; return the state after it."""
@@ -113,23 +127,35 @@ class Trainer:
             self._loop(StopRequest(), until)
         return self._snapshot()
 
-    def _loop(self, stop: StopRequest, end: int) -> dict[str, LossReport]:
-        """Run the steps up to `end` and the actions after each; return the reports of the last evaluation."""
-        reports: dict[str, LossReport] = {}
+    def _loop(self, stop: StopRequest, end: int) -> None:
+        """Run the steps up to `end` and the actions after each; `State` lists what may follow a step."""
         if self.config.on_nonfinite == "rollback" and self.progress.step == 0 and self.checkpointer.writes:
             self._save(is_scheduled=True)  # for a rollback
         self.clock = Clock(self.progress)
+        state = State.STEP
+        if self.progress.step >= end or self.progress.finished:
+            state = State.END
         with self._batches_of_steps(end) as self.batches_of:
-            while self.progress.step < end and not self.progress.finished:
+            while state is not State.END:
                 with enough_memory(self.host.advice, self._position()):
-                    try:
-                        self._one_step()
-                        with self.clock.paused():
-                            self.after_step()
-                        reports = self._after_step(stop, end) or reports
-                    except NonFinite as bad:
-                        self._recover(bad)
-        return reports
+                    match state:
+                        case State.STEP:
+                            state = self._step(stop, end)
+                        case State.RECOVER:
+                            state = self._recover()
+                        case State.INTERRUPT:
+                            raise self._interrupted()
+
+    def _step(self, stop: StopRequest, end: int) -> State:
+        """Take a step and the actions after it; return what follows."""
+        try:
+            self._one_step()
+            with self.clock.paused():
+                self.after_step()
+            return self._after_step(stop, end)
+        except NonFinite as bad:
+            self.bad = bad.with_traceback(None)  # its frames would keep tensors
+            return State.RECOVER
 
     def _position(self) -> str:
         """Describe the step that follows, and the process if there are several, for a message."""
@@ -199,10 +225,9 @@ class Trainer:
 
     # After each step
 
-    def _after_step(self, stop: StopRequest, end: int) -> dict[str, LossReport] | None:
-        """Log, evaluate, save and stop if due; return the reports of the evaluation, if any."""
+    def _after_step(self, stop: StopRequest, end: int) -> State:
+        """Log, evaluate and save if due; return what follows."""
         config, progress, clock = self.config, self.progress, self.clock
-        reports = None
         # What is due
         is_last = progress.step == config.max_steps
         logs = progress.step % config.log_every == 0 or is_last
@@ -220,24 +245,26 @@ class Trainer:
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
+            self.reports = reports or self.reports
         # Save; a later signal stops the run after the next step
-        stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
+        self.stop_code, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
         ends = is_last or progress.finished
         is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
         is_scheduled = ends or is_due or progress.best_step == progress.step
-        if is_scheduled or stops:
+        if is_scheduled or self.stop_code:
             with clock.saving():
                 self._save(is_scheduled=is_scheduled)
-        # Stop
-        if ends or stops or has_failed:
+        # What follows
+        if ends or self.stop_code or has_failed:
             self.checkpointer.wait()
-        if stops and not ends:
-            raise self._interrupted(stops)
-        return reports
+        if ends or progress.step == end:
+            return State.END
+        return State.INTERRUPT if self.stop_code else State.STEP
 
     # Signals
 
-    def _interrupted(self, code: int) -> Interrupted:
+    def _interrupted(self) -> Interrupted:
+        code = self.stop_code
         cause = None if code == 1 else signal.Signals(code - 1)
         name = "train.max_time" if cause is None else cause.name
         saved = f"saved at step {self.saved_step} of {self.config.max_steps}"
@@ -345,11 +372,13 @@ class Trainer:
         self.checkpointer.drain()  # its thread ends with the deletion of unfinished files
         return f"{bad}{keep_batch(bad.batch, self.folder, bad.step)}"
 
-    def _recover(self, bad: NonFinite) -> None:
+    def _recover(self) -> State:
         """Return to the last checkpoint that the recipe schedules, so that an interruption changes nothing.
 
         Raises `UserError` if the run must stop, or if skips and rollbacks did not help.
         """
+        bad, self.bad = self.bad, None
+        assert bad is not None
         what = self._described(bad)
         self.checkpointer.wait()
         if self._decision(bad) == "stop":
@@ -367,6 +396,7 @@ class Trainer:
         self.log.back_to(progress.step)
         rate = f"the learning rate is × {progress.rate_factor:g} from now on"
         self._log_event(progress.step, f"{what}: back to step {progress.step}, {rate}")
+        return State.STEP
 
     def _last_scheduled(self) -> Path:
         for step in reversed(self.progress.scheduled):
