@@ -13,8 +13,8 @@ from typing import Any
 from unittest import mock
 
 from glassformer.apps.cli.main import main
+from glassformer.training.host import StopRequest
 from glassformer.training.loop import Trainer
-from glassformer.training.signals import StopRequest
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.store import checkpoint
 from glassformer.tasks.reporting import Evaluation, Silent
-from glassformer.training import signals
+from glassformer.training import host
 from glassformer.training.host import Host
 from glassformer.training.loop import Trainer
 from glassformer.training.step import TrainStep
@@ -125,7 +125,7 @@ class Recording(Silent):
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, step: int, which: signal.Signals = signal.SIGTERM) -> None:
     """Send the process a signal in the middle of the step that follows `step`."""
-    monkeypatch.setattr(signals, "LATE", 600.0)
+    monkeypatch.setattr(host, "LATE", 600.0)
     one_step = Trainer._one_step
 
     def stopped(trainer: Trainer) -> Any:

@@ -51,14 +51,14 @@ def test_the_imports_of_a_file_hold_all_modules_that_it_loads(tmp_path: Path) ->
 
     def work() -> None:
         forget("glassformer")
-        for name in ("glassformer.training.run", "glassformer.tasks.registry"):
+        for name in ("glassformer.training.run", "glassformer.tasks.task"):
             import_module(name)
         (tmp_path / "loaded").write_text("\n".join(sys.modules))
 
     assert done(work) == 0
     names = set((tmp_path / "loaded").read_text().splitlines())
     loaded = {path for name, path in changed.modules().items() if name in names and path.is_relative_to(changed.SOURCE)}
-    start = {changed.PACKAGE / "training" / "run.py", changed.PACKAGE / "tasks" / "registry.py"}
+    start = {changed.PACKAGE / "training" / "run.py", changed.PACKAGE / "tasks" / "task.py"}
     packages = {path for path in loaded if path.name == "__init__.py"}
     assert set(changed.SOURCE.rglob("*.py")) <= set(changed.modules().values())
     assert len(loaded) > 60 and loaded - packages <= changed.closure(start)

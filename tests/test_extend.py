@@ -252,7 +252,7 @@ from glassformer.apps.cli.main import run as command
 from glassformer.config.run import SayingData
 from glassformer.config.schema import checked, setting
 from glassformer.tasks.conversation import ConversationTask
-from glassformer.tasks.registry import register
+from glassformer.tasks.task import register
 from glassformer.tasks.requirements import Facts
 from runs import conversation_run
 from pathlib import Path

@@ -19,9 +19,7 @@ from glassformer.common.errors import Interrupted, Note, UserError
 from glassformer.config.run import BeamConfig
 from glassformer.cost.room import Room, least_memory, way_that_fits
 from glassformer.data.batching import NOT_SCORED, Batch, Example
-from glassformer.evaluation.division import Division
-from glassformer.evaluation.loss import evaluate_loss
-from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
+from glassformer.evaluation.loss import Division, evaluate_loss, masked_scores, pseudo_perplexity
 from glassformer.inference.beam import decode_sorted
 from glassformer.inference.classify import embed, predict
 from glassformer.inference.score import continuation_scores, forced_scores
@@ -37,8 +35,7 @@ from glassformer.store.model_directory import read_run
 from glassformer.tokenization.word_boundaries import WordBoundaries
 from glassformer.training.distributed.process_group import ProcessGroup
 from glassformer.training.distributed.ranks import Ranks
-from glassformer.training.replay import replay_run
-from glassformer.training.run import resume_run, train_run
+from glassformer.training.run import replay_run, resume_run, train_run
 from glassformer.training.trainer_state import read_progress
 from runs import MODEL, Recording, metrics, signal_at, tiny_run, write_text
 from tolerances import assert_same_steps, near

@@ -22,8 +22,7 @@ from glassformer.data import own_data
 from glassformer.data.addresses import is_pattern
 from glassformer.data.formats import HUB
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
-from glassformer.evaluation.metrics import METRICS
+from glassformer.evaluation.metrics import METRICS, ComparedModel, Comparison, describe_model
 from glassformer.loading import ensemble as ensemble
 from glassformer.loading import load as load
 from glassformer.loading import stored_progress
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from glassformer.evaluation.pairs import PairScores
     from glassformer.model import Model
     from glassformer.tasks.batches import Place
-    from glassformer.training.replay import Replay
+    from glassformer.training.run import Replay
 
 
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
@@ -174,7 +173,7 @@ def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Repla
 
     path = files.as_path(folder, "folder")
     check_stored_run(path)
-    from glassformer.training.replay import replay_run
+    from glassformer.training.run import replay_run
 
     return replay_run(path, reporter or Silent())
 
@@ -273,7 +272,7 @@ def compare(
 
 def _score_of(model: "Model", asked: str | None) -> str:
     """Return the score to show for a model; raise `UserError`, before decoding, if the model lacks that score."""
-    from glassformer.tasks.registry import trainable_task
+    from glassformer.tasks.task import trainable_task
 
     task = trainable_task(model.run)
     if (pair_scores := task.pair_scores(model.run)) is not None:

@@ -13,8 +13,7 @@ from glassformer.cost.activations import Activations
 from glassformer.cost.memory import cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_model
-from glassformer.training.optimizers.build import build_optimizer
-from glassformer.training.optimizers.state import state_tensors
+from glassformer.training.optimizers.build import build_optimizer, state_tensors
 
 EVERY: dict[str, ModelConfig] = {**CONFIGS, **RECURRENT}
 

@@ -39,7 +39,7 @@ from glassformer.nn.attention_functions import attention_reference
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import Rotary, apply_rotary, relative_bucket, rotary_frequencies, sinusoid
 from glassformer.nn.single_head_attention import SingleHeadAttention
-from glassformer.objectives import group_policy, noise
+from glassformer.objectives import noise, preference
 from glassformer.training.schedules import inverse_sqrt
 from tolerances import NETWORK, assert_close, near
 
@@ -638,4 +638,4 @@ def test_tuning_equals_torch_and_the_package() -> None:
         assert_close(found, expected)
     (rewards,) = EXERCISES["group_advantages"].cases()[0]
     found = SOLUTIONS["group_advantages"](rewards)
-    assert_close(found, torch.from_numpy(group_policy.advantages(rewards.numpy())))
+    assert_close(found, torch.from_numpy(preference.advantages(rewards.numpy())))

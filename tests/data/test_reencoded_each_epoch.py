@@ -16,10 +16,11 @@ from glassformer.common.errors import Interrupted
 from glassformer.config.run import ExampleRows, PackedRows, Run
 from glassformer.data import tokens
 from glassformer.data.batching import Example, ReencodedEachEpoch
+from glassformer.evaluation.loss import ALONE
 from glassformer.models.build import build_model
 from glassformer.tasks.batches import TrainingData
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.reporting import Silent
+from glassformer.tasks.task import trainable_task
 from glassformer.tokenization import processes
 from glassformer.tokenization.tokenizer import Tokenizers
 from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text
@@ -49,7 +50,7 @@ def prepared(run: Run) -> tuple[TrainingData, Tokenizers]:
     tokenizers = material.tokenizers(run, Silent())
     run = replace(run, model=material.complete(run, tokenizers))
     data = material.prepare(run, tokenizers, Silent())
-    return data.training_data(build_model(run.model), torch.device("cpu")), tokenizers
+    return data.training_data(build_model(run.model), torch.device("cpu"), ALONE), tokenizers
 
 
 def rows(task: TrainingData, epoch: int) -> list[Example]:

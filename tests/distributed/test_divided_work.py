@@ -22,8 +22,7 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.split import RecordCorpus
 from glassformer.data.tokens import TokenCache, TokenSplits, prepare
 from glassformer.evaluation import loss
-from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.loss import evaluate_loss
+from glassformer.evaluation.loss import ALONE, Division, evaluate_loss
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference import beam, classify
 from glassformer.models.devices import evaluation_mode
@@ -32,8 +31,8 @@ from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.distributed import process_group
-from glassformer.training.distributed import processes as joining
-from glassformer.training.distributed.processes import processes, watchdog_note
+from glassformer.training.distributed import process_group as joining
+from glassformer.training.distributed.process_group import processes, watchdog_note
 from runs import label_run, pair_run, text_corpus, text_run_of, tiny_run, write_text
 
 CPU = torch.device("cpu")

@@ -37,7 +37,7 @@ from glassformer.store.model_directory import weights_of
 from glassformer.training import checkpointer, init_from
 from glassformer.training.distributed import process_group
 from glassformer.training.distributed.parts import is_part
-from glassformer.training.distributed.processes import processes
+from glassformer.training.distributed.process_group import processes
 from glassformer.training.trainer_state import read_progress
 from preference_runs import policy_run, preference_run, trained_start
 from runs import (

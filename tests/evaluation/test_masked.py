@@ -8,7 +8,7 @@ import torch
 
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
+from glassformer.evaluation.loss import masked_scores, pseudo_perplexity
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.masked import MaskedObjective
@@ -48,7 +48,7 @@ def test_pseudo_perplexity_masks_each_token_alone(
             logits = network(torch.from_numpy(masked)[None])[0, place]
             nats -= float(logits.log_softmax(dim=0)[row[place]])
             n += 1
-    monkeypatch.setattr("glassformer.evaluation.masked.ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("glassformer.evaluation.loss.ROWS_AT_ONCE", 4)
     found = pseudo_perplexity(network, objective, [examples[:1], examples[1:]], "cpu")
     assert n == 19 + 7 and found == near(math.exp(nats / n), terms=NETWORK)
 

@@ -27,7 +27,7 @@ import pytest
 from safetensors import SafetensorError
 
 from glassformer.store import checkpoint, tensors
-from glassformer.tasks.registry import kinds, task_of_kind
+from glassformer.tasks.task import kinds, task_of_kind
 from ports import bound
 
 IMPORTED = (
@@ -37,7 +37,7 @@ IMPORTED = (
     "torch._dynamo",
     "torch.distributed.checkpoint.hf_storage",
     "glassformer.training.terminal",
-    "glassformer.training.optimizers.adam",
+    "glassformer.training.optimizers.build",
     "glassformer.training.optimizers.muon",
     "glassformer.training.run",
 )

@@ -23,8 +23,8 @@ from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.reporting import Silent
+from glassformer.tasks.task import trainable_task
 from held import holding
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
 

@@ -21,8 +21,7 @@ from glassformer.models.build import Network
 from glassformer.store.model_directory import read_model
 from glassformer.store.tensors import DTYPES, fill, read_tensors, require_fit
 from glassformer.training.averaging import ExponentialAverage
-from glassformer.training.optimizers.build import build_optimizer
-from glassformer.training.optimizers.state import load_state_tensors, state_tensors
+from glassformer.training.optimizers.build import build_optimizer, load_state_tensors, state_tensors
 
 # 26: tensors that do not fit the model
 

@@ -17,7 +17,7 @@ from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import Trace, capture, capture_tensors
 from glassformer.models.build import build_model
 from glassformer.nn.attention import Tap, scoped
-from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import task_of
 from runs import text_run_of
 from tolerances import assert_close
 

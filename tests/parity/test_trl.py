@@ -25,7 +25,7 @@ from glassformer.data.rows import ConversationRows, PreferenceRows
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective
-from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout
+from glassformer.objectives.preference import GroupPolicyObjective, Rollout
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model, weights_of, write_model_files
 from glassformer.tasks.preference import objective_of, with_reference

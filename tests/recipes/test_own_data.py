@@ -15,7 +15,7 @@ from glassformer.config.run import LabelData, PairData, Run, TextData
 from glassformer.data import own_data
 from glassformer.data.own_data import label_run, pair_run, suited, text_run
 from glassformer.models.build import build_model
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import trainable_task
 
 TABLES = {
     "text": own_data.TEXT,

@@ -15,8 +15,8 @@ from glassformer.config.schema import describe
 from glassformer.config.train import AdamWConfig, CosineSchedule, MuonConfig
 from glassformer.data import own_data
 from glassformer.models.build import build_model
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.requirements import context_of
+from glassformer.tasks.task import trainable_task
 
 
 def test_the_documented_recipes_exist() -> None:

@@ -10,8 +10,8 @@ from glassformer import api
 from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData
 from glassformer.config.train import EarlyStopping
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.reporting import Silent
+from glassformer.tasks.task import trainable_task
 from runs import label_run, write_tags
 from tolerances import about, within
 

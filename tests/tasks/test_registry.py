@@ -10,10 +10,9 @@ import pytest
 from glassformer.common.errors import UserError
 from glassformer.config.extensions import own_members
 from glassformer.config.run import ObjectiveConfig, Run, TextData
-from glassformer.tasks import registry
-from glassformer.tasks.registry import task_of, task_of_kind, trainable_task
+from glassformer.tasks import task as registry
 from glassformer.tasks.requirements import BUILT_IN, LABELLED
-from glassformer.tasks.task import Task, TrainableTask
+from glassformer.tasks.task import Task, TrainableTask, task_of, task_of_kind, trainable_task
 from glassformer.training.checks import check_new_run
 from runs import write_text
 
@@ -139,7 +138,7 @@ def test_a_task_is_imported_at_first_use_and_another_package_adds_one(package: P
     program = f"""
 import sys, glassformer.model
 from glassformer.config.run import Run
-from glassformer.tasks.registry import kinds, task_of
+from glassformer.tasks.task import kinds, task_of
 from glassformer.tasks.requirements import BUILT_IN
 homes = {{"glassformer.tasks." + facts.home.split(":")[0] for facts in BUILT_IN.values()}}
 assert not homes & set(sys.modules), homes & set(sys.modules)

@@ -12,7 +12,7 @@ from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfi
 from glassformer.data.batching import Example
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import made_up_text, text_run_of
 from tolerances import within

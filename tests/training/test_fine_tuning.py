@@ -12,8 +12,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.models.transforms import add_lora
 from glassformer.training.init_from import freeze
-from glassformer.training.optimizers.build import build_optimizer, set_learning_rates
-from glassformer.training.optimizers.state import load_state_tensors, state_tensors
+from glassformer.training.optimizers.build import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 
 OPTIMIZERS: list[OptimizerConfig] = [
     AdamConfig(weight_decay=0.1),

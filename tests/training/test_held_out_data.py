@@ -8,7 +8,7 @@ import pytest
 
 from glassformer import api
 from glassformer.config.run import Run
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import trainable_task
 from runs import Recording, conversation_run, label_run, made_up_text, pair_run, tiny_run
 
 

@@ -11,8 +11,8 @@ from glassformer import api
 from glassformer.common.errors import UserError
 from glassformer.config.run import InitConfig, LoraConfig, MaskedConfig, Run, SpansConfig, TokenizerConfig
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.reporting import Outcome
+from glassformer.tasks.task import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_documents, write_text
 

@@ -25,8 +25,13 @@ from glassformer.cost.plan import plan_run
 from glassformer.models.build import build_model
 from glassformer.store import checkpoint
 from glassformer.training.distributed.process_group import Sharded
-from glassformer.training.optimizers.build import build_optimizer, new_group, trained_parameters
-from glassformer.training.optimizers.state import load_state_tensors, state_tensors
+from glassformer.training.optimizers.build import (
+    build_optimizer,
+    load_state_tensors,
+    new_group,
+    state_tensors,
+    trained_parameters,
+)
 from runs import MODEL, Recording, remains, signal_at, tiny_run, write_text
 
 TRAITS = OptimizerTraits(

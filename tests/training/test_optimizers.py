@@ -11,9 +11,14 @@ from glassformer.common.errors import UserError
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.nn.kernels import processor
 from glassformer.training.optimizers import muon as muon_module
-from glassformer.training.optimizers.build import build_optimizer, parameter_groups, set_learning_rates
+from glassformer.training.optimizers.build import (
+    build_optimizer,
+    load_state_tensors,
+    parameter_groups,
+    set_learning_rates,
+    state_tensors,
+)
 from glassformer.training.optimizers.muon import Muon, hidden_matrices, newton_schulz_reference, orthogonalize
-from glassformer.training.optimizers.state import load_state_tensors, state_tensors
 from tolerances import assert_close
 
 CONFIGS: list[OptimizerConfig] = [

@@ -12,7 +12,7 @@ import pytest
 
 from glassformer import api
 from glassformer.common.errors import Interrupted, UserError
-from glassformer.training import loop
+from glassformer.training import loop, speed
 from glassformer.training.metrics_log import read_lines
 from runs import Recording, remains, signal_at, tiny_run, write_text
 
@@ -49,7 +49,7 @@ def test_the_time_to_write_a_trace_is_no_time_of_a_step(tmp_path: Path, monkeypa
     def slow(*_: Any) -> Iterator[Callable[[], None]]:
         yield lambda: seconds.append(seconds.pop() + 100)
 
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=read))
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=read))
     monkeypatch.setattr(loop, "profiling", slow)
     api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
     times = [line["step_ms"] for line in read_lines(tmp_path / "run" / "metrics.jsonl") if "step_ms" in line]

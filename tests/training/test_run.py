@@ -15,10 +15,11 @@ from glassformer import api
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.config.run import CausalConfig, ExampleRows, PackedRows, Run, TokenizerConfig, WindowRows
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
+from glassformer.evaluation.loss import ALONE
 from glassformer.models.build import build_model
 from glassformer.store import checkpoint, model_directory
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.reporting import Silent
+from glassformer.tasks.task import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import checkpointer
 from runs import MODEL, Recording, Tiny, remains, signal_at, text_corpus, tiny_run, write_documents, write_text
@@ -268,7 +269,7 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
     material = trainable_task(run).open(run)
     tokenizers = material.tokenizers(run, Silent())
     run = replace(run, model=material.complete(run, tokenizers))
-    task = material.prepare(run, tokenizers, Silent()).training_data(build_model(run.model), torch.device("cpu"))
+    task = material.prepare(run, tokenizers, Silent()).training_data(build_model(run.model), torch.device("cpu"), ALONE)
     valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
     seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}
     assert valid and seen and not valid & seen

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from glassformer.training.signals import stop_on_signals
+from glassformer.training.host import stop_on_signals
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])

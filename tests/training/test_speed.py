@@ -16,7 +16,7 @@ from glassformer.cost.plan import plan_run
 from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import NAME, read_lines
-from glassformer.training.speed import Speed, peak_flops, seconds_at_peak
+from glassformer.training.speed import of_devices, peak_flops, seconds_at_peak
 from runs import MODEL, TIMES, pair_run, tiny_run, write_text
 
 CUDA = torch.device("cuda", 0)
@@ -43,7 +43,7 @@ def full_run(**train: Any) -> Run:
 def test_mfu_is_the_fraction_of_the_peak_rate_of_all_devices(n: int) -> None:
     """It equals the `mfu` with which `plan` predicts the time that the steps took."""
     run = full_run(grad_accumulation=4)
-    found = Speed(host(n), seconds_at_peak(run, host(n))).values(LOGGED)
+    found = of_devices(LOGGED, host(n), seconds_at_peak(run, host(n)))
     flops = 4 * training_flops(run.model, Shape(3, 32))
     assert found["mfu"] == pytest.approx(flops / (0.05 * n * 989e12))
     planned = plan_run(run, find_gpu("h200"), n, mfu=found["mfu"])
@@ -55,7 +55,7 @@ def test_mfu_is_the_fraction_of_the_peak_rate_of_all_devices(n: int) -> None:
 def test_a_cpu_has_neither_mfu_nor_peak_memory() -> None:
     cpu = host(2, torch.device("cpu"))
     assert seconds_at_peak(full_run(), cpu) is None
-    assert Speed(cpu).values(LOGGED) == {"tokens_per_s_per_device": 600}
+    assert of_devices(LOGGED, cpu, None) == {"tokens_per_s_per_device": 600}
 
 
 def test_mfu_is_absent_where_the_flops_are_not_known(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class OptimizerTraits:
 
 _MOMENTS = (COUNTER, "exp_avg", "exp_avg_sq")
 _ADAM = OptimizerTraits(
-    module="glassformer.training.optimizers.adam",
+    module="glassformer.training.optimizers.build",
     state=_MOMENTS,
     matrix_state=_MOMENTS,
     needs_whole_matrices=False,

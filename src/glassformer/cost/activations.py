@@ -21,7 +21,7 @@ from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_positions
 from glassformer.objectives.loss import MIN_LOGITS
 from glassformer.store.model_directory import read_config
-from glassformer.tasks.registry import unknown_loss
+from glassformer.tasks.task import unknown_loss
 
 _FP32, _INT64 = 4, 8
 

@@ -15,8 +15,7 @@ from glassformer.cost.hardware import MFU, Gpu, find_gpu
 from glassformer.cost.memory import HALF, Memory, cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.registry import unknown_loss
-from glassformer.tasks.task import MicroBatch
+from glassformer.tasks.task import MicroBatch, unknown_loss
 
 _N_LABELS = 2
 

@@ -16,7 +16,7 @@ from glassformer.cost.parameters import parameter_counts, with_least_sizes
 from glassformer.cost.plan import full_shape
 from glassformer.models.fitting import WHOLE, Fit, doubled
 from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.registry import unknown_loss
+from glassformer.tasks.task import unknown_loss
 
 MARGIN = 1.5
 """A step is refused if it needs more than this × the total memory; the estimate is within a fifth, or too low."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, PairData
 from glassformer.data.pairs import Pair
-from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.loss import ALONE, Division
 from glassformer.evaluation.metrics import METRICS, Values, measure
 from glassformer.inference.translator import Translator
 

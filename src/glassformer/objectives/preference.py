@@ -1,8 +1,11 @@
-"""Preference learning: DPO and IPO, which compare the model with its initial weights, the reference."""
+"""Learning from preferences (DPO, IPO) and from rewards (GRPO): the model is compared with its start, the reference.
+
+In group relative policy optimization (GRPO), a sampled answer is compared with the other answers to the same prompt.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -12,6 +15,9 @@ from torch.nn import functional as F
 from glassformer.data.batching import NOT_SCORED, Batch, Example
 from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.loss import Forward, LossSums, scored_log_p
+
+EPSILON = 1e-4
+"""Added to the standard deviation of a group, as in TRL, so that equal rewards give the advantage 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,3 +65,81 @@ class PreferenceObjective:
         losses = -F.logsigmoid(self.beta * h) if self.kind == "dpo" else (h - 1 / (2 * self.beta)).square()
         total = losses.sum()
         return LossSums(total, total.detach(), batch.n_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout(Example):
+    """A prompt and a sampled answer, whose tokens are the labels."""
+
+    text: str = ""
+    """The answer."""
+    reward: float = 0.0
+    advantage: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PolicyBatch(Batch):
+    """A batch of rollouts."""
+
+    rewards: Tensor  # (B,)
+    advantages: Tensor  # (B,)
+
+
+def advantages(rewards: np.ndarray, is_divided: bool = True) -> np.ndarray:
+    """Return the rewards (n_prompts, group) less the mean of their group, divided by its standard deviation.
+
+    Shao 2024, section 4.1.2.
+
+    >>> advantages(np.array([[0.0, 1.0], [3.0, 3.0]])).round(3).tolist()
+    [[-0.707, 0.707], [0.0, 0.0]]
+    """
+    centred = rewards - rewards.mean(axis=1, keepdims=True)
+    return centred / (rewards.std(axis=1, ddof=1, keepdims=True) + EPSILON) if is_divided else centred
+
+
+@dataclass(frozen=True)
+class GroupPolicyObjective:
+    """Maximise reward, and stay near the reference (Shao 2024, equations 3 and 4, with the reward of whole answers).
+
+    A step samples with the weights that it updates, so the probability ratio of equation 3 is 1, its clipping has no
+    effect, and its gradient is that of log π. The reported loss is what is minimised in the mean: β KL - reward.
+    """
+
+    reference: Forward
+    beta: float = 0.04
+    length: int | None = None
+    """The constant by which the loss of an answer is divided (Dr. GRPO; Liu 2025); None = its number of tokens."""
+    label_smoothing: float = 0.0
+    is_density: bool = True
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PolicyBatch:
+        """Make a batch of rollouts; an answer is one target."""
+        rollouts = cast(Sequence[Rollout], examples)
+        return PolicyBatch(
+            **answer_rows(rollouts).tensors(),
+            n_targets=len(rollouts),
+            rewards=torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32),
+            advantages=torch.tensor([rollout.advantage for rollout in rollouts], dtype=torch.float32),
+        )
+
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
+        """Return the summed loss of the answers of a batch from `collate`."""
+        assert isinstance(batch, PolicyBatch)
+        log_p, is_scored = scored_log_p(model, batch), batch.labels != NOT_SCORED
+        kl = self.divergences(log_p, batch)
+        ratios = (log_p - log_p.detach()).exp()
+        of_tokens = (ratios * batch.advantages[:, None] - self.beta * kl) * is_scored
+        n_tokens = is_scored.sum(dim=1)
+        total = -(of_tokens.sum(dim=1) / (self.length or n_tokens)).sum()
+        nats = (self.beta * kl.detach().sum(dim=1) / n_tokens - batch.rewards).sum()
+        return LossSums(total, nats, batch.n_rows)
+
+    def divergences(self, log_p: Tensor, batch: Batch) -> Tensor:
+        """Return the estimate of the KL divergence from the reference at each token, and 0 at other positions (B, T).
+
+        The estimator π_ref/π - log π_ref/π - 1 is never negative (Shao 2024, equation 4; k3 of Schulman 2020).
+        """
+        with torch.no_grad():
+            log_ratio = scored_log_p(self.reference, batch)
+        log_ratio = log_ratio - log_p
+        return log_ratio.expm1() - log_ratio

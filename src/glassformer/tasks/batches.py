@@ -15,8 +15,7 @@ from glassformer.common.seeds import Stream, rng
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import Division
-from glassformer.evaluation.loss import LossReport, evaluate_loss
+from glassformer.evaluation.loss import Division, LossReport, evaluate_loss
 from glassformer.models.devices import autocast_dtype, evaluation_mode, freed_memory_kept, numerics
 from glassformer.objectives.loss import Objective
 

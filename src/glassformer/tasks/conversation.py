@@ -19,7 +19,7 @@ from glassformer.data.kinds import corpus_of
 from glassformer.data.rows import ConversationRows, packed
 from glassformer.data.tokens import learn_tokenizer
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.loss import ALONE, Division
 from glassformer.evaluation.metrics import measure
 from glassformer.inference.chat import fitted
 from glassformer.inference.writer import Writer
@@ -212,7 +212,7 @@ class PreparedConversations(PreparedAnswers):
             return f"all {name} conversations call tools, which the chat template does not read"
         return f"no {name} conversation fits model.max_len {self.run.model.max_len:,}: raise it"
 
-    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
         run, data = self.run, self.data
         rows = self.train
         if data.packing:

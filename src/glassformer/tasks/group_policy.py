@@ -19,7 +19,7 @@ from glassformer.data.batching import NOT_SCORED, EpochOrder, Example
 from glassformer.data.conversations import Prompt
 from glassformer.data.rows import PromptRows
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.loss import Division
 from glassformer.evaluation.metrics import measure, numbers
 from glassformer.evaluation.rewards import Reward, total_reward
 from glassformer.inference.generation import Generation
@@ -30,8 +30,8 @@ from glassformer.models.build import Network
 from glassformer.models.devices import autocast_dtype, evaluation_mode
 from glassformer.models.fitting import InParts
 from glassformer.nn.kernels.packed import forget_packed
-from glassformer.objectives.group_policy import GroupPolicyObjective, Rollout, advantages
 from glassformer.objectives.loss import scored_log_p
+from glassformer.objectives.preference import GroupPolicyObjective, Rollout, advantages
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.conversation import ConversationTask, PreparedAnswers
@@ -214,7 +214,7 @@ class PreparedPrompts(PreparedAnswers):
             f"{self.run.generation.max_new_tokens:,} in model.max_len {self.run.model.max_len:,}: lower the former"
         )
 
-    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
         """Return the data for the loop; `network` has its initial weights, of which the reference is a copy."""
         run = self.run
         require_watched(run, ["prompts"])

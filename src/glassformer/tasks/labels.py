@@ -27,8 +27,8 @@ from glassformer.data.labels import LabelCorpus, Labelled, class_names, imbalanc
 from glassformer.data.rows import encode_tagged, encode_texts
 from glassformer.data.tokens import NO_DROPOUT, BpeDropout, learn_tokenizer
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import best_threshold, classification_report, is_bio
+from glassformer.evaluation.loss import ALONE, Division
 from glassformer.evaluation.metrics import measure
 from glassformer.inference.classify import Classifier, Tagger, predict
 from glassformer.models.build import Network
@@ -208,7 +208,7 @@ class PreparedLabels:
             kinds += f" with weights from {min(weights):.3g} to {max(weights):.3g} in the loss of a step"
         return f"{len(self.train):,} training texts of {n_tokens:.1f} tokens, {len(self.valid):,} for validation{kinds}"
 
-    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
         run, data = self.run, data_of(self.run, LabelData)
 
         def sampler_of(examples: Sequence[Example], seed: int) -> TokenBudget:

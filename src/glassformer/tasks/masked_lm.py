@@ -10,7 +10,7 @@ from glassformer.common.errors import Log, Progress, UserError
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
-from glassformer.evaluation import masked
+from glassformer.evaluation import loss
 from glassformer.inference.fill import MaskFiller
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
@@ -72,14 +72,14 @@ class MaskedLanguageModeling(TextTask):
         assert isinstance(data.objective, MaskedObjective)
         n_masked = int(data.n_targets * data.objective.mask_prob * MASKED)
         report = (lambda done: progress(done, n_masked)) if progress else None
-        return asdict(masked.masked_scores(model.network, data.objective, data.batches(), model.device, report))
+        return asdict(loss.masked_scores(model.network, data.objective, data.batches(), model.device, report))
 
     def pseudo_perplexity(self, model: ModelParts, places: Places, progress: Progress | None, log: Log) -> float:
         """Return exp of the mean -log p of each token given all others, with one forward pass per token."""
         data = self.evaluation(model, places, log)
         assert isinstance(data.objective, MaskedObjective)
         report = (lambda done: progress(done, data.n_targets)) if progress else None
-        return masked.pseudo_perplexity(model.network, data.objective, data.batches(), model.device, report)
+        return loss.pseudo_perplexity(model.network, data.objective, data.batches(), model.device, report)
 
     def filler(self, model: ModelParts) -> MaskFiller:
         return MaskFiller(model.network, model.tokenizer, model.device)

@@ -18,7 +18,7 @@ from glassformer.config.run import PreferenceConfig, PreferenceData, Run
 from glassformer.data.batching import Example, TokenBudget, evaluation_batches, evaluation_places, example_rows
 from glassformer.data.rows import PreferenceRows
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.loss import ALONE, Division
 from glassformer.evaluation.metrics import measure, numbers
 from glassformer.models.build import Network, build_model
 from glassformer.models.devices import autocast_dtype, evaluation_mode, numerics
@@ -144,7 +144,7 @@ class PreparedPreferences(PreparedAnswers):
     def none_fits(self, name: str, rows: PreferenceRows) -> str:
         return f"no {name} preference fits model.max_len {self.run.model.max_len:,}: raise it"
 
-    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
         """Return the data for the loop; `network` has its initial weights, so it is the reference here."""
         run, batch_tokens = self.run, data_of(self.run, PreferenceData).batch_tokens
         require_watched(run, ["preferences"])

@@ -24,9 +24,8 @@ from glassformer.data.kinds import corpus_of
 from glassformer.data.records import Dropped
 from glassformer.data.tokens import TokenCache
 from glassformer.tasks.batches import Places
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.requirements import Data, data_of
-from glassformer.tasks.task import MicroBatch, ModelParts
+from glassformer.tasks.task import MicroBatch, ModelParts, trainable_task
 from glassformer.tokenization.tokenizer import Tokenizers
 
 

@@ -1,7 +1,7 @@
-"""The protocols of a task and the parts of a model, which training, evaluation, verbs, imports and the cost model use.
+"""The protocols of a task, the parts of a model, and the registry of tasks by their kind of objective.
 
-A task belongs to a kind of objective (`registry.task_of`). For each ability of a model, it returns the object that
-has the ability, such as a `Translator`; `None` is an ability that its models do not have.
+For each ability of a model, its task returns the object that has the ability, such as a `Translator`; `None` is an
+ability that its models do not have. `task_of` imports the module of a task when its kind is first used.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glassformer.common.errors import Log, Progress, UserError
-from glassformer.evaluation.division import ALONE, Division
+from glassformer.config.extensions import TASKS, entry_points, register_settings
+from glassformer.config.run import Run
+from glassformer.tasks.requirements import BUILT_IN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from glassformer.config.recurrent import ModelConfig
-    from glassformer.config.run import BeamConfig, GenerationConfig, Run
+    from glassformer.config.run import BeamConfig, GenerationConfig
+    from glassformer.evaluation.loss import Division
     from glassformer.evaluation.pairs import PairScores
     from glassformer.inference.classify import Classifier, Tagger
     from glassformer.inference.decodable import Ensemble
@@ -285,7 +289,7 @@ class PreparedData(Protocol):
     def summary(self) -> str:
         """Size of the data, in words."""
 
-    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
         """Return the data for the training loop; the processes of `division` divide what is computed for it."""
 
 
@@ -293,3 +297,64 @@ def wrong_verb(task: Task, model: ModelParts, verb: str) -> UserError:
     """Return the error for a verb that the model has not learned."""
     call = f"in Python: model.{task.verb}({task.example(model.run)})"
     return UserError(f"{model.name} learned to {task.learned(model.run)}: use it with {task.verb}, not {verb} ({call})")
+
+
+_registered: dict[str, Task] = {}
+
+
+def register(task: Task) -> None:
+    """Register a task in this process under the kind of its settings, for example in a notebook.
+
+    An installed package declares its task as an entry point instead (group `glassformer.tasks`, the kind as the name),
+    so that the command line finds it too. Raises `UserError` for a built-in kind.
+    """
+    kind = task.settings.kind
+    if kind in BUILT_IN:
+        raise UserError(f"the kind {kind!r} is a built-in task of glassformer: choose another kind")
+    register_settings(TASKS, task.settings)
+    _registered[kind] = task
+
+
+def unknown_loss(run: Run) -> str | None:
+    """Describe the memory of a loss that another package defines, which cannot be predicted; None for a built-in one.
+
+    >>> unknown_loss(Run()) is None
+    True
+    """
+    if run.objective.kind in BUILT_IN:
+        return None
+    return f"what the loss of objective.kind {run.objective.kind} keeps is unknown: it is not built in"
+
+
+def kinds() -> list[str]:
+    """Return every kind that has a task: built-in, from installed packages, and registered."""
+    return list(dict.fromkeys([*BUILT_IN, *entry_points(TASKS), *_registered]))
+
+
+def task_of_kind(kind: str) -> Task:
+    """Return the task of a kind of objective; raise `UserError` for an unknown kind."""
+    if kind in BUILT_IN:
+        module, name = BUILT_IN[kind].home.split(":")
+        return getattr(import_module(f"glassformer.tasks.{module}"), name)
+    if kind in _registered:
+        return _registered[kind]
+    foreign = entry_points(TASKS)
+    if kind not in foreign:
+        raise UserError(f"objective.kind: expected one of {', '.join(kinds())}, got {kind!r}")
+    return foreign[kind].load()
+
+
+def task_of(run: Run) -> Task:
+    """Return the task of a run."""
+    return task_of_kind(run.objective.kind)
+
+
+def trainable_task(run: Run) -> TrainableTask:
+    """Return the task that a run learns; raise `UserError` for a run whose model cannot be trained."""
+    task = task_of(run)
+    if not isinstance(task, TrainableTask):
+        raise UserError(
+            f"the run {run.name!r} has objective.kind {run.objective.kind} and cannot be trained: to fine-tune its "
+            "model, start a run with another objective and --init"
+        )
+    return task

@@ -24,8 +24,7 @@ from glassformer.data.tokens import (
     learn_tokenizer,
     prepare,
 )
-from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.loss import evaluation_rows
+from glassformer.evaluation.loss import Division, evaluation_rows
 from glassformer.inference.fill import MaskFiller, WritingFiller
 from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
@@ -195,7 +194,7 @@ class PreparedText:
             f"{valid.n_bytes / valid.n_tokens:.2f} bytes"
         )
 
-    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
         """Return the sampler and the evaluations of the run."""
         task, run, tokenizer, splits = self.task, self.run, self.tokenizer, self.splits
         data, text_objective = data_of(run, TextData), task.text_objective(run, tokenizer, context_of(run))

@@ -14,9 +14,8 @@ from glassformer.inference.text import causal_frame
 from glassformer.inference.translator import Translator
 from glassformer.inference.writer import Writer
 from glassformer.models.build import Network
-from glassformer.tasks.registry import task_of
 from glassformer.tasks.requirements import require_vectors
-from glassformer.tasks.task import ModelParts, Task, TrainableTask, wrong_verb
+from glassformer.tasks.task import ModelParts, Task, TrainableTask, task_of, wrong_verb
 from glassformer.tokenization.conversations import ConversationEncoder
 
 Ability = TypeVar("Ability")

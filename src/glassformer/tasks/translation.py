@@ -18,7 +18,7 @@ from glassformer.data.pair_rows import PairFile, PairSplits, encode_pairs, pair_
 from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.tokens import BpeDropout, TokenCache, learn_tokenizer
 from glassformer.evaluation import metrics
-from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.loss import Division
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference.decodable import Ensemble
 from glassformer.inference.fill import WritingFiller
@@ -179,7 +179,7 @@ class PreparedPairs:
             f"{train.target_lengths.mean():.1f} target tokens, {valid.n_pairs:,} validation pairs"
         )
 
-    def training_data(self, network: Network, device: torch.device, division: Division = ALONE) -> TrainingData:
+    def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
         run, data = self.run, data_of(self.run, PairData)
 
         def sampler_of_epoch(seed: int) -> tuple[Sampler, Path]:

@@ -12,14 +12,14 @@ from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping, TrainConfig
 from glassformer.cost.plan import full_shape
 from glassformer.cost.room import Room, smallest_part, step_memory
-from glassformer.evaluation.compare import describe_model
+from glassformer.evaluation.metrics import describe_model
 from glassformer.models.build import Network
 from glassformer.models.devices import repeats_bits
 from glassformer.models.fitting import WHOLE, Fit
 from glassformer.store import checkpoint
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.registry import unknown_loss
+from glassformer.tasks.task import unknown_loss
 from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host

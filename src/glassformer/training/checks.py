@@ -13,9 +13,9 @@ from glassformer.data.kinds import look_at
 from glassformer.store import checkpoint, lock
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, read_config, read_run
-from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.requirements import BUILT_IN, context_of, require_watched
-from glassformer.training.distributed.environment import is_first
+from glassformer.tasks.task import trainable_task
+from glassformer.training.distributed import is_first
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
 N_BYTES = 256

@@ -1,4 +1,4 @@
-"""The start of a run: pretrained model, tokenizers, complete configuration, new and trainable weights."""
+"""The start of a run: pretrained model, teacher, tokenizers, complete configuration, new and trainable weights."""
 
 import json
 from collections.abc import Sequence
@@ -17,11 +17,13 @@ from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, similar, take_weights
+from glassformer.objectives.distillation import Distillation
+from glassformer.objectives.loss import Objective, TokenObjective
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import StoredModel, read_tokenizers
-from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import RunData
+from glassformer.store.model_directory import WEIGHTS, StoredModel, read_model, read_tokenizers
+from glassformer.tasks.task import RunData, trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.training.checks import other_tokens
 from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host
 from glassformer.training.run_folder import with_whole_paths
@@ -174,3 +176,49 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
     for parameter in frozen:
         parameter.requires_grad_(False)
     return [name for name, parameter in network.named_parameters() if parameter in frozen]
+
+
+def read_teacher(run: Run) -> StoredModel | None:
+    """Read the teacher of a run, if it has one; raise `UserError` for other weights than those that the run records."""
+    if run.teacher is None:
+        return None
+    folder = Path(run.teacher.path or "")  # `checks.as_new`
+    try:
+        teacher = read_model(folder)
+    except UserError as error:
+        raise UserError(f"the teacher of the run: {error}") from error
+    if teacher.manifest.entries[WEIGHTS][1] != run.teacher.digest:
+        raise UserError(
+            f"the weights of the teacher {folder} are not those with which the run began (teacher.digest): restore "
+            "them, or start a new run"
+        )
+    return teacher
+
+
+def taught(
+    objective: Objective, run: Run, teacher: StoredModel, tokenizers: Tokenizers, labels: Sequence[str]
+) -> Distillation:
+    """Return the objective of the steps of a run with a teacher, whose network is on the CPU.
+
+    Raises `UserError` for a teacher of other tokens or labels, and for a loss that is not a cross-entropy.
+    """
+    assert run.teacher is not None
+    if not isinstance(objective, TokenObjective):
+        raise UserError(
+            f"the loss of objective.kind {run.objective.kind} on this data is not a cross-entropy over tokens or "
+            "classes, which a teacher needs: leave out [teacher]"
+        )
+    if _fingerprints(tokenizers) != _fingerprints(teacher.tokenizers):
+        raise other_tokens(run.teacher.path or "")
+    if teacher.labels != tuple(labels):
+        raise UserError(
+            f"the teacher {run.teacher.path} has the labels {', '.join(teacher.labels)}, and the run "
+            f"{', '.join(labels)}: train both on the same labels"
+        )
+    network = teacher.network.requires_grad_(False)
+    return Distillation(objective, network, run.teacher.weight, run.teacher.temperature)
+
+
+def _fingerprints(tokenizers: Tokenizers) -> list[str]:
+    both = (tokenizers.target, tokenizers.separate_source)
+    return [tokenizer.fingerprint for tokenizer in both if tokenizer is not None]

@@ -3,7 +3,6 @@
 import math
 import shlex
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
@@ -29,21 +28,18 @@ from glassformer.training.averaging import average_directories
 from glassformer.training.checkpointer import Checkpointer, Snapshot, chosen_step
 from glassformer.training.distributed.parts import local_part, part_of
 from glassformer.training.evaluations import Evaluations
-from glassformer.training.host import Host, made_with
+from glassformer.training.host import Host, StopRequest, made_with, stop_on_signals
 from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import Decision, LossScale, NonFinite, decision, keep_batch
-from glassformer.training.optimizers.build import set_learning_rates
-from glassformer.training.optimizers.state import load_state_tensors, state_tensors
-from glassformer.training.profiling import profiling
+from glassformer.training.optimizers.build import load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.schedules import PlateauState, schedule_factor
-from glassformer.training.signals import StopRequest, stop_on_signals
-from glassformer.training.speed import Speed
+from glassformer.training.speed import Clock, of_devices, profiling
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.trainer_state import TrainerState, read_progress
 
 
 class State(Enum):
-    """What the loop does next."""
+    """The next action of the loop."""
 
     STEP = "take a step, then log, evaluate and save what is due"
     RECOVER = "NaN or Inf was found: return to an earlier step, or end the run with an error"
@@ -80,14 +76,15 @@ class Trainer:
         )
         self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
-        self.speed = Speed(host)
+        self.seconds_at_peak: float | None = None
+        """The least time of a step (`speed.seconds_at_peak`), if it is known."""
         self.saved_step = -1
         """Step of the newest checkpoint; -1 for a run without one."""
         self.after_step: Callable[[], None] = lambda: None
         self.reports: dict[str, LossReport] = {}
         """The reports of the last evaluation."""
         self.bad: NonFinite | None = None
-        """What is not finite, in the state `RECOVER`."""
+        """The loss, gradient or weight that is not finite, in the state `RECOVER`."""
 
     def train(self) -> dict[str, LossReport]:
         """Train to the end; return the reports of the last evaluation, which may precede an interruption.
@@ -237,7 +234,7 @@ class Trainer:
         # Log
         if logs and progress.unlogged:
             values = clock.read() | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
-            values |= self.speed.values(values)
+            values |= of_devices(values, self.host, self.seconds_at_peak)
             self.log.write(progress.step, **values)
             self.reporter.step(progress.step, config.max_steps, values)
         # Evaluate
@@ -410,61 +407,3 @@ class Trainer:
     def _log_event(self, step: int, event: str) -> None:
         self.reporter.log(event)
         self.log.write(step, event=event)
-
-
-class Clock:
-    """Time spent on steps, and sums since the last line of the log."""
-
-    def __init__(self, progress: TrainerState) -> None:
-        self.progress = progress
-        self.n_untimed = len(progress.unlogged)  # steps of an earlier process
-        self.gradient_norm = 0.0
-        self.figures: dict[str, float] = {}
-        self.seconds = 0.0
-        self.saving_seconds = 0.0
-        self.since = time.perf_counter()
-
-    def count(self, result: StepResult) -> None:
-        self.progress.unlogged.append((result.nats, result.n_targets))
-        self.gradient_norm, self.figures = result.gradient_norm, result.figures
-
-    def read(self) -> dict[str, float]:
-        """Return mean loss, last gradient norm and figures, speed and saving time since the last call; reset them."""
-        self._tick()
-        nats = sum(nats for nats, _ in self.progress.unlogged)
-        n_targets = [n_targets for _, n_targets in self.progress.unlogged]
-        timed = n_targets[self.n_untimed :]
-        values = {
-            "train/loss": nats / max(1, sum(n_targets)),
-            "gradient_norm": self.gradient_norm,
-            "tokens_per_s": sum(timed) / self.seconds,
-            "step_ms": 1000 * self.seconds / max(1, len(timed)),
-        } | self.figures
-        if self.saving_seconds:
-            values["save_ms"] = 1000 * self.saving_seconds
-        self.progress.unlogged, self.n_untimed = [], 0
-        self.seconds = self.saving_seconds = 0.0
-        return values
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the block from the time of steps."""
-        self._tick()
-        try:
-            yield
-        finally:
-            self.since = time.perf_counter()
-
-    @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Exclude the block from the time of steps; the next log line reports its time."""
-        began = time.perf_counter()
-        with self.paused():
-            yield
-        self.saving_seconds += self.since - began
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.seconds += now - self.since
-        self.progress.seconds += now - self.since
-        self.since = now

@@ -19,7 +19,7 @@ from glassformer.config.schema import from_dict
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, load_weights, read_manifest, weights_of
 from glassformer.store.tensors import DTYPES, read_tensors, repeated_dims, save_tensors
-from glassformer.training.optimizers.state import laid_out_as
+from glassformer.training.optimizers.build import laid_out_as
 
 TENSORS, OPTIONS = "optimizer.safetensors", "optimizer.json"
 

@@ -15,7 +15,7 @@ from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.model_directory import OF_A_RUN, own_paths
 from glassformer.training import metrics_log, non_finite
-from glassformer.training.distributed.environment import RUN_ID, was_restarted
+from glassformer.training.distributed import RUN_ID, was_restarted
 
 _OF_TORCHRUN = ".torchrun"
 """File with the id of the `torchrun` call that began the run."""

@@ -1,35 +1,97 @@
-"""Numbers of the log for each device: tokens per second, the fraction of the peak rate, and the peak memory."""
+"""The time of a run: its clock, the speed of each device in the log, and the profile of some steps (`trace.json`)."""
 
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
+from glassformer.common.errors import Log
 from glassformer.config.run import GroupPolicyConfig, Run
-from glassformer.config.train import TrainConfig
+from glassformer.config.train import UNPROFILED, TrainConfig
 from glassformer.cost.hardware import GPUS
 from glassformer.cost.plan import step_flops
 from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.registry import unknown_loss
+from glassformer.tasks.task import unknown_loss
 from glassformer.training.host import Host
+from glassformer.training.step import StepResult
+from glassformer.training.trainer_state import TrainerState
+
+TRACE = "trace.json"
+"""The file of `profiling`."""
 
 
-class Speed:
-    """The speed of a run on each of its devices."""
+class Clock:
+    """Time spent on steps, and sums since the last line of the log."""
 
-    def __init__(self, host: Host, seconds_at_peak: float | None = None) -> None:
-        """`seconds_at_peak` is the least time of a step (`seconds_at_peak`), if it is known."""
-        self.device, self.n_devices, self.seconds_at_peak = host.device, host.ranks.n, seconds_at_peak
+    def __init__(self, progress: TrainerState) -> None:
+        self.progress = progress
+        self.n_untimed = len(progress.unlogged)  # steps of an earlier process
+        self.gradient_norm = 0.0
+        self.figures: dict[str, float] = {}
+        self.seconds = 0.0
+        self.saving_seconds = 0.0
+        self.since = time.perf_counter()
 
-    def values(self, logged: Mapping[str, float]) -> dict[str, float]:
-        """Return the numbers that are known, from `tokens_per_s` and `step_ms` of a training line."""
-        found: dict[str, float] = {}
-        if self.n_devices > 1:
-            found["tokens_per_s_per_device"] = logged["tokens_per_s"] / self.n_devices
-        if self.seconds_at_peak is not None and logged["step_ms"]:
-            found["mfu"] = 1000 * self.seconds_at_peak / logged["step_ms"]
-        if self.device.type == "cuda":
-            found["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
-        return found
+    def count(self, result: StepResult) -> None:
+        self.progress.unlogged.append((result.nats, result.n_targets))
+        self.gradient_norm, self.figures = result.gradient_norm, result.figures
+
+    def read(self) -> dict[str, float]:
+        """Return mean loss, last gradient norm and figures, speed and saving time since the last call; reset them."""
+        self._tick()
+        nats = sum(nats for nats, _ in self.progress.unlogged)
+        n_targets = [n_targets for _, n_targets in self.progress.unlogged]
+        timed = n_targets[self.n_untimed :]
+        values = {
+            "train/loss": nats / max(1, sum(n_targets)),
+            "gradient_norm": self.gradient_norm,
+            "tokens_per_s": sum(timed) / self.seconds,
+            "step_ms": 1000 * self.seconds / max(1, len(timed)),
+        } | self.figures
+        if self.saving_seconds:
+            values["save_ms"] = 1000 * self.saving_seconds
+        self.progress.unlogged, self.n_untimed = [], 0
+        self.seconds = self.saving_seconds = 0.0
+        return values
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the block from the time of steps."""
+        self._tick()
+        try:
+            yield
+        finally:
+            self.since = time.perf_counter()
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Exclude the block from the time of steps; the next log line reports its time."""
+        began = time.perf_counter()
+        with self.paused():
+            yield
+        self.saving_seconds += self.since - began
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.seconds += now - self.since
+        self.progress.seconds += now - self.since
+        self.since = now
+
+
+def of_devices(logged: Mapping[str, float], host: Host, seconds_at_peak: float | None) -> dict[str, float]:
+    """Return the numbers of each device that are known, from `tokens_per_s` and `step_ms` of a training line."""
+    found: dict[str, float] = {}
+    if host.ranks.n > 1:
+        found["tokens_per_s_per_device"] = logged["tokens_per_s"] / host.ranks.n
+    if seconds_at_peak is not None and logged["step_ms"]:
+        found["mfu"] = 1000 * seconds_at_peak / logged["step_ms"]
+    if host.device.type == "cuda":
+        found["peak_memory_bytes"] = torch.cuda.max_memory_allocated(host.device)
+    return found
 
 
 def seconds_at_peak(run: Run, host: Host) -> float | None:
@@ -55,3 +117,35 @@ def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
         if name in gpu.devices and (gpu.has_bf16 or train.precision != "bf16"):
             return gpu.flops(train.precision)
     return None
+
+
+@contextmanager
+def profiling(n_steps: int, folder: Path, device: torch.device, log: Log) -> Iterator[Callable[[], None]]:
+    """Yield the function to call after each step; write the trace of `n_steps` steps of this process into the folder.
+
+    The first `UNPROFILED` steps are not in the trace. A run that ends earlier writes the steps up to its end. If it has
+    no step after the first ones, `log` receives a note.
+    """
+    if not n_steps:
+        yield lambda: None
+        return
+
+    is_written = False
+
+    def write(profiler: profile) -> None:
+        nonlocal is_written
+        if profiler.step_num <= UNPROFILED:
+            return
+        is_written = True
+        profiler.export_chrome_trace(str(folder / TRACE))
+        log(f"trace of up to {n_steps:,} steps in {folder / TRACE}: open it in https://ui.perfetto.dev")
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise two lines for developers are printed
+    kinds = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        kinds.append(ProfilerActivity.CUDA)
+    steps = schedule(wait=UNPROFILED - 1, warmup=1, active=n_steps, repeat=1)
+    with profile(activities=kinds, schedule=steps, on_trace_ready=write, record_shapes=True) as profiler:
+        yield profiler.step
+    if not is_written:
+        log(f"no new {TRACE}: at most {UNPROFILED} steps were left, and the first {UNPROFILED} are not profiled")

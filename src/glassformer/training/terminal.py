@@ -14,7 +14,7 @@ from rich.table import Column
 
 from glassformer.common.formatting import wrapped
 from glassformer.tasks.reporting import Evaluation, LaunchReporter, Silent
-from glassformer.training.distributed.environment import is_first
+from glassformer.training.distributed import is_first
 
 SECONDS_BETWEEN_LINES = 10.0
 """Between two lines of progress where there is no terminal."""

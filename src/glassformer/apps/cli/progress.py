@@ -109,7 +109,7 @@ class RunOutput(Shown):
 def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:
     """Describe a finished run: its result, its time, its files and the next command."""
     from glassformer.store.manifest import Manifest  # torch is loaded by now; --help needs none
-    from glassformer.tasks.registry import task_of
+    from glassformer.tasks.task import task_of
 
     task, folder = task_of(outcome.run), outcome.folder
     valid = outcome.reports.get("valid")

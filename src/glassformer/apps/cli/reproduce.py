@@ -11,7 +11,7 @@ from glassformer.common.errors import Log, Progress, UserError
 from glassformer.config import recipes
 from glassformer.config.run import ExpectedResult, Run
 from glassformer.evaluation import metrics
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import trainable_task
 from glassformer.training.checks import check_new_run
 
 

@@ -25,8 +25,8 @@ from glassformer.config.run import LabelData, Run
 from glassformer.inference.classify import described
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import require_rows, write_model_files
-from glassformer.tasks.registry import task_of_kind
 from glassformer.tasks.requirements import BUILT_IN
+from glassformer.tasks.task import task_of_kind
 from glassformer.tokenization.languages import language_of, languages, with_languages, without_language
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 

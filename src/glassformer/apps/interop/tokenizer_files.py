@@ -15,7 +15,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig, VectorHead
 from glassformer.inference.text import causal_frame
 from glassformer.store.model_directory import StoredModel
-from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import task_of
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.special_tokens_template import template_processing
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

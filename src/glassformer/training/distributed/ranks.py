@@ -11,7 +11,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from glassformer.config.train import TrainConfig
-from glassformer.evaluation.division import Division
+from glassformer.evaluation.loss import Division
 
 T = TypeVar("T")
 

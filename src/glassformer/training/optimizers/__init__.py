@@ -1,1 +1,1 @@
-"""Optimizers: one file each, the function that builds them, and their state in checkpoints."""
+"""Optimizers: the function that builds them, their state in checkpoints, and those that PyTorch does not have."""
