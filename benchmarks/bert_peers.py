@@ -11,7 +11,7 @@ from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.flops import Shape, training_flops
 from glassformer.data.batching import NOT_SCORED, Batch
 from glassformer.models.build import build_model
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 from glassformer.tokenization.word_boundaries import WordBoundaries
 
 MASK_ID = 103

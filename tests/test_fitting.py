@@ -29,7 +29,7 @@ from glassformer.models.stacks import Decoder
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.loss import LossSums
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_run
 from glassformer.tokenization.word_boundaries import WordBoundaries
@@ -189,7 +189,7 @@ def masked() -> tuple[MaskedObjective, nn.Module]:
 
 def masked_accuracy() -> tuple[float, ...]:
     objective, network = masked()
-    return tuple(vars(masked_scores(network, objective, [EXAMPLES], "cpu")).values())  # type: ignore[arg-type]
+    return tuple(masked_scores(network, objective, [EXAMPLES], "cpu").values())  # type: ignore[arg-type]
 
 
 def pseudo() -> float:

@@ -16,7 +16,7 @@ from glassformer.store import checkpoint
 
 def test_the_key_depends_on_every_source_of_training() -> None:
     training = changed.PACKAGE / "training"
-    start = {training / "run.py", training / "fine_tuning.py", changed.PACKAGE / "tasks" / "task.py"}
+    start = {training / "run.py", training / "checks.py", changed.PACKAGE / "tasks" / "task.py"}
     files = set(kept.sources())
     assert changed.closure({changed.TESTS / "runs.py", *start}) <= files and changed.PACKAGE / "api.py" in files
     assert not [path for path in files if "inspector" in path.parts], "a change there trains nothing again"

@@ -108,7 +108,7 @@ def train(
             f"out is the folder of the run, and {place} is a file: two files of pairs are "
             f"train(source='train.en', target={str(out)!r})"
         )
-    from glassformer.training.fine_tuning import for_start, run_of
+    from glassformer.training.checks import for_start, run_of
 
     # 1. The run: the given one, a named one, or one that is made for the data
     models = {
@@ -225,7 +225,7 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
         hint = suggestion(near, "; see `glassformer presets` and `glassformer recipes`")
         raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
-    from glassformer.training.fine_tuning import run_of
+    from glassformer.training.checks import run_of
 
     try:
         return run_of(path, changes=given)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from glassformer.evaluation.labels import (
-    SpanScore,
     accuracy,
     calibration_error,
     classification_report,
@@ -114,11 +113,12 @@ def test_span_f1_by_hand() -> None:
     gold = ["B-A I-A O B-B", "O B-A O", "B-B O", "O O"]
     predicted = ["B-A I-A O B-A", "O B-A I-A", "B-B B-B", "O O"]
     score = span_f1([s.split() for s in gold], [s.split() for s in predicted])
-    assert (score.precision, score.recall) == pytest.approx((100 * 2 / 5, 100 * 2 / 4))
-    assert score.f1 == pytest.approx(100 * 2 * 2 / (4 + 5))
-    assert span_f1([["O"]], [["O"]]) == SpanScore(0, 0, 0)
-    assert span_f1([["B-A", "I-A"]], [["I-A", "I-A"]]) == SpanScore(100, 100, 100), "I- can begin a span"
-    assert span_f1([["B-A"], ["O"]], [["O"], ["B-A"]]) == SpanScore(0, 0, 0), "spans of different sentences differ"
+    expected = {"span_f1": 100 * 2 * 2 / (4 + 5), "span_precision": 100 * 2 / 5, "span_recall": 100 * 2 / 4}
+    assert score == pytest.approx(expected)
+    none, all_ = (dict.fromkeys(expected, rate) for rate in (0, 100))
+    assert span_f1([["O"]], [["O"]]) == none
+    assert span_f1([["B-A", "I-A"]], [["I-A", "I-A"]]) == all_, "I- can begin a span"
+    assert span_f1([["B-A"], ["O"]], [["O"], ["B-A"]]) == none, "spans of different sentences differ"
 
 
 def test_which_tags_mark_spans() -> None:

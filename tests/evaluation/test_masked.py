@@ -11,7 +11,7 @@ from glassformer.data.batching import Example
 from glassformer.evaluation.loss import masked_scores, pseudo_perplexity
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 from tolerances import NETWORK, near
@@ -64,5 +64,5 @@ def test_masked_accuracy_counts_the_chosen_tokens(
     right = (predicted == batch.labels)[chosen].double().mean()
     labels = batch.labels[chosen]
     found = masked_scores(network, objective, [examples], "cpu")
-    assert found.masked_accuracy == pytest.approx(100 * float(right))
-    assert found.most_frequent_share == pytest.approx(100 * float(labels.bincount().max()) / len(labels))
+    assert found["masked_accuracy"] == pytest.approx(100 * float(right))
+    assert found["most_frequent_share"] == pytest.approx(100 * float(labels.bincount().max()) / len(labels))

@@ -19,7 +19,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective
 from glassformer.objectives.distillation import Distillation, divergence
 from glassformer.objectives.loss import Objective, TokenObjective
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries

@@ -14,7 +14,7 @@ from glassformer.data.batching import NOT_SCORED, Example
 from glassformer.models.build import build_model
 from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.loss import token_cross_entropy
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective
 from glassformer.tasks.denoising import infilling_noise, span_noise
 from glassformer.tokenization.tokenizer import Tokenizer

@@ -26,7 +26,7 @@ from glassformer.config.train import EarlyStopping
 from glassformer.data.conversations import Prompt
 from glassformer.models.build import build_model
 from glassformer.objectives.preference import GroupPolicyObjective, Rollout
-from glassformer.tasks.group_policy import Policy
+from glassformer.tasks.preference import Policy
 from glassformer.training.checks import check_new_run
 from preference_runs import policy_run, trained_start, written
 from runs import remains, signal_at

@@ -10,7 +10,7 @@ import pytest
 from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.data.batching import Example
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective
 from glassformer.tasks.task import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers

@@ -15,7 +15,7 @@ from glassformer.config.run import MaskedConfig
 from glassformer.config.train import AdamWConfig, EarlyStopping
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Batch, Example, Windows
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_text

@@ -245,20 +245,13 @@ def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return marked
 
 
-@dataclass(frozen=True)
-class SpanScore:
-    """Precision, recall and F1 of spans; a span is correct if kind, begin and end are correct."""
+def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Compute F1, precision and recall of spans over all sentences (Tjong Kim Sang and De Meulder 2003).
 
-    precision: float
-    recall: float
-    f1: float
-
-
-def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScore:
-    """Compute precision, recall and F1 of spans over all sentences (Tjong Kim Sang and De Meulder 2003).
+    A span is correct if its kind, begin and end are correct.
 
     >>> span_f1([["B-A", "O"]], [["B-A", "B-B"]])
-    SpanScore(precision=50.0, recall=100.0, f1=66.66...)
+    {'span_f1': 66.66..., 'span_precision': 50.0, 'span_recall': 100.0}
     """
     n_right = n_true = n_predicted = 0
     for tags, guesses in zip(gold, predicted, strict=True):
@@ -268,7 +261,11 @@ def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -
         n_right += len(true & guessed)
         n_true += len(true)
         n_predicted += len(guessed)
-    return SpanScore(_rate(n_right, n_predicted), _rate(n_right, n_true), _rate(2 * n_right, n_true + n_predicted))
+    return {
+        "span_f1": _rate(2 * n_right, n_true + n_predicted),
+        "span_precision": _rate(n_right, n_predicted),
+        "span_recall": _rate(n_right, n_true),
+    }
 
 
 def rmse(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:

@@ -24,7 +24,7 @@ from glassformer.models.build import Network
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.fitting import InParts
 from glassformer.objectives.loss import Forward, Objective
-from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MaskedObjective
 
 MAX_TOKENS = 16_384
 MAX_LOGITS = 1 << 26
@@ -178,16 +178,6 @@ def evaluate_loss(
     return EvaluationSums(nats, n_targets, smoothed, getattr(objective, "is_density", False))
 
 
-@dataclass(frozen=True)
-class MaskedScores:
-    """Metrics of a masked language model, in percent."""
-
-    masked_accuracy: float
-    """Percentage of tokens at `[MASK]` whose most probable candidate is correct."""
-    most_frequent_share: float
-    """Percentage of the most frequent of these tokens: the accuracy of a model that always predicts it."""
-
-
 @torch.no_grad()
 def masked_scores(
     network: Network,
@@ -195,10 +185,11 @@ def masked_scores(
     batches: Iterable[Sequence[Example]],
     device: torch.device | str,
     progress: Callable[[int], None] | None = None,
-) -> MaskedScores:
-    """Compute accuracies over all batches, with the same masks as the evaluation loss.
+) -> dict[str, float]:
+    """Return how often the most probable token at a mask is right, in percent, with the masks of the evaluation loss.
 
     Chosen tokens that were replaced or left unchanged count in the loss but not here: only masked tokens are predicted.
+    `most_frequent_share` is the accuracy of a model that always predicts the most frequent of these tokens.
     """
     draw, in_parts = rng(0, Stream.EVALUATION), InParts()
     right, labels = 0, []
@@ -222,7 +213,7 @@ def masked_scores(
     if not len(counts):
         raise UserError("the text is too short, and no token was masked: give a longer text")
     n = int(counts.sum())
-    return MaskedScores(100 * right / n, 100 * int(counts.max()) / n)
+    return {"masked_accuracy": 100 * right / n, "most_frequent_share": 100 * int(counts.max()) / n}
 
 
 @torch.no_grad()

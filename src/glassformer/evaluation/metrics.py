@@ -58,11 +58,6 @@ def _of_labels(name: str) -> Callable[..., Any]:
     return lambda *inputs: getattr(import_module("glassformer.evaluation.labels"), name)(*inputs)
 
 
-def _span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Values:
-    score = _of_labels("span_f1")(gold, predicted)
-    return {"span_f1": score.f1, "span_precision": score.precision, "span_recall": score.recall}
-
-
 NO_4_GRAM = "no target has four tokens"
 METRICS: dict[str, Metric] = {
     "loss": Metric("loss", {"losses": None}, False, "nats per target"),
@@ -106,7 +101,7 @@ METRICS: dict[str, Metric] = {
         },
     ),
     "calibration_error": Metric("calibration error", {"classes": lambda report, *_: report.calibration_error}, False),
-    "span_f1": Metric("span F1", {"spans": _span_f1}),
+    "span_f1": Metric("span F1", {"spans": _of_labels("span_f1")}),
     "rmse": Metric("root mean squared error", {"regression": _of_labels("rmse")}, False, "", ".3g"),
     "pearson": Metric("Pearson's correlation", {"regression": _of_labels("pearson")}),
     "spearman": Metric("Spearman's rank correlation", {"regression": _of_labels("spearman")}),

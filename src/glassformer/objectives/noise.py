@@ -1,20 +1,26 @@
-"""Noise for rows of token ids: pure functions that take the random generator as an argument (same seed, same noise).
+"""Noise for rows of token ids, and masked language modelling, the objective that predicts the masked ids.
+
+The functions of noise are pure: they take the random generator as an argument (same seed, same noise).
 
 A row is (T,) ids, and no function changes its input. Here, a mask is a token that replaces removed tokens, not an
 attention mask. In the examples, an id is the index of a word in `words`, and "_" is the mask.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.data.batching import NOT_SCORED
+from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
+from glassformer.objectives.loss import TokenObjective
+from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.word_boundaries import WordBoundaries
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-MASKED, RANDOM = 0.8, 0.1
+MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
 """Fractions of the chosen tokens that are masked and that are replaced; the others stay unchanged."""
 
 
@@ -57,8 +63,8 @@ def mask_tokens(
     labels[chosen] = token_ids[chosen]
     corrupted = token_ids.copy()
     fate = rng.random(len(chosen))
-    corrupted[chosen[fate < MASKED]] = mask_id
-    replaced = chosen[(fate >= MASKED) & (fate < MASKED + RANDOM)]
+    corrupted[chosen[fate < MASKED_SHARE]] = mask_id
+    replaced = chosen[(fate >= MASKED_SHARE) & (fate < MASKED_SHARE + RANDOM_SHARE)]
     corrupted[replaced] = rng.choice(replacements, len(replaced))
     return corrupted, labels
 
@@ -160,3 +166,51 @@ def _segments(total: int, n: int, rng: np.random.Generator) -> list[int]:
     """Divide `total` at random into `n` parts of at least 1."""
     boundaries = np.sort(rng.choice(max(total - 1, 1), n - 1, replace=False)) + 1
     return np.diff([0, *boundaries.tolist(), total]).tolist()
+
+
+@dataclass(frozen=True)
+class MaskedObjective(TokenObjective):
+    """Masked language modelling: maximise Σ log p(tokenᵢ | text with masks) over the chosen tokens (Devlin 2019, 3.1).
+
+    The chosen tokens are drawn again at every step, from (seed, step). The head computes logits for them only.
+    """
+
+    mask_id: int
+    edges: WordBoundaries
+    """Word boundaries of the tokenizer; special tokens are never chosen."""
+    mask_prob: float = 0.15
+    whole_words: bool = False
+    frame: Frame = Frame()
+    """Special tokens around every row: `[CLS]` and `[SEP]`."""
+    label_smoothing: float = 0.0
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        """Make a batch of rows `[CLS]` ids `[SEP]` with some ids masked, and the original ids as labels."""
+        masked = [self._masked(self.whole(e.token_ids), rng) for e in examples]
+        token_ids, mask = padded([ids for ids, _ in masked])
+        labels, _ = pad([labels for _, labels in masked], NOT_SCORED)
+        loss_positions = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
+        return Batch(
+            token_ids=token_ids,
+            attention_mask=mask,
+            labels=labels,
+            n_targets=len(loss_positions),
+            loss_positions=loss_positions,
+        )
+
+    def whole(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return a row in its frame."""
+        return np.concatenate((self.frame.before, token_ids, self.frame.after)).astype(np.int64)
+
+    def _masked(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        text = np.flatnonzero(~self.edges.special)
+        continues = self.edges.continues(row) if self.whole_words else None
+        return mask_tokens(
+            row,
+            rng,
+            mask_id=self.mask_id,
+            replacements=text,
+            maskable=~self.edges.special[row],
+            continues=continues,
+            mask_prob=self.mask_prob,
+        )

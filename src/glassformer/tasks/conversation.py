@@ -28,7 +28,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.reporting import LaunchReporter
-from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
+from glassformer.tasks.requirements import BUILT_IN, data_of
 from glassformer.tasks.task import ModelParts, PreparedData, RunData, TrainableTask
 from glassformer.tokenization.conversations import ConversationEncoder, with_template
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
@@ -240,7 +240,6 @@ class PreparedConversations(PreparedAnswers):
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function for the scores that the settings watch; `None` if they watch losses only."""
-        require_watched(self.run, ["conversations"])
         if not any(watcher.metric in METRICS for watcher in self.run.train.watchers.values()):
             return None
         writer, longest = Writer(network, self.tokenizer, device), self.run.generation.max_new_tokens

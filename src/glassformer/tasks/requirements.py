@@ -207,7 +207,7 @@ _CHATS, _ANSWER = ("chat", "generate", "score"), "answer in a conversation"
 _FILLS, _MASK = ("fill", "translate", "score"), '"… [MASK] …"'
 BUILT_IN: Mapping[str, Facts] = {
     "causal": Facts(("generate", "score", "chat"), "continue a text", "language_modeling:TASK", CAUSAL_TEXT.check),
-    "masked": Facts(("fill",), "fill masks", "masked_lm:TASK", MASKED_TEXT.check, _MASK),
+    "masked": Facts(("fill",), "fill masks", "denoising:MASKED", MASKED_TEXT.check, _MASK),
     "infilling": Facts(_FILLS, "fill masks", "denoising:INFILLING", DENOISED_TEXT.check, _MASK),
     "spans": Facts(_FILLS, "fill masks", "denoising:SPANS", DENOISED_TEXT.check, _MASK),
     "seq2seq": Facts(
@@ -215,8 +215,8 @@ BUILT_IN: Mapping[str, Facts] = {
     ),
     "classification": Facts(("classify",), _predicts_labels, "labels:CLASSIFICATION", _CLASSES),
     "conversation": Facts(_CHATS, _ANSWER, "conversation:TASK", _CONVERSATIONS),
-    "preference": Facts(_CHATS, _ANSWER, "preference:TASK", _PREFERENCES, keeps_start=True),
-    "group_policy": Facts(_CHATS, _ANSWER, "group_policy:TASK", _PROMPTS, keeps_start=True),
+    "preference": Facts(_CHATS, _ANSWER, "preference:PREFERENCE", _PREFERENCES, keeps_start=True),
+    "group_policy": Facts(_CHATS, _ANSWER, "preference:GROUP_POLICY", _PROMPTS, keeps_start=True),
     "tagging": Facts(("tag",), "tag words", "labels:TAGGING", _TAGS),
     "none": Facts(("embed",), "compute text vectors", "labels:VECTORS"),
 }

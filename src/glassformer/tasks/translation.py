@@ -28,7 +28,7 @@ from glassformer.objectives.seq2seq import objective_of
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.reporting import LaunchReporter
-from glassformer.tasks.requirements import BUILT_IN, data_of, require_watched
+from glassformer.tasks.requirements import BUILT_IN, data_of
 from glassformer.tasks.task import ModelParts, RunData, TrainableTask
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
@@ -212,7 +212,6 @@ class PreparedPairs:
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Return the function for the scores that the settings watch; `None` if they watch losses only."""
         data = data_of(self.run, PairData)
-        require_watched(self.run, [data.outputs])
         watched = {watcher.metric for watcher in self.run.train.watchers.values()}
         names = [name for name in metrics.names(data.outputs) if name in watched]
         if not names:

@@ -1,14 +1,18 @@
-"""Checks of a run before torch is imported: its settings, its folder, and the beginning of its data."""
+"""Checks of a run before torch is imported, and the settings that a new run takes from its start and its teacher."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from glassformer.common import files
 from glassformer.common.errors import UserError
+from glassformer.config import recipes
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.run import Run, TeacherConfig, TextData, TokenizerConfig, WindowRows
-from glassformer.config.train import UNPROFILED
+from glassformer.config.train import UNPROFILED, AdamWConfig, LinearSchedule
 from glassformer.config.transformer import TokenHead, TransformerConfig
+from glassformer.data import own_data
 from glassformer.data.kinds import look_at
 from glassformer.store import checkpoint, lock
 from glassformer.store.manifest import Manifest
@@ -19,6 +23,13 @@ from glassformer.training.distributed import is_first
 from glassformer.training.run_folder import is_restarted, require_apart, require_new, require_run
 
 N_BYTES = 256
+RATE = 0.05
+"""Peak learning rate × width of the model, as an optimum of Adam falls with the width (Yang 2022)."""
+LORA_RATES = 10
+"""The learning rate of low-rank matrices as a multiple of the rate of all weights."""
+MAX_RATE = 0.003
+WARMUP = 20
+"""The warm-up is this part of the steps."""
 
 
 def check_new_run(run: Run, folder: Path) -> None:
@@ -28,15 +39,18 @@ def check_new_run(run: Run, folder: Path) -> None:
     """
     if is_restarted(folder):
         return
+    # 1. The folder
     if is_first():
         lock.require_free(folder)
     require_new(folder)
     files.require_writable(folder)
+    # 2. Settings without an effect, and files that cannot be read
     require_effect(run)
     for tokenizer in (run.tokenizer, run.source_tokenizer):
         if tokenizer is not None and tokenizer.path is not None:
             with files.reading(Path(tokenizer.path)):
                 Path(tokenizer.path).stat()
+    # 3. What the task requires of the run
     new = as_new(run)
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and facts.check is not None:
@@ -44,6 +58,7 @@ def check_new_run(run: Run, folder: Path) -> None:
         require_watched(new, new.data.scores)
     else:
         trainable_task(run).check(new)  # may import torch
+    # 4. What the loop requires of the model
     if run.train.compile is True and new.model.uncompilable:
         raise UserError(
             f"train.compile is not available: torch.compile does not support {new.model.uncompilable}; leave it out"
@@ -54,6 +69,7 @@ def check_new_run(run: Run, folder: Path) -> None:
             "model.experts.normalize gives the only active expert the constant weight 1, from which the router "
             "cannot learn: set normalize to false, or n_active to at least 2"
         )
+    # 5. The data
     require_apart(run, folder)
     if isinstance(run.data, TextData) and run.data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
@@ -83,15 +99,18 @@ def _started(run: Run) -> Run:
     if run.init.model == "recipe":
         return run
     model, _ = read_config(folder)
-    dropouts = [
-        field.name for field in fields(model) if field.name.endswith("dropout") and hasattr(run.model, field.name)
-    ]
-    changes: dict[str, Any] = {name: getattr(run.model, name) for name in dropouts}
+    changes = _dropouts(run.model, model)
     if isinstance(model, TransformerConfig) and isinstance(run.model, TransformerConfig):
         changes["n_token_types"] = max(model.n_token_types, run.model.n_token_types)
         if not (isinstance(run.model.head, TokenHead) and isinstance(model.head, TokenHead)):
             changes["head"] = run.model.head
     return replace(run, model=replace(model, vocab_size=0, source_vocab_size=0, **changes))
+
+
+def _dropouts(model: ModelConfig, other: ModelConfig) -> dict[str, Any]:
+    """Return the dropouts of a model that the other one has too."""
+    names = [field.name for field in fields(model) if field.name.endswith("dropout")]
+    return {name: getattr(model, name) for name in names if hasattr(other, name)}
 
 
 def _taught(run: Run, teacher: TeacherConfig) -> Run:
@@ -194,3 +213,48 @@ def _window(run: Run) -> int:
     """Return the tokens per window of a text; 0 for rows that may be shorter than the context."""
     has_windows = isinstance(run.data, TextData) and isinstance(run.data.packing, WindowRows)
     return context_of(run) if has_windows else 0
+
+
+def run_of(
+    *sources: str | Path, kind: own_data.Kind | None = None, changes: Mapping[str, Any] | None = None
+) -> tuple[Run, str]:
+    """Return the run of `own_data.run_of`, with settings for the model that own data starts from, and notes."""
+    run, evidence = own_data.run_of(*sources, kind=kind, changes=changes)
+    if any(map(recipes.is_written, sources)):
+        return run, evidence
+    run, note = for_start(run, changes or {})
+    return run, "; ".join(filter(None, (evidence, note)))
+
+
+def for_start(run: Run, changes: Mapping[str, Any]) -> tuple[Run, str]:
+    """Return a run on own data with settings for the model that `changes` name as its start, and a note about them.
+
+    They are for a model that is wider than a new one would be, and for LoRA: AdamW with a rate that suits the width,
+    and the dropouts of the model. The run is unchanged otherwise, and if it keeps its own model (`init.model`).
+    """
+    adamw = replace(run, train=replace(run.train, optimizer=AdamWConfig(weight_decay=0.0)))
+    whole = recipes.whole_changes(adamw, changes)
+    if whole.get("init.path") is None or whole.get("init.model") == "recipe":
+        return run, ""
+    folder = files.as_path(whole["init.path"], "init.path")
+    checkpoint.find(folder)
+    start, _ = read_config(folder)
+    adapts = any(key.partition(".")[0] == "lora" for key in whole)
+    if width(start) <= width(run.model) and not adapts:
+        return run, ""
+    rate = RATE / width(start)
+    if adapts:
+        rate *= LORA_RATES
+    optimizer = AdamWConfig(learning_rate=float(f"{min(rate, MAX_RATE):.1g}"), weight_decay=0.0)
+    schedule = LinearSchedule(warmup_steps=run.train.max_steps // WARMUP)
+    note = (
+        f"settings for the trained model {folder}, where you give none: adamw with learning rate "
+        f"{optimizer.learning_rate:g}, {schedule.warmup_steps} steps of warm-up, its own dropouts"
+    )
+    train = replace(run.train, optimizer=optimizer, schedule=schedule)
+    return replace(run, model=replace(run.model, **_dropouts(start, run.model)), train=train), note
+
+
+def width(model: ModelConfig) -> int:
+    """Return the width of the states that a model predicts from."""
+    return model.d_decoder if isinstance(model, RecurrentConfig) else model.d_model

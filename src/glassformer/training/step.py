@@ -1,10 +1,7 @@
-"""One optimizer step: only the code that is compiled and wrapped for several processes.
+"""One optimizer step, in one process or several, on every device. `plain_step.py` is the readable reference.
 
 NaN and Inf are detected between backward and update, from sums over all processes, so all processes make the same
-decision. On CUDA (`Host.runs_ahead`), the step is a pipeline: the optimizer reads on the device whether loss and
-gradient are finite, and `update` returns the result of the step before, which it reads before the weights change again.
-`flush` returns the last result, before a log line, an evaluation, a checkpoint and the end. With other optimizers,
-scaled fp16 losses, and on a CPU, `update` returns the result of its own step.
+decision.
 """
 
 import math
@@ -59,8 +56,8 @@ class Pending:
         step: int,
         micro_batches: Sequence[Batch],
         n_targets: int,
-        names: Sequence[str] = (),
-        overflowed: bool = False,
+        names: Sequence[str],
+        overflowed: bool,
     ) -> None:
         self.numbers, self.step, self.names, self.overflowed = numbers, step, names, overflowed
         self.micro_batches, self.n_targets = micro_batches, n_targets

@@ -9,8 +9,7 @@ from glassformer.apps.cli.inspect import page_beside
 from glassformer.apps.cli.progress import RunOutput
 from glassformer.config.run import Run
 from glassformer.data import own_data
-from glassformer.training.checks import check_new_run
-from glassformer.training.fine_tuning import run_of
+from glassformer.training.checks import check_new_run, run_of
 
 if TYPE_CHECKING:
     from glassformer.tasks.reporting import LaunchReporter, Outcome
