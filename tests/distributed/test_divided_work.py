@@ -26,6 +26,7 @@ from glassformer.evaluation.loss import ALONE, Division, evaluate_loss
 from glassformer.evaluation.pairs import PairScores
 from glassformer.inference import beam, classify
 from glassformer.models.devices import evaluation_mode
+from glassformer.objectives.loss import Objective
 from glassformer.tasks.batches import Places
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
@@ -234,9 +235,7 @@ def test_processes_with_parts_run_equally_many_forwards(n_batches: int) -> None:
     class Parts(Division):
         n, holds_parts, n_forwards = 3, True, 0
 
-    class Counting:
-        label_smoothing = 0.0
-
+    class Counting(Objective):
         def collate(self, examples: Any, rng: Any) -> Any:
             return StandIn()
 
@@ -249,7 +248,7 @@ def test_processes_with_parts_run_equally_many_forwards(n_batches: int) -> None:
         part = Parts()
         part.rank, batches = rank, [[] for _ in range(n_batches)]
         part.sum = lambda *numbers: [1.0] * len(numbers)  # type: ignore[method-assign]
-        evaluate_loss(part, Counting(), batches, torch.device("cpu"), division=part)  # type: ignore[arg-type]
+        evaluate_loss(part, Counting(), batches, torch.device("cpu"), division=part)
         counts.append(part.n_forwards)
     assert counts == [-(-n_batches // 3)] * 3
 
@@ -264,7 +263,7 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
             of_first = [1e16, 1e16, 1, 0, 0, 0, -1e16, -1e16, 1]
             return [a + b for a, b in zip(numbers, of_first, strict=True)]
 
-    class Objective:
+    class Smoothed(Objective):
         label_smoothing = 0.1
 
         def collate(self, examples: Any, rng: Any) -> Any:
@@ -276,7 +275,7 @@ def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
     def loss_sums(value: float) -> Any:
         return type("Sums", (), {"nats": torch.tensor(value), "total": torch.tensor(value), "n_targets": 1})()
 
-    report = evaluate_loss(None, Objective(), [[], [], []], CPU, division=Second()).report()  # type: ignore[arg-type]
+    report = evaluate_loss(None, Smoothed(), [[], [], []], CPU, division=Second()).report()  # type: ignore[arg-type]
     assert (report.loss, report.smoothed_loss, report.n_tokens) == (0.0, 0.0, 3)
 
 

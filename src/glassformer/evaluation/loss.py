@@ -143,7 +143,7 @@ def evaluate_loss(
     `progress` is called after each batch with the number of targets done. `division` distributes batches among
     processes; the sums are added in the order of the batches, so they are bit-identical to those of one process.
     """
-    in_parts = InParts(may_split=not division.holds_parts and not getattr(objective, "couples_rows", False))
+    in_parts = InParts(may_split=not division.holds_parts and not objective.couples_rows)
 
     def sums_of_rows(batch: Batch, rows: range) -> tuple[float, float, int]:
         sums = objective.loss(model, batch.rows(rows).to(device))
@@ -175,7 +175,7 @@ def evaluate_loss(
     for of_batch in zip(of_all, of_all, of_all, strict=True):
         nats, total, n_targets = nats + of_batch[0], total + of_batch[1], n_targets + int(of_batch[2])
     smoothed = total if objective.label_smoothing else None
-    return EvaluationSums(nats, n_targets, smoothed, getattr(objective, "is_density", False))
+    return EvaluationSums(nats, n_targets, smoothed, objective.is_density)
 
 
 @torch.no_grad()

@@ -78,11 +78,7 @@ METRICS: dict[str, Metric] = {
     "per": Metric("phoneme error rate", {"pronunciations": lambda h, r, _: text.phoneme_error_rate(h, r)}, False),
     "exact_match": Metric(
         "exact matches",
-        {
-            "sentences": lambda h, r, _: text.exact_match(h, r),
-            "pronunciations": lambda h, r, _: text.exact_match(h, r),
-            "conversations": lambda h, r, _: text.exact_match(h, r),
-        },
+        dict.fromkeys(("sentences", "pronunciations", "conversations"), lambda h, r, _: text.exact_match(h, r)),
     ),
     "accuracy": Metric(
         "accuracy",

@@ -28,8 +28,8 @@ class CausalObjective(TokenObjective):
         >>> batch.token_ids.tolist(), batch.labels.tolist(), batch.n_targets
         ([[5, 6], [8, 0]], [[6, 7], [9, -100]], 3)
         """
-        token_ids, mask = padded([e.token_ids[:-1] for e in examples])
-        labels, _ = pad([(e.token_ids if e.labels is None else e.labels)[1:] for e in examples], NOT_SCORED)
+        token_ids, mask = padded([e.token_ids[:-1] for e in examples])  # (B, T), the mask only if a row is padded
+        labels, _ = pad([(e.token_ids if e.labels is None else e.labels)[1:] for e in examples], NOT_SCORED)  # (B, T)
         if self.start_id is not None:
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None

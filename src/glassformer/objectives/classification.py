@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.data.batching import Batch, Example, pad, padded
-from glassformer.objectives.loss import Forward, LossSums, TokenObjective
+from glassformer.objectives.loss import Forward, LossSums, Objective, TokenObjective
 
 
 def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
@@ -42,14 +42,11 @@ class ClassificationObjective(TokenObjective):
 
 
 @dataclass(frozen=True)
-class RegressionObjective:
+class RegressionObjective(Objective):
     """Regression: maximise Σ log N(number | output, std²); ½ (error / std)² + ln std + ½ ln 2π nats per text."""
 
     std: float = 1.0
-    label_smoothing: float = field(default=0.0, init=False)
-    """Required of every objective; always 0, because numbers have no label smoothing."""
-    is_density: ClassVar[bool] = True
-    """True: the likelihood is a density, so the loss has no perplexity (`evaluation.loss`)."""
+    is_density = True
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows of ids with one number each."""
@@ -64,11 +61,8 @@ class RegressionObjective:
 
 
 @dataclass(frozen=True)
-class MultiLabelObjective:
+class MultiLabelObjective(Objective):
     """Multi-label classification: maximise Σ log p(label set | text), where labels are independent given the text."""
-
-    label_smoothing: float = field(default=0.0, init=False)
-    """Required of every objective; always 0."""
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows of ids with one 0 or 1 per label."""
@@ -76,7 +70,7 @@ class MultiLabelObjective:
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed binary cross-entropy of all labels, in nats; the divisor is the number of texts."""
-        logits = model(**batch.model_inputs()).float()
+        logits = model(**batch.model_inputs()).float()  # (B, n_labels)
         total = F.binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
         return LossSums(total, total.detach(), batch.n_targets)
 

@@ -15,7 +15,7 @@ from glassformer.objectives.loss import MIN_LOGITS, Forward, LossSums, Objective
 
 
 @dataclass(frozen=True)
-class Distillation:
+class Distillation(Objective):
     """Distillation objective (Hinton 2015, section 2): (1 - α) · loss of `objective` + α · T² · KL(teacher ‖ student).
 
     Both networks read the same inputs, and the divergence is summed over the scored positions. Probabilities are those
@@ -32,13 +32,9 @@ class Distillation:
     temperature: float = 2.0
     """T; the higher it is, the more the less probable tokens count."""
 
-    @property
-    def label_smoothing(self) -> float:
-        return self.objective.label_smoothing
-
-    @property
-    def couples_rows(self) -> bool:
-        return getattr(self.objective, "couples_rows", False)
+    def __post_init__(self) -> None:
+        for name in ("label_smoothing", "couples_rows"):
+            object.__setattr__(self, name, getattr(self.objective, name))
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch as `objective` does."""
@@ -47,7 +43,7 @@ class Distillation:
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed loss of a batch from `collate`."""
         inputs = batch.model_inputs()
-        student = model(**inputs)
+        student = model(**inputs)  # (…, V)
         with torch.no_grad():
             teacher = self.teacher(**inputs)
         own = self.objective.loss(lambda **_: student, batch)

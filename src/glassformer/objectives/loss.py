@@ -1,8 +1,8 @@
 """Objectives: batches made from examples, and losses as sums that are divided once by the number of all targets."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ def token_cross_entropy(
     >>> round(sums.nats.item() / sums.n_targets, 4)  # ln 4
     1.3863
     """
-    flat, labels = logits.flatten(0, -2), labels.flatten()
+    flat, labels = logits.flatten(0, -2), labels.flatten()  # (N, V), (N,)
     if flat.numel() >= MIN_LOGITS and not class_weights and not is_transformed():
         total, nats = cross_entropy_by_rows(flat, labels, NOT_SCORED, label_smoothing)
         return LossSums(total, nats, n_targets)
@@ -71,38 +71,39 @@ def scored_log_p(model: Forward, batch: Batch) -> Tensor:
     return losses.new_zeros(len(labels)).scatter(0, batch.loss_positions, -losses).view_as(batch.labels)
 
 
-class Objective(Protocol):
-    """Training objective: makes batches from examples and computes their loss; the training loop uses nothing else.
+class Objective(ABC):
+    """Training objective: makes batches from examples and computes their loss; the training loop uses nothing else."""
 
-    An objective with `is_density = True` has a loss whose exponential is not a perplexity, for example for numbers. One
-    with `couples_rows = True` has a loss of a row that depends on the other rows: its batches are never computed in
-    parts. One with a method `divisor(batch)` has targets of different weights: it returns their sum, by which the
-    summed loss of a step is divided in place of `n_targets`.
-    """
+    label_smoothing: float = 0.0
+    """Probability spread over the vocabulary in `LossSums.total`."""
+    is_density: bool = False
+    """True if a likelihood is a density, for example of numbers: the exponential of the loss is no perplexity."""
+    couples_rows: bool = False
+    """True if the loss of a row depends on the other rows: a batch is never computed in parts."""
 
-    @property
-    def label_smoothing(self) -> float:
-        """Probability spread over the vocabulary in `LossSums.total`."""
-
+    @abstractmethod
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...
 
+    @abstractmethod
     def loss(self, model: Forward, batch: Batch) -> LossSums: ...
 
+    def divisor(self, batch: Batch) -> float:
+        """Return the sum of the weights of a batch's targets, by which the summed loss of a step is divided."""
+        return batch.n_targets
 
-class TokenObjective:
+
+class TokenObjective(Objective):
     """Objective whose loss is the cross-entropy of all labels of a batch."""
 
-    label_smoothing: float
     class_weights: Sequence[float] = ()
     """Weight of each class in the loss to minimise; () = all are 1."""
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed cross-entropy of a batch from `collate`."""
-        logits, labels = model(**batch.model_inputs()), batch.labels_of_logits
+        logits, labels = model(**batch.model_inputs()), batch.labels_of_logits  # (…, V) and (…)
         return token_cross_entropy(logits, labels, batch.n_targets, self.label_smoothing, self.class_weights)
 
     def divisor(self, batch: Batch) -> float:
-        """Return the sum of the weights of a batch's targets; their number without weights."""
         if not self.class_weights:
             return batch.n_targets
         labels = batch.labels[batch.labels != NOT_SCORED]

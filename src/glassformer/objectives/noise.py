@@ -187,7 +187,7 @@ class MaskedObjective(TokenObjective):
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Make a batch of rows `[CLS]` ids `[SEP]` with some ids masked, and the original ids as labels."""
         masked = [self._masked(self.whole(e.token_ids), rng) for e in examples]
-        token_ids, mask = padded([ids for ids, _ in masked])
+        token_ids, mask = padded([ids for ids, _ in masked])  # (B, T)
         labels, _ = pad([labels for _, labels in masked], NOT_SCORED)
         loss_positions = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
         return Batch(

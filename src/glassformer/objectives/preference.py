@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from glassformer.data.batching import NOT_SCORED, Batch, Example
 from glassformer.objectives.causal import answer_rows
-from glassformer.objectives.loss import Forward, LossSums, scored_log_p
+from glassformer.objectives.loss import Forward, LossSums, Objective, scored_log_p
 
 EPSILON = 1e-4
 """Added to the standard deviation of a group, as in TRL, so that equal rewards give the advantage 0."""
@@ -28,7 +28,7 @@ class PreferenceBatch(Batch):
 
 
 @dataclass(frozen=True)
-class PreferenceObjective:
+class PreferenceObjective(Objective):
     """Raise the probability of a chosen answer, relative to a rejected one, above that of the reference.
 
     With h = log π(chosen)/π(rejected) - log π_ref(chosen)/π_ref(rejected), the loss of a preference is -log σ(β h)
@@ -38,8 +38,7 @@ class PreferenceObjective:
 
     kind: Literal["dpo", "ipo"] = "dpo"
     beta: float = 0.1
-    label_smoothing: float = 0.0
-    is_density: bool = True
+    is_density = True
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PreferenceBatch:
         """Make a batch of examples whose `label` is the log ratio of the reference; a preference is one target."""
@@ -48,20 +47,20 @@ class PreferenceObjective:
 
     def log_ratios(self, model: Forward, batch: Batch) -> Tensor:
         """Return log π(chosen) - log π(rejected) of each row, (B,)."""
-        log_p = scored_log_p(model, batch)
+        log_p = scored_log_p(model, batch)  # (B, T)
         chosen, rejected = (self._of_answer(log_p, batch, document) for document in (0, 1))
         return chosen - rejected
 
     def _of_answer(self, log_p: Tensor, batch: Batch, document: int) -> Tensor:
         """Return the log probability of one answer of each row; for IPO, its mean over the tokens."""
-        is_its = (batch.document_ids == document) & (batch.labels != NOT_SCORED)
+        is_its = (batch.document_ids == document) & (batch.labels != NOT_SCORED)  # (B, T)
         total = (log_p * is_its).sum(dim=1)
         return total / is_its.sum(dim=1) if self.kind == "ipo" else total
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed loss of the preferences of a batch from `collate`."""
         assert isinstance(batch, PreferenceBatch)
-        h = self.log_ratios(model, batch) - batch.reference
+        h = self.log_ratios(model, batch) - batch.reference  # (B,)
         losses = -F.logsigmoid(self.beta * h) if self.kind == "dpo" else (h - 1 / (2 * self.beta)).square()
         total = losses.sum()
         return LossSums(total, total.detach(), batch.n_rows)
@@ -98,7 +97,7 @@ def advantages(rewards: np.ndarray, is_divided: bool = True) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class GroupPolicyObjective:
+class GroupPolicyObjective(Objective):
     """Maximise reward, and stay near the reference (Shao 2024, equations 3 and 4, with the reward of whole answers).
 
     A step samples with the weights that it updates, so the probability ratio of equation 3 is 1, its clipping has no
@@ -109,8 +108,7 @@ class GroupPolicyObjective:
     beta: float = 0.04
     length: int | None = None
     """The constant by which the loss of an answer is divided (Dr. GRPO; Liu 2025); None = its number of tokens."""
-    label_smoothing: float = 0.0
-    is_density: bool = True
+    is_density = True
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PolicyBatch:
         """Make a batch of rollouts; an answer is one target."""
@@ -125,11 +123,11 @@ class GroupPolicyObjective:
     def loss(self, model: Forward, batch: Batch) -> LossSums:
         """Return the summed loss of the answers of a batch from `collate`."""
         assert isinstance(batch, PolicyBatch)
-        log_p, is_scored = scored_log_p(model, batch), batch.labels != NOT_SCORED
-        kl = self.divergences(log_p, batch)
+        log_p, is_scored = scored_log_p(model, batch), batch.labels != NOT_SCORED  # (B, T)
+        kl = self.divergences(log_p, batch)  # (B, T)
         ratios = (log_p - log_p.detach()).exp()
         of_tokens = (ratios * batch.advantages[:, None] - self.beta * kl) * is_scored
-        n_tokens = is_scored.sum(dim=1)
+        n_tokens = is_scored.sum(dim=1)  # (B,)
         total = -(of_tokens.sum(dim=1) / (self.length or n_tokens)).sum()
         nats = (self.beta * kl.detach().sum(dim=1) / n_tokens - batch.rewards).sum()
         return LossSums(total, nats, batch.n_rows)

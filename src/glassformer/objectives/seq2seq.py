@@ -37,9 +37,9 @@ class Seq2SeqObjective(TokenObjective):
         >>> batch.source_ids.tolist(), batch.token_ids.tolist(), batch.labels.tolist()
         ([[7, 2], [9, 2]], [[1, 5, 6], [1, 8, 0]], [[5, 6, 2], [8, 2, -100]])
         """
-        source_ids, source_mask = padded([self.source(e) for e in examples])
+        source_ids, source_mask = padded([self.source(e) for e in examples])  # (B, S)
         targets = [_framed(self.target_frame, e.token_ids) for e in examples]
-        token_ids, mask = padded([np.concatenate(([self.start_id], target[:-1])) for target in targets])
+        token_ids, mask = padded([np.concatenate(([self.start_id], target[:-1])) for target in targets])  # (B, T)
         labels, _ = pad(targets, NOT_SCORED)
         return Batch(
             token_ids=token_ids,

@@ -20,8 +20,6 @@ class NoLog:
 
     def back_to(self, step: int) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class MetricsLog(NoLog):
     """A log that appends lines. At its opening it drops lines of later steps, which a resumed run writes again.

@@ -26,8 +26,9 @@ def plain_step(
 
     `seeds` set the random numbers of dropout, one seed for each micro-batch. A `clip_norm` of 0 clips nothing.
     """
-    # 1. The number of targets of all micro-batches. Means of micro-batches are not added: they have unequal numbers.
-    n_targets = sum(batch.n_targets for batch in micro_batches)
+    # 1. The divisor: the number of targets of all micro-batches, or the sum of their weights. Means are not added,
+    #    because micro-batches have unequal numbers of targets.
+    divisor = sum(map(objective.divisor, micro_batches))
     # 2. Forward and backward. Each backward pass adds to the gradients of the passes before it.
     network.train()
     optimizer.zero_grad()
@@ -35,10 +36,10 @@ def plain_step(
     for batch, seed in zip(micro_batches, seeds, strict=True):
         torch.manual_seed(seed)
         sums = objective.loss(network, batch)  # logits (B, T, V), summed to one number
-        (sums.total * (1 / n_targets)).backward()
+        (sums.total * (1 / divisor)).backward()
         nats += float(sums.nats)
     # 3. Clip: a gradient longer than `clip_norm` gets this length.
     norm = nn.utils.clip_grad_norm_(network.parameters(), clip_norm or math.inf)
     # 4. Update
     optimizer.step()
-    return nats / n_targets, float(norm)
+    return nats / sum(batch.n_targets for batch in micro_batches), float(norm)

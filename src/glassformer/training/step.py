@@ -132,8 +132,8 @@ class TrainStep:
         # Ways to save memory
         self.fit = Fit()
         """The way to compute micro-batches; an out-of-memory error changes it to one that takes less memory."""
-        self.may_split = not getattr(objective, "couples_rows", False)
-        self.divisor: Callable[[Batch], float] = getattr(objective, "divisor", lambda batch: batch.n_targets)
+        self.may_split = not objective.couples_rows
+        self.divisor = objective.divisor
         self.stacks = [module for module in network.modules() if hasattr(module, "activation_checkpointing")]
         self.may_recompute = config.activation_checkpointing == "auto" and bool(self.stacks)
         self.routing = Routing(network, self.ranks)
@@ -162,17 +162,19 @@ class TrainStep:
 
     def backward(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> None:
         """Compute the gradients; `seeds` set the dropout generator for each micro-batch; None keeps its state."""
+        # 1. The numbers of targets of all processes
         own = sum(batch.n_targets for batch in micro_batches), sum(map(self.divisor, micro_batches))
         n_targets, divisor = self.ranks.sum(*own)
-        scale = 1.0 if self.scale is None else self.scale.factor
-        # Wrappers for data parallelism average over processes; this factor makes it a sum.
         divisor = divisor or 1
+        # 2. Gradients. Wrappers for data parallelism average over processes; this factor makes it a sum.
+        scale = 1.0 if self.scale is None else self.scale.factor
         factor = self.ranks.n * scale / divisor
         ways = self._ways(self._most_parts(micro_batches))
         nats, fit = fitted(lambda fit: self._accumulate(micro_batches, seeds, factor, fit), ways)
         self.fit = self.fit.joined(fit)
         if scale != 1:
             torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], scale)
+        # 3. For `update`
         self.micro_batches, self.nats, self.n_targets, self.divided_by = micro_batches, nats, int(n_targets), divisor
 
     def update(self) -> list[StepResult]:
