@@ -1,6 +1,5 @@
 """Scores of a translator on pairs of source and target."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,10 +47,7 @@ class PairScores:
         sources = distinct_sources(pairs)
         translated = translator.translate(sources, config, progress=progress, takes=division.takes)
         own = {source: best[0].text for source, best in zip(sources, translated, strict=True) if best}
-        outputs: dict[str, str] = {}
-        for part in division.texts(json.dumps(own)):
-            outputs |= json.loads(part)
-        return self.of_outputs(outputs, pairs)
+        return self.of_outputs(division.joined(own), pairs)
 
     def of_outputs(self, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> Values:
         """Score the output of each source, in percent.

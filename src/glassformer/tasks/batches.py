@@ -73,11 +73,10 @@ class EvaluationData(Generic[R]):
         """Return the reported loss in the precision of `train`; without `train`, in the precision of the weights."""
         # No backward pass: deterministic kernels are not needed, and CUDA cannot switch to them after its first use.
         settings: AbstractContextManager[None] = nullcontext()
-        precision: torch.dtype | None = None
+        autocast = in_precision("fp32", device)
         if train is not None:
             settings = numerics(replace(train, deterministic=False))
-            precision = autocast_dtype(train.precision)
-        autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not None)
+            autocast = in_precision(train.precision, device)
         report = (lambda done: progress(done, self.n_targets)) if progress else None
         with evaluation_mode(network), settings, autocast, freed_memory_kept():
             return evaluate_loss(network, self.objective, self.batches(), device, report).report(self.n_bytes)
@@ -102,6 +101,12 @@ class Places:
         if self.source is not None or self.target is not None:
             raise UserError(f"{name} takes no source or target: evaluate it on {kind} with --data.path FILE")
         return self.path
+
+
+def in_precision(precision: str, device: torch.device) -> torch.autocast:
+    """Return the autocast of a run's precision for evaluations."""
+    dtype = autocast_dtype(precision)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
 
 def require_losses(config: TrainConfig, data: TrainingData) -> None:

@@ -1,6 +1,5 @@
 """Conversations: a language model learns to answer, from the answers of the assistant."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -139,9 +138,7 @@ class LastQuestions:
                 own |= {str(begin + row): text for row, text in rows}
             if progress is not None:
                 progress(end, n)
-        answers: dict[str, str] = {}
-        for text in division.texts(json.dumps(own)):
-            answers |= json.loads(text)
+        answers = division.joined(own)
         return measure("conversations", [answers[str(i)] for i in range(n)], self.answers, "en")
 
 

@@ -4,7 +4,6 @@ Classification and tagging differ in their head, their objective and their score
 """
 
 import itertools
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -113,10 +112,9 @@ class LabelTask(TrainableTask):
         """Return the scores of a network on labelled rows; `division` divides the batches among processes."""
         logits = predict(network, rows, device, division.takes)
         if division.n > 1:
-            own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
-            for part in division.texts(json.dumps(own)):  # JSON numbers restore the same bits
-                for place, values in json.loads(part).items():
-                    logits[int(place)] = torch.tensor(values)
+            own = {str(place): x.tolist() for place, x in enumerate(logits) if x.numel()}
+            for place, values in division.joined(own).items():
+                logits[int(place)] = torch.tensor(values)
         return self.label_scores(run, logits, rows, names)
 
 

@@ -48,7 +48,7 @@ from glassformer.inference.rows import Settings
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import RowText
 from glassformer.models.build import Network, build_model
-from glassformer.models.devices import autocast_dtype, evaluation_mode, numerics
+from glassformer.models.devices import evaluation_mode, numerics
 from glassformer.models.fitting import InParts
 from glassformer.models.transforms import take_weights
 from glassformer.nn.kernels.packed import forget_packed
@@ -57,7 +57,7 @@ from glassformer.objectives.loss import scored_log_p
 from glassformer.objectives.preference import GroupPolicyObjective, PreferenceObjective, Rollout, advantages
 from glassformer.store.model_directory import read_start
 from glassformer.tasks import preparation
-from glassformer.tasks.batches import EvaluationData, Places, TrainingData
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData, in_precision
 from glassformer.tasks.conversation import OF_TRAIN_EVALUATED, ConversationTask, PreparedAnswers
 from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of
@@ -125,14 +125,14 @@ def log_ratios(
     run: Run, network: nn.Module, examples: Sequence[Example], device: torch.device, division: Division = ALONE
 ) -> np.ndarray:
     """Return log π(chosen) - log π(rejected) of each example, in evaluation mode and the precision of the run."""
-    objective, precision, found = objective_of(run), autocast_dtype(run.train.precision), np.zeros(len(examples))
+    objective, found = objective_of(run), np.zeros(len(examples))
     in_parts = InParts(may_split=not division.holds_parts)
 
     def of_part(places: Sequence[int]) -> np.ndarray:
         batch = answer_rows([examples[place] for place in places]).to(device)
         return objective.log_ratios(network, batch).cpu().double().numpy()  # MPS has no float64
 
-    autocast = torch.autocast(device.type, dtype=precision, enabled=precision is not None)
+    autocast = in_precision(run.train.precision, device)
     rows = example_rows(examples, "preferences")
     with evaluation_mode(network), numerics(replace(run.train, deterministic=False)), autocast:
         for number, places in enumerate(evaluation_places(rows, data_of(run, PreferenceData).batch_tokens)):
@@ -334,7 +334,7 @@ def measured(
     device: torch.device,
 ) -> metrics.Values:
     """Return the metrics of sampled answers."""
-    precision, in_parts, group = autocast_dtype(run.train.precision), InParts(), settings_of(run).group
+    in_parts, group = InParts(), settings_of(run).group
 
     def divergences(part: Sequence[Example]) -> list[float]:
         batch = objective.collate(part, np.random.default_rng(0)).to(device)
@@ -342,10 +342,7 @@ def measured(
         return (kl.sum(dim=1) / (batch.labels != NOT_SCORED).sum(dim=1)).tolist()
 
     found: list[float] = []
-    with (
-        evaluation_mode(network),
-        torch.autocast(device.type, dtype=precision, enabled=precision is not None),
-    ):
+    with evaluation_mode(network), in_precision(run.train.precision, device):
         for rollouts in batches:
             found += [value for part in in_parts(rollouts, divergences) for value in part]
     all_of = [rollout for rollouts in batches for rollout in rollouts]

@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-import torch
 from torch import nn
 
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.evaluation import metrics
 from glassformer.evaluation.loss import LossReport, evaluate_loss
-from glassformer.models.devices import autocast_dtype, evaluation_mode
+from glassformer.models.devices import evaluation_mode
 from glassformer.nn.kernels.packed import forget_packed
-from glassformer.tasks.batches import TrainingData
+from glassformer.tasks.batches import TrainingData, in_precision
 from glassformer.tasks.reporting import Evaluation
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
@@ -105,12 +104,12 @@ class Evaluations:
     def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
         """Evaluate both splits; return the reports, the scores and a text that the model writes."""
         data, ranks, network = self.data, self.host.ranks, self.network
-        device, precision = self.host.device, autocast_dtype(self.config.precision)
+        device = self.host.device
         weights = nullcontext() if self.average is None else self.average.swapped_in()
         with weights, ranks.evaluating(network), evaluation_mode(network):
             reports: dict[str, LossReport] = {}
             for split, batches in data.evaluations.items():
-                with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
+                with in_precision(self.config.precision, device):
                     sums = evaluate_loss(network, data.objective, batches(), device, division=ranks)
                 reports[split] = sums.report(data.n_bytes.get(split))
             # A sample. Each step of a generation would gather all weights, so a sharded model shows none.
