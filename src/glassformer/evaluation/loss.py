@@ -184,6 +184,9 @@ def evaluate_loss(
     return EvaluationSums(nats, n_targets, smoothed, objective.is_density)
 
 
+# Masked language models: accuracy at masks, and pseudo-perplexity
+
+
 @torch.no_grad()
 def masked_scores(
     network: Network,

@@ -205,6 +205,9 @@ def measure(section: str, *inputs: Any, only: Sequence[str] = ()) -> Values:
     return values
 
 
+# Comparison of several models: architecture, training cost and score
+
+
 @dataclass(frozen=True)
 class ComparedModel:
     """One row of a comparison; `None` means unknown."""

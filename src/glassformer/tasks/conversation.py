@@ -58,6 +58,8 @@ class ConversationTask(TrainableTask):
     # Training
 
     def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
+        if self.facts.keeps_start:  # a model without a chat template has learned no answers to compare
+            return tokenizer
         return with_template(tokenizer)
 
     def open(self, run: Run) -> "AnsweredRunData":
@@ -113,11 +115,10 @@ class LastQuestions:
         """Raise `UserError` if no conversation leaves room for an answer."""
         greedy = GenerationConfig(max_new_tokens=max_new_tokens, temperature=0)
         self.writer, self.settings = writer, writer.settings(greedy, further_ends=(encoder.end_id,))
-        lasts = [_last_answer(one) for one in conversations]
-        found = [
-            (fitted(encoder, one.messages[:last], self.settings), text_of(one.messages[last]))
-            for one, last in zip(conversations, lasts, strict=True)
-        ]
+        found = []
+        for messages in (one.messages for one in conversations):
+            last = max(i for i, message in enumerate(messages) if is_answer(message))  # that a training scores
+            found.append((fitted(encoder, messages[:last], self.settings), text_of(messages[last])))
         self.prompts = [asked[0] for asked, _ in found if asked is not None]
         self.answers = [[answer] for asked, answer in found if asked is not None]
         self.n_left_out = len(found) - len(self.prompts)
@@ -140,11 +141,6 @@ class LastQuestions:
                 progress(end, n)
         answers = division.joined(own)
         return measure("conversations", [answers[str(i)] for i in range(n)], self.answers, "en")
-
-
-def _last_answer(conversation: Conversation) -> int:
-    """Return the index of the last answer that a training scores."""
-    return max(i for i, message in enumerate(conversation.messages) if is_answer(message))
 
 
 class AnsweredRunData(RunData):

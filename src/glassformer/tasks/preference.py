@@ -76,10 +76,6 @@ class PreferenceTask(ConversationTask):
     def metrics(self, run: Run) -> tuple[str, ...]:
         return metrics.names("preferences")
 
-    def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
-        """Return the tokenizer unchanged: a model without a chat template has learned no answers to prefer."""
-        return tokenizer
-
     def prepared(self, run: Run, corpus: Any, tokenizer: Tokenizer, reporter: LaunchReporter) -> PreparedData:
         return PreparedPreferences(run, corpus.split, tokenizer, reporter)
 
@@ -208,10 +204,6 @@ class GroupPolicyTask(ConversationTask):
     def micro_batch(self, run: Run) -> MicroBatch:
         return MicroBatch(settings_of(run).n_prompts * settings_of(run).group)
 
-    def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
-        """Return the tokenizer unchanged: a model without a chat template has not learned to answer."""
-        return tokenizer
-
     def prepared(self, run: Run, corpus: Any, tokenizer: Tokenizer, reporter: LaunchReporter) -> PreparedData:
         return PreparedPrompts(run, corpus.split, tokenizer, reporter)
 
@@ -271,22 +263,28 @@ class Policy:
 
     def rollouts(self, prompts: Sequence[tuple[Prompt, list[int]]], seed: int) -> list[Rollout]:
         """Sample a group of answers to each prompt from the distribution of the model, all groups one after another."""
-        group = settings_of(self.run).group
-        settings = self._settings(seed, group)
-        answers: list[list[int]] = [[] for _ in range(group * len(prompts))]
+        config = settings_of(self.run)
+        settings = self._settings(seed, config.group)
+        # 1. Sample
+        asked = [prompt for prompt in prompts for _ in range(config.group)]
+        answers: list[list[int]] = [[] for _ in asked]
         with evaluation_mode(self.network):
             for step in Generation(self.network, [ids for _, ids in prompts], settings):
                 for number, token in step.items():
                     answers[number].append(token)
         forget_packed(self.network)  # the next step changes the weights
-        texts = [self._text(prompts[row // group][1], ids, settings) for row, ids in enumerate(answers)]
-        rewards = np.array([self._rewarded(prompts[row // group][0], text) for row, text in enumerate(texts)])
-        is_divided = settings_of(self.run).normalisation == "grpo"
-        gains = advantages(rewards.reshape(-1, group), is_divided).ravel()
-        return [
-            _rollout(prompts[row // group][1], ids, (texts[row], float(rewards[row]), float(gains[row])))
-            for row, ids in enumerate(answers)
-        ]
+        # 2. Reward, and compare with the other answers of the group
+        texts = [self._text(ids, answer, settings) for (_, ids), answer in zip(asked, answers, strict=True)]
+        rewards = [self._rewarded(prompt, text) for (prompt, _), text in zip(asked, texts, strict=True)]
+        by_group = np.array(rewards).reshape(-1, config.group)
+        gains = advantages(by_group, config.normalisation == "grpo").ravel().tolist()
+        # 3. Rows, whose labels are the tokens of the answers
+        rows = []
+        for (_, prompt), answer, text, reward, gain in zip(asked, answers, texts, rewards, gains, strict=True):
+            ids = np.array([*prompt, *answer], dtype=np.int64)
+            labels = np.where(np.arange(len(ids)) < len(prompt), NOT_SCORED, ids)
+            rows.append(Rollout(ids, labels=labels, text=text, reward=reward, advantage=gain))
+        return rows
 
     def evaluated(self, prompts: Sequence[tuple[Prompt, list[int]]]) -> Iterator[list[Rollout]]:
         """Yield the answers to all prompts, in batches, with the seeds of every evaluation."""
@@ -297,11 +295,10 @@ class Policy:
     def _settings(self, seed: int, group: int) -> Settings:
         """Return the settings of a generation that draws every token of the vocabulary with its probability."""
         config = self.network.config
-        ends = {self.encoder.end_id, self.tokenizer.eos_id} - {None}
         return Settings(
             GenerationConfig(max_new_tokens=self.run.generation.max_new_tokens, seed=seed >> 1),  # 63 bits
             config.max_len,
-            [end for end in ends if end is not None],
+            [end for end in {self.encoder.end_id, self.tokenizer.eos_id} if end is not None],
             range(self.tokenizer.vocab_size, config.vocab_size),
             samples=range(group),
             differ=True,
@@ -317,12 +314,6 @@ class Policy:
             return self.reward(text, prompt.fields)
         except UserError as error:
             raise UserError(f"{prompt.where}: {error}") from error
-
-
-def _rollout(prompt: Sequence[int], answer: Sequence[int], values: tuple[str, float, float]) -> Rollout:
-    ids, (text, reward, advantage) = np.array([*prompt, *answer], dtype=np.int64), values
-    labels = np.where(np.arange(len(ids)) < len(prompt), NOT_SCORED, ids)
-    return Rollout(ids, labels=labels, text=text, reward=reward, advantage=advantage)
 
 
 @torch.no_grad()

@@ -299,6 +299,8 @@ def wrong_verb(task: Task, model: ModelParts, verb: str) -> UserError:
     return UserError(f"{model.name} learned to {task.learned(model.run)}: use it with {task.verb}, not {verb} ({call})")
 
 
+# The registry
+
 _registered: dict[str, Task] = {}
 
 

@@ -74,13 +74,16 @@ def check_new_run(run: Run, folder: Path) -> None:
     if isinstance(run.data, TextData) and run.data.path is None:
         raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
     require_vocabulary(run)
-    look_at(run.data, _window(new))
+    has_windows = isinstance(new.data, TextData) and isinstance(new.data.packing, WindowRows)
+    look_at(run.data, context_of(new) if has_windows else 0)  # other rows may be shorter than the context
 
 
 def as_new(run: Run) -> Run:
     """Return a new run with the settings that the model it starts from and its teacher decide."""
     run = _started(run)
-    return run if run.teacher is None else _taught(run, run.teacher)
+    if run.teacher is None:
+        return run
+    return _taught(run, run.teacher)
 
 
 def _started(run: Run) -> Run:
@@ -209,10 +212,7 @@ def require_vocabulary(run: Run) -> None:
             )
 
 
-def _window(run: Run) -> int:
-    """Return the tokens per window of a text; 0 for rows that may be shorter than the context."""
-    has_windows = isinstance(run.data, TextData) and isinstance(run.data.packing, WindowRows)
-    return context_of(run) if has_windows else 0
+# Settings for a run on own data that starts from a trained model, in place of those for a small new model
 
 
 def run_of(

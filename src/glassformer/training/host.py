@@ -60,7 +60,8 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
     device = own_device(choose_device(run.train.device, run.model))
     advice = _advice(run, folder)
     with processes(run.parallel, run.train, device) as ranks, enough_memory(advice):
-        reporter = reporter if ranks.is_first else Silent()
+        if not ranks.is_first:
+            reporter = Silent()
         notes = watchdog_note(run.parallel, device, folder), emulation_note(run.train.precision, device)
         for note in (*notes, unused_device_note(run.train.device, device)):
             if note is not None:
@@ -102,6 +103,8 @@ def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
         "processes": n_processes,
     }
 
+
+# Ctrl-C, SIGTERM or the time limit stop a run after its step; a second signal ends it at once
 
 LATE = 1.25
 """Seconds after a signal until a run that has not stopped prints when it will."""

@@ -17,8 +17,7 @@ from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, similar, take_weights
-from glassformer.objectives.distillation import Distillation
-from glassformer.objectives.loss import Objective, TokenObjective
+from glassformer.objectives.loss import Distillation, Objective, TokenObjective
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, StoredModel, read_model, read_tokenizers
 from glassformer.tasks.task import RunData, trainable_task
@@ -176,6 +175,9 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
     for parameter in frozen:
         parameter.requires_grad_(False)
     return [name for name, parameter in network.named_parameters() if parameter in frozen]
+
+
+# The teacher of a run (`[teacher]`)
 
 
 def read_teacher(run: Run) -> StoredModel | None:

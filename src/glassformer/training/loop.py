@@ -215,7 +215,9 @@ class Trainer:
 
         def prepared(step: int) -> list[Batch]:
             batches = self._micro_batches(step)
-            return [batch.pinned() for batch in batches] if self.host.device.type == "cuda" else batches
+            if self.host.device.type == "cuda":
+                batches = [batch.pinned() for batch in batches]
+            return batches
 
         with closing(Ahead(prepared, end)) as ahead:
             yield ahead.take
@@ -256,7 +258,9 @@ class Trainer:
             self.checkpointer.wait()
         if ends or progress.step == end:
             return State.END
-        return State.INTERRUPT if self.stop_code else State.STEP
+        if self.stop_code:
+            return State.INTERRUPT
+        return State.STEP
 
     # Signals
 

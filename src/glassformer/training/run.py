@@ -228,6 +228,9 @@ def _require_same(newest: Path, ranks: Ranks) -> None:
         )
 
 
+# A resumed run with another number of steps: allowed if its result is that of a run that was started with it
+
+
 def checkpoint_for(folder: Path, newest: Path, old: TrainConfig, new: TrainConfig, log: Log) -> Path:
     """Return the checkpoint from which a run continues with `new.max_steps`.
 
@@ -275,6 +278,9 @@ def _is_scheduled(step: int, config: TrainConfig, best_step: int | None) -> bool
     is_saved = best_step == step or step % (config.checkpoint_every or config.eval_every) == 0
     is_reported = step % config.eval_every == 0 and step % config.log_every == 0
     return is_saved and is_reported and config.select != "average"
+
+
+# Replay of the last steps of a run: they must give the values of its newest checkpoint
 
 
 @dataclass(frozen=True)

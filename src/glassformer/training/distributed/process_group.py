@@ -214,6 +214,9 @@ def _parts(network: nn.Module) -> list[FSDPModule]:
     return [module for module in network.modules() if isinstance(module, FSDPModule)]
 
 
+# The start and the end
+
+
 def own_device(device: torch.device) -> torch.device:
     """Return the device of this process: its own GPU if `torchrun` started several processes."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))

@@ -108,6 +108,9 @@ def _is_dense(x: Tensor) -> bool:
     return torch.empty_like(x, device="meta").stride() == x.stride()
 
 
+# The state in a checkpoint: tensors by name, which any process can read again
+
+
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer state by names `<parameter>/<what>`; learning rates and options are in the config.
 
