@@ -29,7 +29,7 @@ from glassformer.models.devices import (
 )
 from glassformer.nn.kernels import processor
 from glassformer.training import announce
-from glassformer.training.run import Replay
+from glassformer.training.replay import Replay
 from glassformer.training.step import TrainStep
 from runs import Recording, remains, tiny_run, write_text
 

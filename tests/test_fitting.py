@@ -35,7 +35,8 @@ from glassformer.store.model_directory import read_run
 from glassformer.tokenization.word_boundaries import WordBoundaries
 from glassformer.training.distributed.process_group import ProcessGroup
 from glassformer.training.distributed.ranks import Ranks
-from glassformer.training.run import replay_run, resume_run, train_run
+from glassformer.training.replay import replay_run
+from glassformer.training.run import resume_run, train_run
 from glassformer.training.trainer_state import read_progress
 from runs import MODEL, Recording, metrics, signal_at, tiny_run, write_text
 from tolerances import assert_same_steps, near

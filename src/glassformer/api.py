@@ -22,7 +22,8 @@ from glassformer.data import own_data
 from glassformer.data.addresses import is_pattern
 from glassformer.data.formats import HUB
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.evaluation.metrics import METRICS, ComparedModel, Comparison, describe_model
+from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
+from glassformer.evaluation.metrics import METRICS
 from glassformer.loading import ensemble as ensemble
 from glassformer.loading import load as load
 from glassformer.loading import stored_progress
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from glassformer.evaluation.pairs import PairScores
     from glassformer.model import Model
     from glassformer.tasks.batches import Place
-    from glassformer.training.run import Replay
+    from glassformer.training.replay import Replay
 
 
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
@@ -173,7 +174,7 @@ def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Repla
 
     path = files.as_path(folder, "folder")
     check_stored_run(path)
-    from glassformer.training.run import replay_run
+    from glassformer.training.replay import replay_run
 
     return replay_run(path, reporter or Silent())
 

@@ -23,7 +23,8 @@ from glassformer.common.figures import (
 )
 from glassformer.common.figures import save_figure as save
 from glassformer.common.formatting import count
-from glassformer.evaluation.metrics import METRICS, ComparedModel, axis
+from glassformer.evaluation.compare import ComparedModel
+from glassformer.evaluation.metrics import METRICS, axis
 from glassformer.inspection import attention_maps, plots, value_plots
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import capture

@@ -8,7 +8,7 @@ import pytest
 from glassformer.common.formatting import count, duration
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.evaluation.metrics import ComparedModel, comparison_table, describe_model
+from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
 
 ROW = ComparedModel("ours", "Transformer 3+3 × 256", 7_600_000, 3725.0, 91_200_000, 1.2345, "bleu", 38.456, 12.34)
 

@@ -17,18 +17,8 @@ from glassformer.apps.cli.progress import Shown
 from glassformer.common.errors import UserError
 from glassformer.config.run import PairData, Run
 from glassformer.config.train import EarlyStopping
-from glassformer.evaluation.metrics import (
-    MAX_DECIMALS,
-    METRICS,
-    ComparedModel,
-    Comparison,
-    Metric,
-    axis,
-    decimals,
-    measure,
-    names,
-    shown,
-)
+from glassformer.evaluation.compare import ComparedModel, Comparison
+from glassformer.evaluation.metrics import MAX_DECIMALS, METRICS, Metric, axis, decimals, measure, names, shown
 from glassformer.evaluation.text import bleu
 from glassformer.tasks.task import trainable_task
 from runs import label_run, label_set_run, pair_run

@@ -29,7 +29,7 @@ from glassformer.data.batching import Batch, Example
 from glassformer.models.build import build_model, undrawn_model
 from glassformer.nn.kernels import flex_attention
 from glassformer.objectives.causal import CausalObjective
-from glassformer.objectives.loss import Distillation
+from glassformer.objectives.distillation import Distillation
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import weights_of
 from glassformer.training.distributed.process_group import Replicated, Sharded

@@ -18,7 +18,7 @@ from glassformer import plot
 from glassformer.common.errors import UserError
 from glassformer.common.figures import label, plain
 from glassformer.config.transformer import RotaryPositions, Stack
-from glassformer.evaluation.metrics import ComparedModel
+from glassformer.evaluation.compare import ComparedModel
 from glassformer.inspection.plots import (
     heat_map,
     heat_maps,

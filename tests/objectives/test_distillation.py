@@ -14,10 +14,11 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import SequenceHead
 from glassformer.data.batching import NOT_SCORED, Batch, Example
 from glassformer.models.fitting import Fit
-from glassformer.objectives import loss
+from glassformer.objectives import distillation
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective
-from glassformer.objectives.loss import Distillation, Objective, TokenObjective, divergence
+from glassformer.objectives.distillation import Distillation, divergence
+from glassformer.objectives.loss import Objective, TokenObjective
 from glassformer.objectives.noise import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
@@ -74,7 +75,7 @@ def gradients(network: nn.Module, loss: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_loss_and_gradient_equal_the_formula(name: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_rows:
-        monkeypatch.setattr(loss, "MIN_LOGITS", 1)
+        monkeypatch.setattr(distillation, "MIN_LOGITS", 1)
     student, teacher, objective, batch = made(name)
     sums = Distillation(objective, teacher, weight=0.3, temperature=1.7).loss(student, batch)
     own = objective.loss(student, batch)

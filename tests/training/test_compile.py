@@ -35,7 +35,8 @@ from glassformer.data.batching import Batch, Example
 from glassformer.models.transforms import add_lora
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective, TaggingObjective
-from glassformer.objectives.loss import Distillation, LossSums, Objective, token_cross_entropy
+from glassformer.objectives.distillation import Distillation
+from glassformer.objectives.loss import LossSums, Objective, token_cross_entropy
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.store.model_directory import read_run
 from glassformer.tokenization.special_tokens_template import Frame

@@ -17,8 +17,8 @@ from glassformer.common.errors import Log, Progress, UserError, no_attribute, on
 from glassformer.config.run import GENERATION_BATCH
 from glassformer.data.in_memory import Given, place_of
 from glassformer.data.pairs import Pair
+from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
-from glassformer.evaluation.metrics import describe_model
 from glassformer.inference.chat import Chat, fitting
 from glassformer.inference.classify import Vectors
 from glassformer.inference.drafts import Drafter

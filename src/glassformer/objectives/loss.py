@@ -1,11 +1,8 @@
-"""Objectives make batches from examples, and losses as sums that are divided once by the number of all targets.
-
-In knowledge distillation, a trained model teaches another one its probabilities.
-"""
+"""Objectives make batches from examples, and losses as sums that are divided once by the number of all targets."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.data.batching import NOT_SCORED, Batch, Example
-from glassformer.nn.kernels.cross_entropy import cross_entropy_by_rows, divergence_by_rows
+from glassformer.nn.kernels.cross_entropy import cross_entropy_by_rows
 from glassformer.nn.kernels.linear import is_transformed
 
 MIN_LOGITS = 1 << 18
@@ -111,62 +108,3 @@ class TokenObjective(Objective):
             return batch.n_targets
         labels = batch.labels[batch.labels != NOT_SCORED]
         return float(torch.tensor(self.class_weights, dtype=torch.float64)[labels].sum())
-
-
-@dataclass(frozen=True)
-class Distillation(Objective):
-    """Distillation objective (Hinton 2015, section 2): (1 - α) · loss of `objective` + α · T² · KL(teacher ‖ student).
-
-    Both networks read the same inputs, and the divergence is summed over the scored positions. Probabilities are those
-    of logits / T; the factor T² keeps the size of their gradient, which is proportional to 1 / T². The reported nats
-    are those of `objective`.
-    """
-
-    objective: Objective
-    """Its loss is a cross-entropy of one forward pass."""
-    teacher: Forward
-    """A network in evaluation mode; no gradient reaches it."""
-    weight: float = 0.5
-    """α, the part of the divergence in the loss."""
-    temperature: float = 2.0
-    """T; the higher it is, the more the less probable tokens count."""
-
-    def __post_init__(self) -> None:
-        for name in ("label_smoothing", "couples_rows"):
-            object.__setattr__(self, name, getattr(self.objective, name))
-
-    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Make a batch as `objective` does."""
-        return self.objective.collate(examples, rng)
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """Return the summed loss of a batch from `collate`."""
-        inputs = batch.model_inputs()
-        student = model(**inputs)  # (…, V)
-        with torch.no_grad():
-            teacher = self.teacher(**inputs)
-        own = self.objective.loss(lambda **_: student, batch)
-        taught = self.temperature**2 * divergence(teacher, student, batch.labels_of_logits, self.temperature)
-        return replace(own, total=(1 - self.weight) * own.total + self.weight * taught)
-
-
-def divergence(teacher: Tensor, student: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
-    """Sum KL(p ‖ q) = Σ p · (log p - log q) over the scored positions, in nats, with p, q = softmax(logits / T).
-
-    `teacher` (…, V) and `student` (…, V) are logits, `labels` (…) has -100 where a position is not scored. If one has
-    more logits, for ids that no token has, only the others count. The sum is in fp32 or higher precision.
-    `divergence_by_rows` equals the lines below it up to rounding, in less memory, so that a reader may stop there.
-
-    >>> certain, uniform = torch.tensor([[0.0, -1e9]]), torch.zeros(1, 2)
-    >>> round(divergence(certain, uniform, torch.tensor([0])).item(), 4)  # ln 2
-    0.6931
-    """
-    n = min(teacher.shape[-1], student.shape[-1])
-    teacher, student = (x[..., :n].flatten(0, -2) for x in (teacher, student))
-    counts = labels.flatten() != NOT_SCORED
-    if student.numel() >= MIN_LOGITS and not is_transformed():
-        return divergence_by_rows(teacher, student, counts, temperature)
-    dtype = torch.promote_types(student.dtype, torch.float32)
-    log_p, log_q = (F.log_softmax(x.to(dtype) / temperature, dim=1) for x in (teacher, student))
-    of_rows = F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(dim=1)
-    return of_rows.where(counts, 0.0).sum()

@@ -12,7 +12,7 @@ from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping, TrainConfig
 from glassformer.cost.plan import full_shape
 from glassformer.cost.room import Room, smallest_part, step_memory
-from glassformer.evaluation.metrics import describe_model
+from glassformer.evaluation.compare import describe_model
 from glassformer.models.build import Network
 from glassformer.models.devices import repeats_bits
 from glassformer.models.fitting import WHOLE, Fit

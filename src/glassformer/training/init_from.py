@@ -17,7 +17,8 @@ from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, similar, take_weights
-from glassformer.objectives.loss import Distillation, Objective, TokenObjective
+from glassformer.objectives.distillation import Distillation
+from glassformer.objectives.loss import Objective, TokenObjective
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, StoredModel, read_model, read_tokenizers
 from glassformer.tasks.task import RunData, trainable_task

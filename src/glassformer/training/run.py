@@ -1,59 +1,49 @@
-"""A run from start to end: `train_run`, `resume_run` and `replay_run`, built on `assemble`.
+"""A run from start to end: `train_run` and `resume_run`, built on `assemble`.
 
 `assemble` returns the trainer; its loop is in `loop.py`, and each of its steps in `step.py`.
 """
 
-import json
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from glassformer.common.errors import Log, UnknownText, UserError
+from glassformer.common.errors import UnknownText, UserError
 from glassformer.config.changes import apply_flags
 from glassformer.config.run import Run
-from glassformer.config.train import AUTO, NEW_RUN, TrainConfig
+from glassformer.config.train import AUTO
 from glassformer.cost.plan import least_seconds
 from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.models.build import undrawn_model
-from glassformer.models.devices import choose_compile, choose_precision, repeats_bits
+from glassformer.models.devices import choose_compile, choose_precision
 from glassformer.models.fitting import Fit
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
-from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import (
     MODEL_FILES,
-    WEIGHTS,
     StoredModel,
     read_run,
     read_start,
     weights_of,
     write_model_files,
 )
-from glassformer.store.tensors import read_tensors
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.reporting import LaunchReporter, Outcome, Silent, noted
 from glassformer.tasks.task import trainable_task
 from glassformer.training import announce, init_from
-from glassformer.training.announce import changed_machine
-from glassformer.training.checkpointer import Checkpointer, Snapshot, republish
+from glassformer.training.checkpointer import Checkpointer, republish
 from glassformer.training.checks import as_new
-from glassformer.training.distributed import is_first, is_several
+from glassformer.training.distributed import is_first
 from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.init_from import read_teacher, taught
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers.build import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted
-from glassformer.training.schedules import schedule_factor
 from glassformer.training.speed import seconds_at_peak
-from glassformer.training.trainer_state import read_progress
+from glassformer.training.trainer_state import checkpoint_for, delete_later
 
 
 def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
@@ -226,123 +216,3 @@ def _require_same(newest: Path, ranks: Ranks) -> None:
             f"process {ranks.rank} finds {newest}, but process 0 finds step {step:.0f}: the processes see different "
             "files; wait and try again, or check the shared file system"
         )
-
-
-# A resumed run with another number of steps: allowed if its result is that of a run that was started with it
-
-
-def checkpoint_for(folder: Path, newest: Path, old: TrainConfig, new: TrainConfig, log: Log) -> Path:
-    """Return the checkpoint from which a run continues with `new.max_steps`.
-
-    This is the newest one, unless the run has ended with actions that a run of `new.max_steps` does not take at that
-    step. Raises `UserError` if no checkpoint is equal to that of a run that was started with `new.max_steps`.
-    """
-    done, n_steps = Manifest.read(newest).step, new.max_steps
-    if n_steps == old.max_steps:
-        return newest
-    if n_steps <= done:
-        raise UserError(f"train.max_steps: expected more than the {done:,} steps done, got {n_steps:,}; {NEW_RUN}")
-    if not all(_rate(old, step) == _rate(new, step) for step in range(done)):
-        raise UserError(
-            f"train.max_steps cannot change from {old.max_steps:,} to {n_steps:,}: the learning rate of the {done:,} "
-            f"steps done depends on it ({old.schedule.kind}); {NEW_RUN}, or use a constant schedule"
-        )
-    if done < old.max_steps or _is_scheduled(done, old, read_progress(newest).best_step):
-        return newest
-    for step in reversed(checkpoint.steps(folder)):
-        if step < done and checkpoint.is_intact(folder, step, log):
-            path = checkpoint.path_of(folder, step)
-            best = read_progress(path).best_step
-            if old.select != "best" or best is None or checkpoint.path_of(folder, best).is_dir():
-                log(f"steps {step + 1} to {done} are repeated: a run of {n_steps:,} steps does not end there")
-                return path
-    raise UserError(
-        f"train.max_steps cannot change: the run was evaluated at its end, step {done}, and no checkpoint before it is "
-        f"left; {NEW_RUN}"
-    )
-
-
-def delete_later(folder: Path, step: int) -> None:
-    """Delete the checkpoints after `step`, so that a run that continues from there is never resumed from them."""
-    for later in checkpoint.steps(folder):
-        if later > step:
-            shutil.rmtree(checkpoint.path_of(folder, later))
-
-
-def _rate(config: TrainConfig, step: int) -> float:
-    return schedule_factor(config.schedule, step, config.max_steps)
-
-
-def _is_scheduled(step: int, config: TrainConfig, best_step: int | None) -> bool:
-    """Return True if a longer run logs, evaluates and saves at this step too, and does nothing else."""
-    is_saved = best_step == step or step % (config.checkpoint_every or config.eval_every) == 0
-    is_reported = step % config.eval_every == 0 and step % config.log_every == 0
-    return is_saved and is_reported and config.select != "average"
-
-
-# Replay of the last steps of a run: they must give the values of its newest checkpoint
-
-
-@dataclass(frozen=True)
-class Replay:
-    """The result of a replay: the repeated steps of a run, and the values that differ."""
-
-    begin: int
-    end: int
-    differing: list[str]
-    """Names of tensors and numbers that are not bit for bit equal."""
-    is_same_machine: bool
-    """True if machine, versions and number of threads match, as far as the checkpoint records them."""
-    repeats_bits: bool
-    """True if the device always gives the same bits: the CPU does, and CUDA with `train.deterministic`. Equal bits are
-    guaranteed only on the same machine and if this is True."""
-
-
-def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
-    """Repeat the steps between the two newest checkpoints and compare the results; nothing is written."""
-    began = time.monotonic()
-    if is_several():
-        raise UserError("resume --verify runs in one process: start it without torchrun")
-    with locked(folder):
-        steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
-        if len(steps) < 2:
-            raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
-        begin, end = steps[-2:]
-        newest = checkpoint.path_of(folder, end)
-        run = read_run(newest)
-        with host_of(run, folder, reporter, began) as host:
-            run, trainer = assemble(run, folder, host, from_checkpoint=newest, writes=False)
-            trainer.restore(checkpoint.path_of(folder, begin))
-            reporter.log(f"repeating steps {begin + 1} to {end}")
-            return Replay(
-                begin,
-                end,
-                _differing(trainer.replay(end), newest),
-                is_same_machine=not changed_machine(newest, trainer.progress),
-                repeats_bits=repeats_bits(run.train, host.device),
-            )
-
-
-def _differing(repeated: Snapshot, folder: Path) -> list[str]:
-    """Return the names of numbers (except times) and tensors that differ between a snapshot and a checkpoint."""
-    stored = checkpoint.load_state(folder)
-    # Numbers
-    now, before = json.loads(json.dumps(repeated.state.numbers)), stored.numbers
-    names = [name for name in now if name not in ("seconds", "made_with") and now[name] != before.get(name, now[name])]
-    # Tensors
-    for tensors, on_disk in (
-        (repeated.weights, read_tensors(folder / WEIGHTS)),
-        (repeated.state.weights or repeated.weights, read_tensors(checkpoint.weights_path(folder))),
-        (repeated.state.optimizer, stored.optimizer),
-        (repeated.state.average or {}, stored.average or {}),
-    ):
-        assert isinstance(tensors, dict) and isinstance(on_disk, dict)
-        both = tensors.keys() & on_disk.keys()
-        names += sorted(tensors.keys() ^ on_disk.keys())
-        names += sorted(name for name in both if not _same_bits(tensors[name], on_disk[name]))
-    return list(dict.fromkeys(names))
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    bits = [x.detach().cpu().contiguous().view(-1).view(torch.uint8) for x in (a, b)]
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(*bits)

@@ -8,7 +8,7 @@ from glassformer.apps.cli.inputs_outputs import Measured, Stored, require_pictur
 from glassformer.apps.cli.progress import Shown, print_json
 from glassformer.common.figures import save_figure
 from glassformer.common.formatting import output_width
-from glassformer.evaluation.metrics import comparison_table
+from glassformer.evaluation.compare import comparison_table
 
 
 def main(

@@ -7,7 +7,8 @@ from glassformer.apps.cli.inputs_outputs import Loading, Measured, no_effect, re
 from glassformer.apps.cli.progress import Shown, print_json
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import show
-from glassformer.evaluation.metrics import METRICS, describe_model
+from glassformer.evaluation.compare import describe_model
+from glassformer.evaluation.metrics import METRICS
 
 
 def main(

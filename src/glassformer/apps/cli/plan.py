@@ -10,7 +10,7 @@ from glassformer.common.formatting import count, duration, show, size
 from glassformer.config import recipes
 from glassformer.cost.hardware import GPUS, MFU, USABLE, find_gpu, require_mfu
 from glassformer.data import own_data
-from glassformer.evaluation.metrics import describe_model
+from glassformer.evaluation.compare import describe_model
 
 if TYPE_CHECKING:
     from glassformer.cost.memory import Memory

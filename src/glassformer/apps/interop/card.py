@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TransformerConfig
-from glassformer.evaluation.metrics import describe_model
+from glassformer.evaluation.compare import describe_model
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.requirements import BUILT_IN
