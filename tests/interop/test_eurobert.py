@@ -13,7 +13,7 @@ import glassformer
 import late
 from configs import LLAMA, random_inputs, random_model
 from glassformer.apps.interop.export import export
-from glassformer.apps.interop.families.eurobert import with_gelu_pooler
+from glassformer.apps.interop.families.modernbert import with_gelu_pooler
 from glassformer.apps.interop.importing import import_model
 from glassformer.common.errors import UserError
 from glassformer.config.run import MaskedConfig

@@ -11,7 +11,7 @@ import torch
 import late
 from configs import CONFIGS, LLAMA
 from glassformer.apps.interop.export import export
-from glassformer.apps.interop.families.experts import MIXTRAL
+from glassformer.apps.interop.families.llama import MIXTRAL
 from glassformer.apps.interop.hf import choose_family
 from glassformer.apps.interop.hf_config import HFConfig
 from glassformer.common.errors import UserError

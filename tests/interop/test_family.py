@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from configs import GPT, LLAMA, random_inputs, random_model
 from glassformer.apps.interop.families import FAMILIES
-from glassformer.apps.interop.families.gpt2 import GPT2
+from glassformer.apps.interop.families.gpt import GPT2
 from glassformer.apps.interop.family import Family, Key, Rule, keys, matches, rule
 from glassformer.apps.interop.hf import filled as network_with
 from glassformer.apps.interop.hf import their_config, to_theirs

@@ -14,7 +14,7 @@ import glassformer
 import late
 from glassformer import api
 from glassformer.apps.interop.export import export
-from glassformer.apps.interop.families.marian import MARIAN
+from glassformer.apps.interop.families.bart import MARIAN
 from glassformer.apps.interop.importing import import_model
 from glassformer.common.errors import UserError
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig

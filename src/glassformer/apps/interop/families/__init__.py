@@ -1,70 +1,51 @@
-"""Model families of transformers for import and export, one file per kind of block, and the one nearest to others."""
+"""Model families of transformers for import and export, one file per lineage, and the one nearest to others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glassformer.apps.interop.families import (
-    bart,
-    bert,
-    bloom,
-    distilbert,
-    eurobert,
-    experts,
-    gemma,
-    gpt2,
-    gpt_neo,
-    gpt_neox,
-    llama,
-    llama_relatives,
-    marian,
-    mbart,
-    modernbert,
-    opt,
-    phi,
-    t5,
-)
+from glassformer.apps.interop.families import bart, bert, gemma, gpt, llama, llama_relatives, modernbert, t5
 from glassformer.apps.interop.family import Family
 from glassformer.apps.interop.hf_config import HFConfig
 from glassformer.common.errors import UserError, listed
 
 FAMILIES: tuple[Family, ...] = (
-    gpt2.GPT2,
+    gpt.GPT2,
     llama.LLAMA,
     llama.MISTRAL,
     llama.QWEN2,
     llama.QWEN3,
     bert.BERT,
     bert.ROBERTA,
-    distilbert.DISTILBERT,
-    eurobert.EUROBERT,
+    bert.DISTILBERT,
+    modernbert.EUROBERT,
     bart.BART,
     bart.BART_WITHOUT_HEAD,
-    marian.MARIAN,
+    bart.MARIAN,
     t5.T5,
     t5.T5_ENCODER,
     t5.MT5,
     bert.XLM_ROBERTA,
     bert.CAMEMBERT,
-    gpt_neo.GPT_NEO,
-    opt.OPT,
-    bloom.BLOOM,
-    gpt_neox.GPT_NEOX,
+    gpt.GPT_NEO,
+    gpt.OPT,
+    gpt.BLOOM,
+    gpt.GPT_NEOX,
     llama_relatives.STARCODER2,
     llama_relatives.STABLELM,
     llama_relatives.OLMO,
     llama_relatives.PHI3,
-    phi.PHI,
+    llama_relatives.PHI,
     llama_relatives.SMOLLM3,
     llama_relatives.OLMO2,
     llama_relatives.GRANITE,
     gemma.GEMMA,
     gemma.GEMMA2,
     gemma.GEMMA3,
-    mbart.MBART,
-    mbart.PEGASUS,
-    mbart.M2M100,
-    experts.MIXTRAL,
-    experts.QWEN3_MOE,
+    bart.MBART,
+    bart.PEGASUS,
+    bart.M2M100,
+    llama.MIXTRAL,
+    llama.QWEN3_MOE,
     modernbert.MODERNBERT,
 )
 """Families in the order in which an export tries them, after the family that the model was imported from."""

@@ -1,22 +1,33 @@
 """BART (Lewis 2020): a post-norm encoder-decoder with learned positions from row 2 on, and a norm on the embeddings.
 
-Marian has other positions and no such norm. This file also contains the functions that the two share.
+Marian (Junczys-Dowmunt 2018), as in OPUS-MT, is the encoder-decoder of Vaswani (2017) with sinusoids in halves and no
+such norm. So the original Transformer is exported as Marian, after its residual channels are permuted into that order.
+
+mBART (Liu 2020), Pegasus (Zhang 2020) and M2M-100 (Fan 2020) are BART and Marian with a norm before each sublayer.
+M2M-100 and NLLB (2022) count the positions of their sinusoids from the id of the padding token + 1.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from glassformer.apps.interop.equivalent import Recast, Weights, with_scales_and_biases
+import torch
+from torch import Tensor
+
+from glassformer.apps.interop.equivalent import Recast, Weights, with_halves, with_scales_and_biases
 from glassformer.apps.interop.families.bert import ROBERTA_ROLES
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
 from glassformer.apps.interop.hf_config import Fields, HFConfig, Settings, inside, settings
-from glassformer.apps.interop.vocabulary_files import framed_byte_level
-from glassformer.config.transformer import Head, LearnedPositions, SequenceHead, TokenHead, TransformerConfig
+from glassformer.apps.interop.vocabulary_files import Parts, framed_byte_level
+from glassformer.common.errors import UserError
+from glassformer.config.transformer import (
+    LearnedPositions,
+    SequenceHead,
+    SinusoidalPositions,
+    TokenHead,
+    TransformerConfig,
+)
 
-HEADS: dict[str, Head] = {
-    "BartForConditionalGeneration": TokenHead(bias="constant"),
-    "BartForSequenceClassification": SequenceHead(pooling="last", pooler="tanh"),
-}
+TOKENS = TokenHead(bias="constant")
 BARE = "BartModel"
 PROJECTIONS = {"tokens": "lm_head", "sequence": "classification_head.out_proj"}
 """Kind of head → name of its projection."""
@@ -108,7 +119,10 @@ def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
 BART = Family(
     name="BART",
     model_type="bart",
-    heads=HEADS,
+    heads={
+        "BartForConditionalGeneration": TOKENS,
+        "BartForSequenceClassification": SequenceHead(pooling="last", pooler="tanh"),
+    },
     settings=SETTINGS | settings(int, vocab_size="vocab_size"),
     table=table_bart,
     always=ALWAYS | {"positions": LearnedPositions(offset=2), "embedding_norm": True},
@@ -131,4 +145,138 @@ BART_WITHOUT_HEAD = replace(
     heads={BARE: TokenHead()},
     read_others=read_bare,
     recast=with_scales_and_biases,
+)
+STATIC = {"static_position_embeddings": True, "normalize_embedding": False}
+
+
+def read_marian(hf: HFConfig, fields: Fields) -> Fields:
+    share = hf.take("share_encoder_decoder_embeddings", bool, True)
+    n_source = hf.take("vocab_size", int)
+    n_target = hf.take("decoder_vocab_size", int, n_source)
+    if share and n_target != n_source:
+        hf.problem(f"decoder_vocab_size: expected vocab_size ({n_source}) for a shared table, got {n_target}")
+    return {
+        "vocab_size": n_target,
+        "source_vocab_size": 0 if share or n_source == n_target else n_source,
+        "share_embeddings": share and fields["tie_output"],
+        **read_scale(hf),
+    }
+
+
+def write_marian(config: TransformerConfig) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        "vocab_size": config.encoder_vocab_size,
+        "decoder_vocab_size": config.vocab_size,
+        "share_encoder_decoder_embeddings": config.share_embeddings,
+        "max_position_embeddings": max(config.max_len, config.source_max_len),
+        "forced_eos_token_id": None,
+        **write_scale(config),
+        **STATIC,
+    }
+    if config.activation == "silu":
+        keys["activation_function"] = "swish"
+    return keys
+
+
+def limits_marian(config: TransformerConfig) -> dict[str, bool]:
+    in_one = config.pad_id is not None and config.pad_id >= min(config.vocab_size, config.encoder_vocab_size)
+    return limits_bart(config) | {"model.pad_id: expected an id that is in both vocabularies": in_one}
+
+
+def sinusoids(config: TransformerConfig) -> dict[str, Tensor]:
+    """Return the tables of sinusoids, which older files contain, with the precision of transformers."""
+    place, width = (torch.arange(n, dtype=torch.float64) for n in (config.max_len, config.d_model // 2))
+    angle = place[:, None] / 10000 ** (2 * width / config.d_model)
+    table = torch.cat((angle.sin(), angle.cos()), dim=-1).float()
+    return {f"model.{stack}.embed_positions.weight": table for stack in ("encoder", "decoder")}
+
+
+MARIAN = Family(
+    name="Marian",
+    model_type="marian",
+    heads={"MarianMTModel": TOKENS},
+    settings=SETTINGS,
+    table=table_bart,
+    always=ALWAYS | {"positions": SinusoidalPositions("halves")},
+    only=ONLY | STATIC,
+    unused=f"{UNUSED} extra_pos_embeddings",  # sinusoids have no rows to skip
+    read_others=read_marian,
+    write_others=write_marian,
+    limits=limits_marian,
+    prefix="model.",
+    recast=lambda config, weights: recast_bart(*with_halves(config, weights)),
+    repeats=REPEATS,
+    fixed=sinusoids,
+    derived=(*DERIVED, SHARED),  # a shared table that is not tied is not used
+)
+PRE_NORM: Fields = {"norm_order": "pre", "final_norm": True}
+PRE_NORM_KEYS = {"normalize_before": True, "add_final_layer_norm": True}
+STARTS_WITH_THE_LAST_TOKEN = "its decoder starts with the last token of the text, and not with decoder_start_token_id"
+
+MBART = replace(
+    BART,
+    name="mBART",
+    model_type="mbart",
+    heads={"MBartForConditionalGeneration": TOKENS},
+    refused=dict.fromkeys(("MBartForSequenceClassification", "MBartModel"), STARTS_WITH_THE_LAST_TOKEN),
+    always={**BART.always, **PRE_NORM},
+    only={**BART.only, **PRE_NORM_KEYS},
+    builder=None,
+)
+PEGASUS = replace(
+    MARIAN,
+    name="Pegasus",
+    model_type="pegasus",
+    heads={"PegasusForConditionalGeneration": TOKENS},
+    settings=BART.settings,
+    always={**MARIAN.always, **PRE_NORM},
+    only={**MARIAN.only, **PRE_NORM_KEYS},
+    read_others=read_bart,
+    write_others=BART.write_others,
+    limits=BART.limits,
+    unread=BART.unread,
+    derived=BART.derived,
+    stores_fixed=True,
+    roles={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+)
+
+
+def read_m2m100(hf: HFConfig, fields: Fields) -> Fields:
+    pad, start = hf.take("pad_token_id", int, 1), hf.take("decoder_start_token_id", int, 2)
+    if pad == start:
+        hf.problem(f"decoder_start_token_id: expected another id than pad_token_id, got {start}")
+    positions = SinusoidalPositions("halves", pad + 1, ends_at_base=True)
+    return read_bart(hf, fields) | read_scale(hf, is_scaled=True) | {"positions": positions}
+
+
+def limits_m2m100(config: TransformerConfig) -> dict[str, bool]:
+    return limits_bart(config) | {"model.pad_id is missing: positions start after it": config.pad_id is None}
+
+
+def no_fast_tokenizer(parts: Parts) -> None:
+    """Raise `UserError`: the only tokenizer of M2M-100 in transformers writes no `tokenizer.json` (NLLB's does)."""
+    raise UserError(
+        f"{parts.folder} has no tokenizer.json, and transformers has no fast tokenizer for M2M-100 that writes one: "
+        f"build it from {' and '.join(PIECES)} with the package tokenizers, or import an NLLB model"
+    )
+
+
+PIECES = ("vocab.json", "sentencepiece.bpe.model")
+M2M100 = replace(
+    BART,
+    name="M2M-100",
+    model_type="m2m_100",
+    heads={"M2M100ForConditionalGeneration": TokenHead()},
+    refused={},
+    settings=BART.settings
+    | settings(str, "relu", activation="activation_function")
+    | settings(float, 0.1, attention_dropout="attention_dropout"),
+    always={**BART.always, **PRE_NORM, "embedding_norm": False},
+    only={**MARIAN.only, **PRE_NORM_KEYS},
+    read_others=read_m2m100,
+    limits=limits_m2m100,
+    recast=lambda config, weights: with_scales_and_biases(*with_halves(config, weights)),
+    derived=(*BART.derived, "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
+    builder=no_fast_tokenizer,
+    vocabulary=PIECES,
 )

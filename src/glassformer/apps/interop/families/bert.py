@@ -1,7 +1,7 @@
-"""BERT (Devlin 2019), RoBERTa (Liu 2019), XLM-RoBERTa and CamemBERT: post-norm encoders with learned positions.
+"""BERT (Devlin 2019) and its relatives: post-norm encoders with learned positions.
 
-In RoBERTa, positions start after the id of the padding token, and the heads have other names. XLM-RoBERTa and CamemBERT
-are RoBERTa with other tokenizers.
+DistilBERT (Sanh 2019) has no token types and no pooler. In RoBERTa (Liu 2019), positions start after the id of the
+padding token, and the heads have other names. XLM-RoBERTa and CamemBERT are RoBERTa with other tokenizers.
 """
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from glassformer.apps.interop.equivalent import with_scales_and_biases
-from glassformer.apps.interop.family import Family, Rule, attention, lines, rule
+from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
 from glassformer.apps.interop.hf_config import Fields, HFConfig, inside, settings
 from glassformer.apps.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 from glassformer.config import transformer as c
@@ -171,3 +171,51 @@ def _with_pieces(name: str, model_type: str, prefix: str) -> Family:
 
 XLM_ROBERTA = _with_pieces("XLM-RoBERTa", "xlm-roberta", "XLMRoberta")
 CAMEMBERT = _with_pieces("CamemBERT", "camembert", "Camembert")
+DISTILBERT_SETTINGS = inside("encoder", settings(int, n_layers="n_layers", n_heads="n_heads", d_ff="hidden_dim"))
+DISTILBERT_SETTINGS |= settings(int, d_model="dim", vocab_size="vocab_size", max_len="max_position_embeddings")
+DISTILBERT_SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="dropout")
+DISTILBERT_SETTINGS |= settings(float, 0.1, attention_dropout="attention_dropout")
+DISTILBERT_SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
+DISTILBERT_SETTINGS |= settings(str, "gelu", activation="activation")
+
+
+DISTILBERT_BLOCK = attention("attention.{}_lin", QKV_OUT)
+DISTILBERT_BLOCK |= {"self_attn_norm": "sa_layer_norm", "ff_norm": "output_layer_norm"}
+DISTILBERT_BLOCK |= {"ff.up_proj": "ffn.lin1", "ff.down_proj": "ffn.lin2"}
+
+
+def table_distilbert(config: c.TransformerConfig) -> list[Rule]:
+    return [
+        *lines("encoder.embeddings.", "distilbert.embeddings.", EMBEDDINGS),
+        *lines("encoder.blocks.{i}.", "distilbert.transformer.layer.{i}.", DISTILBERT_BLOCK),
+        *lines("output.transform.", "vocab_", {"dense": "transform", "norm": "layer_norm"}),
+        rule("output.pooler", "pre_classifier"),
+        rule("output.proj", "vocab_projector" if config.head.kind == "tokens" else "classifier"),
+        rule("output.bias", "vocab_projector.bias"),
+    ]
+
+
+DISTILBERT = Family(
+    name="DistilBERT",
+    model_type="distilbert",
+    heads={
+        "DistilBertForMaskedLM": HEADS["ForMaskedLM"],
+        "DistilBertForSequenceClassification": c.SequenceHead(pooling="first", pooler="relu"),
+        "DistilBertForTokenClassification": HEADS["ForTokenClassification"],
+        "DistilBertModel": c.VectorHead(pooling="mean"),
+    },
+    settings=DISTILBERT_SETTINGS,
+    table=table_distilbert,
+    always=ALWAYS | {"positions": c.LearnedPositions(), "norm_eps": 1e-12},
+    # Sinusoids are stored as an ordinary table; the key only freezes them in training.
+    unused="sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_",
+    write_others=lambda config: {"sinusoidal_pos_embds": False},
+    prefix="distilbert.",
+    recast=recast_bert,
+    repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    derived=("distilbert.embeddings.position_ids",),
+    old_names=OLD_NAMES,
+    builder=word_piece,
+    vocabulary=(WORDS,),
+    roles=ROLES,
+)

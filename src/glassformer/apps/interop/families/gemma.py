@@ -9,8 +9,17 @@ from functools import partial
 from typing import Any
 
 from glassformer.apps.interop.families import llama
-from glassformer.apps.interop.families.rotary import read_bases, read_rotary, write_bases, write_rotary
-from glassformer.apps.interop.families.windows import layer_types, pattern_of, read_window, sliding_layers, windows_of
+from glassformer.apps.interop.families.rotary import (
+    layer_types,
+    pattern_of,
+    read_bases,
+    read_rotary,
+    read_window,
+    sliding_layers,
+    windows_of,
+    write_bases,
+    write_rotary,
+)
 from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, settings
 from glassformer.config.transformer import TransformerConfig

@@ -1,27 +1,29 @@
 """Llama (Touvron 2023), Mistral, Qwen2, Qwen3: pre-norm decoders with rotary positions, RMSNorm, gated feed-forward.
 
 They differ in biases, attention windows and query/key norms. A norm without a scale also fits. A feed-forward without
-a gate fits Llama, where it may have biases; with squared ReLUs it fits all four (`equivalent.py`).
+a gate fits Llama, where it may have biases; with squared ReLUs it fits all four (`equivalent.py`). Mixtral (Jiang 2024)
+and Qwen3-MoE have experts in place of the feed-forward layers.
 """
 
 from functools import partial
 from typing import Any
 
 from glassformer.apps.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
-from glassformer.apps.interop.families.rotary import read_rotary, write_rotary
-from glassformer.apps.interop.families.windows import (
+from glassformer.apps.interop.families.rotary import (
     layer_types,
     pattern_of,
+    read_rotary,
     read_window,
     sliding_layers,
     windows_of,
     with_window,
+    write_rotary,
     write_window,
 )
 from glassformer.apps.interop.family import Family, Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.apps.interop.hf_config import Fields, HFConfig, Settings, inside, settings
 from glassformer.apps.interop.vocabulary_files import qwen_byte_level
-from glassformer.config.transformer import NormalInit, TransformerConfig
+from glassformer.config.transformer import Balance, BalanceLoss, Experts, NoBalance, NormalInit, TransformerConfig
 
 SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
 SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
@@ -164,4 +166,90 @@ QWEN3 = family(
     always=ALWAYS | {"qk_norm": True},
     read_others=partial(read_qwen, d_head=128),
     **QWEN,
+)
+
+
+def read_experts(hf: HFConfig, n_experts: int, n_active: int, names: tuple[str, str], normalize: bool) -> Experts:
+    """Read the experts; `n_experts` and `n_active` are the defaults of the keys `names`."""
+    weight = hf.take("router_aux_loss_coef", float, 0.001)
+    balance: Balance = BalanceLoss(weight) if weight > 0 else NoBalance()
+    return Experts(hf.take(names[0], int, n_experts), hf.take(names[1], int, n_active), normalize, balance)
+
+
+def write_experts(config: TransformerConfig, names: tuple[str, str]) -> dict[str, Any]:
+    experts = config.experts or Experts()
+    weight = experts.balance.weight if isinstance(experts.balance, BalanceLoss) else 0.0
+    return {names[0]: experts.n_experts, names[1]: experts.n_active, "router_aux_loss_coef": weight}
+
+
+def table_experts(config: TransformerConfig, layer: str, projections: tuple[str, str, str]) -> list[Rule]:
+    """Return the table; `layer` is the name of the experts' layer, and `projections` are gate, up and down inside."""
+    n_experts = (config.experts or Experts()).n_experts
+    ours, theirs = "decoder.blocks.{i}.ff.", f"model.layers.{{i}}.{layer}."
+    return [
+        *(entry for entry in table_llama(config) if ".ff." not in entry.ours[0]),
+        *lines(ours, theirs, {"router.proj": "gate"}),
+        *(
+            rule(f"{ours}{mine}_proj", tuple(f"{theirs}experts.{i}.{other}" for i in range(n_experts)))
+            for mine, other in zip(("gate", "up", "down"), projections, strict=True)
+        ),
+    ]
+
+
+MIXTRAL_NAMES = ("num_local_experts", "num_experts_per_tok")
+
+
+def read_mixtral(hf: HFConfig, fields: Fields) -> Fields:
+    common = with_window(hf, read_common(hf, fields, n_kv_heads=8, base=1e6))
+    return common | {"experts": read_experts(hf, 8, 2, MIXTRAL_NAMES, normalize=True)}
+
+
+def write_mixtral(config: TransformerConfig) -> dict[str, Any]:
+    return write_common(config) | write_window(config) | write_experts(config, MIXTRAL_NAMES)
+
+
+MIXTRAL = family(
+    "Mixtral",
+    settings_of("decoder", norm_eps=1e-5),
+    unused="output_router_logits router_jitter_noise",
+    table=partial(table_experts, layer="block_sparse_moe", projections=("w1", "w3", "w2")),
+    read_others=read_mixtral,
+    write_others=write_mixtral,
+)
+
+QWEN_NAMES = ("num_experts", "num_experts_per_tok")
+
+
+def read_qwen3_moe(hf: HFConfig, fields: Fields) -> Fields:
+    common = read_common(hf, fields, n_kv_heads=4)
+    if hf.take("use_sliding_window", bool, False):
+        common = with_window(hf, common)
+    hf.pass_over("sliding_window")
+    normalize = hf.take("norm_topk_prob", bool, False)
+    return common | {"experts": read_experts(hf, 128, 8, QWEN_NAMES, normalize)}
+
+
+def write_qwen3_moe(config: TransformerConfig) -> dict[str, Any]:
+    window = write_window(config)
+    keys = write_common(config) | {"use_sliding_window": window["sliding_window"] is not None} | window
+    keys |= {"norm_topk_prob": (config.experts or Experts()).normalize}
+    keys |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "intermediate_size": config.head_stack.d_ff}
+    return keys | write_experts(config, QWEN_NAMES)
+
+
+QWEN3_MOE = family(
+    "Qwen3Moe",
+    SETTINGS
+    | settings(float, 1e-6, norm_eps="rms_norm_eps")
+    | inside("decoder", SIZES | settings(int, d_ff="moe_intermediate_size"))
+    | BIASES,
+    name="Qwen3-MoE",
+    model_type="qwen3_moe",
+    always=ALWAYS | {"qk_norm": True},
+    only={"decoder_sparse_step": 1, "mlp_only_layers": []},
+    unused="intermediate_size max_window_layers output_router_logits",
+    old_keys={"num_local_experts": "num_experts"},
+    table=partial(table_experts, layer="mlp", projections=("gate_proj", "up_proj", "down_proj")),
+    read_others=read_qwen3_moe,
+    **QWEN | {"write_others": write_qwen3_moe},
 )

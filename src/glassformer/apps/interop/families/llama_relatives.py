@@ -1,6 +1,7 @@
 """Decoders with Llama's blocks and other norms, biases, factors or fused matrices.
 
-They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3 and Granite.
+They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3 and Granite; and Phi-1, 1.5 and 2 (Li 2023), whose
+attention and feed-forward read one norm, and whose layers all have biases.
 """
 
 from typing import Any
@@ -12,14 +13,22 @@ from glassformer.apps.interop.equivalent import (
     with_relu2_as_gate,
     with_scales_and_biases,
 )
-from glassformer.apps.interop.families import llama, phi
-from glassformer.apps.interop.families.rotary import read_rotary, with_bases, write_rotary
-from glassformer.apps.interop.families.windows import FULL, with_window, write_window
-from glassformer.apps.interop.family import Rule, decoder_heads, lines, rule
+from glassformer.apps.interop.families import bert, llama
+from glassformer.apps.interop.families.rotary import (
+    FULL,
+    read_rotary,
+    with_bases,
+    with_window,
+    write_rotary,
+    write_window,
+)
+from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.apps.interop.hf_config import Fields, HFConfig, inside, settings
-from glassformer.config.transformer import LongRopeScaling, RotaryPositions, TransformerConfig
+from glassformer.config.transformer import LongRopeScaling, RotaryPositions, TokenHead, TransformerConfig
 
 LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
+ONE_NORM: Fields = {"norm_order": "parallel_shared"}
+"""Parallel sublayers that read one norm."""
 
 
 def table_starcoder2(config: TransformerConfig) -> list[Rule]:
@@ -59,7 +68,7 @@ def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
         "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
     }
     if hf.take("use_parallel_residual", bool, False):
-        read |= phi.ONE_NORM
+        read |= ONE_NORM
     return read
 
 
@@ -92,6 +101,38 @@ OLMO = llama.family(
     read_others=llama.read_common,
     write_others=llama.write_common,
     recast=with_relu2_as_gate,
+)
+
+
+PHI_BLOCK = {"self_attn_norm": "input_layernorm", "ff.up_proj": "mlp.fc1", "ff.down_proj": "mlp.fc2"}
+PHI_BLOCK |= attention("self_attn.{}", ("q_proj", "k_proj", "v_proj", "dense"))
+
+
+def table_phi(config: TransformerConfig) -> list[Rule]:
+    return [
+        *lines("decoder.", "model.", {"embeddings.tokens": "embed_tokens", "final_norm": "final_layernorm"}),
+        *lines("decoder.blocks.{i}.", "model.layers.{i}.", PHI_BLOCK),
+        rule("output.proj", output_name(config, of_tags="score")),
+        rule("output", "lm_head"),  # the bias
+    ]
+
+
+PHI = llama.family(
+    "Phi",
+    llama.SETTINGS
+    | inside("decoder", llama.SIZES)
+    | settings(float, 1e-5, norm_eps="layer_norm_eps")
+    | settings(float, 0.0, embedding_dropout="embd_pdrop", residual_dropout="resid_pdrop")
+    | settings(str, "gelu_new", activation="hidden_act"),
+    heads=decoder_heads("Phi") | {"PhiForCausalLM": TokenHead(bias="learned")},
+    table=table_phi,
+    always=ONE_NORM | {"init": llama.ALWAYS["init"]},
+    only={"qk_layernorm": False},
+    read_others=lambda hf, fields: llama.read_common(hf, fields, fraction=0.5),
+    write_others=lambda config: llama.write_common(config, with_fraction=True),
+    recast=bert.recast_bert,
+    other_heads={"vectors": ("lm_head.*",)},
+    roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
 )
 
 

@@ -1,15 +1,31 @@
-"""ModernBERT (Warner 2024): a pre-norm encoder with rotary positions, gates and windows, and hardly any biases.
+"""ModernBERT (Warner 2024) and EuroBERT (Boizard 2025): pre-norm encoders with rotary positions and gates.
 
-Its first attention reads the normalised embeddings without a norm of its own.
+ModernBERT has windows and hardly any biases. Its first attention reads the normalised embeddings without a norm of its
+own. EuroBERT has Llama's blocks, for masked language modelling, tagging and classification.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from glassformer.apps.interop.equivalent import Recast, Weights, with_equal_biases, with_norm_scales, with_relu2_as_gate
-from glassformer.apps.interop.families import bert
-from glassformer.apps.interop.families.rotary import read_bases, write_bases
-from glassformer.apps.interop.families.windows import layer_types, pattern_of, sliding_layers, windows_of
+import torch
+
+from glassformer.apps.interop.equivalent import (
+    Recast,
+    Weights,
+    with_equal_biases,
+    with_norm_scales,
+    with_relu2_as_gate,
+    with_zero_biases,
+)
+from glassformer.apps.interop.families import bert, llama
+from glassformer.apps.interop.families.rotary import (
+    layer_types,
+    pattern_of,
+    read_bases,
+    sliding_layers,
+    windows_of,
+    write_bases,
+)
 from glassformer.apps.interop.family import Family, Rule, lines, rule
 from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, inside, settings
 from glassformer.config import transformer as c
@@ -124,4 +140,81 @@ MODERNBERT = Family(
     repeats={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     other_heads={"vectors": ("head.*", "decoder.*")},
     roles=bert.ROLES,
+)
+EURO_POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
+EURO_POOLING_NAMES = {ours: theirs for theirs, ours in EURO_POOLINGS.items()}
+
+
+def read_eurobert(hf: HFConfig, fields: Fields) -> Fields:
+    head = fields["head"]
+    if isinstance(head, c.TokenHead) and fields["ff_bias"]:
+        head = c.TokenHead(bias="learned")
+    elif isinstance(head, c.SequenceHead):
+        head = replace(head, pooling=hf.choose("classifier_pooling", EURO_POOLINGS, "late"))
+    return llama.read_common(hf, fields, side="encoder") | {"head": head}
+
+
+def write_eurobert(config: c.TransformerConfig) -> dict[str, Any]:
+    keys = llama.write_common(config)
+    if isinstance(config.head, c.SequenceHead):
+        keys["classifier_pooling"] = EURO_POOLING_NAMES.get(config.head.pooling, "mean")
+    if config.mask_id is not None:
+        keys["mask_token_id"] = config.mask_id
+    return keys
+
+
+def limits_eurobert(config: c.TransformerConfig) -> dict[str, bool]:
+    n_labels, pooler = getattr(config.head, "n_labels", 0), getattr(config.head, "pooler", "gelu")
+    too_many = f"model.head.n_labels: expected at most d_model / 2 without a pooler, got {n_labels}"
+    return llama.limits_llama(config) | {too_many: pooler == "none"}  # see `with_gelu_pooler`
+
+
+def recast_eurobert(config: c.TransformerConfig, weights: Weights) -> Recast:
+    """Add a pooler to a classifier; if only one of feed-forward and logits has biases, add zero biases to the other."""
+    config, weights = with_gelu_pooler(*llama.recast_llama(config, weights))
+    if config.ff_bias or (isinstance(config.head, c.TokenHead) and config.head.bias != "none"):
+        return with_zero_biases(config, weights, "ff_bias", logits=True)
+    return config, weights
+
+
+def with_gelu_pooler(config: c.TransformerConfig, weights: Weights) -> Recast:
+    """Rewrite a linear classifier as a pooler with a GELU and a classifier after it: gelu(z) - gelu(-z) = z.
+
+    The pooler (D, D) gives z, -z and zeros, which needs D ≥ 2 · n_labels.
+    """
+    head = config.head
+    if not isinstance(head, c.SequenceHead) or head.pooler != "none" or 2 * head.n_labels > config.d_model:
+        return config, weights
+    proj, n = weights["output.proj.weight"], head.n_labels
+    pooler = torch.cat([proj, -proj, proj.new_zeros(config.d_model - 2 * n, config.d_model)])
+    signs = torch.cat([torch.eye(n), -torch.eye(n), torch.zeros(n, config.d_model - 2 * n)], dim=1)
+    others = {"output.pooler.weight": pooler, "output.pooler.bias": proj.new_zeros(config.d_model)}
+    return replace(config, head=replace(head, pooler="gelu")), weights | others | {"output.proj.weight": signs.to(proj)}
+
+
+def table_eurobert(config: c.TransformerConfig) -> list[Rule]:
+    if isinstance(config.head, c.TokenHead):
+        return [*llama.table_llama(config), rule("output.bias", "lm_head.bias")]
+    network = [entry for entry in llama.table_llama(config) if entry.ours != ("output.proj",)]
+    return [*network, rule("output.pooler", "dense"), rule("output.proj", "classifier")]
+
+
+EUROBERT = Family(
+    name="EuroBERT",
+    model_type="eurobert",
+    heads={
+        "EuroBertForMaskedLM": c.TokenHead(),
+        "EuroBertForSequenceClassification": c.SequenceHead(pooler="gelu"),
+        "EuroBertForTokenClassification": c.PositionHead(),
+    },
+    settings=llama.settings_of("encoder", norm_eps=1e-5) | llama.BIASES | llama.FF_BIAS,
+    table=table_eurobert,
+    always=llama.ALWAYS,
+    unused="classifier_pooling clf_pooling hidden_dropout",  # only a classifier, or training, reads them
+    read_others=read_eurobert,
+    write_others=write_eurobert,
+    limits=limits_eurobert,
+    recast=recast_eurobert,
+    repeats=llama.REPEATS,
+    derived=llama.DERIVED,
 )
