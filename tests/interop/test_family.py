@@ -1,4 +1,4 @@
-"""Key tables are inverses in both directions, and name every tensor; a model that fits a family is read back."""
+"""Tables of names are inverses in both directions, and name every tensor; a model that fits a family is read back."""
 
 import dataclasses
 import typing
@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from configs import GPT, LLAMA, random_inputs, random_model
 from glassformer.apps.interop.families import FAMILIES
 from glassformer.apps.interop.families.gpt import GPT2
-from glassformer.apps.interop.family import Family, Key, Rule, keys, matches, rule
+from glassformer.apps.interop.family import Family, Rule, filled_in, matches, rule
 from glassformer.apps.interop.hf import filled as network_with
 from glassformer.apps.interop.hf import their_config, to_theirs
 from glassformer.apps.interop.hf_config import HFConfig
-from glassformer.apps.interop.layout import Layout
 from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
 from glassformer.store.model_directory import weights_of
@@ -39,24 +38,25 @@ def test_both_directions_are_inverses(
     parts = [torch.randn(n, width) for n in rows]
     apart, whole = tuple(f"part{i}" for i in range(len(rows))), ("whole",)
     is_row = is_row and not transposed
-    key = Key(*((apart, whole) if ours_apart else (whole, apart)), tuple(rows), Layout(transposed, is_row))
-    ours = parts if ours_apart else [torch.cat(parts)]
-    theirs = key.to_theirs(ours)
-    assert len(theirs) == len(key.theirs)
-    assert all(x.is_contiguous() for x in theirs)
-    assert [x.tolist() for x in key.to_ours(theirs)] == [x.tolist() for x in ours]
-    shapes = {name: x.shape for name, x in zip(key.ours, ours, strict=True)}
-    assert key.shapes_of_theirs(shapes) == [tuple(x.shape) for x in theirs]
+    sides = (apart, whole) if ours_apart else (whole, apart)
+    one = Rule(*sides, transposed=transposed, is_row=is_row, rows=tuple(rows))
+    ours = dict(zip(one.ours, parts if ours_apart else [torch.cat(parts)], strict=True))
+    theirs = one.to_theirs(ours)
+    assert tuple(theirs) == one.theirs
+    assert all(x.is_contiguous() for x in theirs.values())
+    assert {name: x.tolist() for name, x in one.to_ours(theirs).items()} == {n: x.tolist() for n, x in ours.items()}
+    shapes = {name: x.shape for name, x in ours.items()}
+    assert one.shapes_of_theirs(shapes) == {name: tuple(x.shape) for name, x in theirs.items()}
 
 
-def filled(table: list[Rule], shapes: dict[str, tuple[int, ...]]) -> list[Key]:
-    return keys(table, n_layers=lambda name: 2, rows=lambda name: [1], shapes=shapes)
+def filled(table: list[Rule], shapes: dict[str, tuple[int, ...]]) -> list[Rule]:
+    return filled_in(table, n_layers=lambda name: 2, rows=lambda name: [1], shapes=shapes)
 
 
 def test_a_table_must_name_every_tensor_once() -> None:
     shapes = {"a.weight": (2, 2), "b.0.weight": (1,), "b.1.weight": (1,)}
     table = [rule("a", "x"), rule("b.{i}", "y.{i}"), rule("absent", "z")]
-    assert [key.theirs for key in filled(table, shapes)] == [("x.weight",), ("y.0.weight",), ("y.1.weight",)]
+    assert [one.theirs for one in filled(table, shapes)] == [("x.weight",), ("y.0.weight",), ("y.1.weight",)]
     with pytest.raises(ValueError, match=r"b\.0\.weight"):
         filled(table[:1], shapes)
     with pytest.raises(ValueError, match="must map each tensor once"):
@@ -117,9 +117,9 @@ def again(family: Family, config: c.TransformerConfig, weights: dict[str, torch.
     read = family.read(hf, family.architecture(config))
     hf.done()
     ours: dict[str, torch.Tensor] = {}
-    for key in family.keys(read):
-        names = [name.removeprefix(family.prefix) if name not in theirs else name for name in key.theirs]
-        ours |= zip(key.ours, key.to_ours([theirs[name] for name in names]), strict=True)
+    for one in family.rules(read):
+        names = {name: name.removeprefix(family.prefix) if name not in theirs else name for name in one.theirs}
+        ours |= one.to_ours({name: theirs[stored] for name, stored in names.items()})
     return network_with(read, ours).double()
 
 

@@ -16,7 +16,7 @@ import late
 from glassformer import api
 from glassformer.apps.interop.export import export
 from glassformer.apps.interop.importing import import_model
-from glassformer.apps.interop.sentencepiece_files import read_pair
+from glassformer.apps.interop.vocabulary_files import read_pair
 from glassformer.common.errors import UserError
 from glassformer.config.run import InitConfig, TokenizerConfig
 from interop.checkpoints import randomise

@@ -2,8 +2,8 @@
 
 Each family has one table of settings and one of tensor names, which are used in both directions. A line of the second
 table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided, joined
-or reordered by rows (`Layout`): importing an exported model returns every tensor bit for bit. An exception are Gemma's
-norms, to which 1 is added.
+or reordered by rows: importing an exported model returns every tensor bit for bit. An exception are Gemma's norms, to
+which 1 is added.
 
 A family can represent a configuration if reading the written keys returns it (`Family.misfits`).
 """
@@ -16,11 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.apps.interop.compatibility import differences, stack_misfits
-from glassformer.apps.interop.equivalent import Recast, Weights, as_it_is, shapes_of, without_values
+from glassformer.apps.interop.equivalent import (
+    Recast,
+    Weights,
+    as_it_is,
+    differences,
+    shapes_of,
+    stack_misfits,
+    without_values,
+)
 from glassformer.apps.interop.generation import token_ids
 from glassformer.apps.interop.hf_config import Fields, HFConfig, Settings, written
-from glassformer.apps.interop.layout import Layout
 from glassformer.apps.interop.vocabulary_files import MERGES, VOCAB, Builder
 from glassformer.config.transformer import (
     Head,
@@ -41,50 +47,65 @@ QKV_OUT = ("q", "k", "v", "out")
 class Rule:
     """One line of a family's table: names of modules or tensors. `{i}` is the number of a block.
 
-    If one side has several names, their tensors are concatenated by rows into the one tensor of the other side.
+    If one side has several names, their tensors are concatenated by rows into the one tensor of the other side. The
+    other fields say how transformers stores the tensors; by default, as glassformer does.
     """
 
     ours: Names
     theirs: Names
-    layout: Layout = Layout()
+    transposed: bool = False
+    """True if the matrix is stored as (in, out): GPT-2's Conv1D."""
+    is_row: bool = False
+    """True if the tensor has a first dimension of 1: the constant bias of BART's logits."""
+    n_groups: int = 0
+    """Number of key-value heads, if a fused matrix has the queries, the key and the value of group 0, of group 1, …"""
+    offset: float = 0.0
+    """Number that is added to the tensors: Gemma's norms multiply by 1 + weight. The sum is stored as float32."""
+    rows: tuple[int, ...] = ()
+    """Number of rows of each part; known for the tensors of one block (see `filled_in`)."""
 
+    def to_ours(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Convert the tensors of this rule from transformers, by name: the inverse of `to_theirs`."""
+        parts = [self._transposed(theirs[name]) for name in self.theirs]
+        if self.offset:
+            parts = [x.float() + self.offset for x in parts]
+        if self.is_row:
+            parts = [x[0] for x in parts]
+        if self.n_groups:  # each group together → all queries, all keys, all values
+            rows = [n // self.n_groups for n in self.rows]
+            grouped = [x.unflatten(0, (self.n_groups, -1)).split_with_sizes(rows, dim=1) for x in parts]
+            parts = [torch.cat([part.flatten(0, 1) for part in one]) for one in grouped]
+        return dict(zip(self.ours, self._cut(parts, len(self.ours)), strict=True))
 
-def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
-    """Return a line of a table, with one or several names per side; `layout` has the fields of `Layout`."""
-    mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
-    return Rule(mine, other, Layout(**layout))
+    def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Convert the tensors of this rule to those of transformers, by name.
 
-
-@dataclass(frozen=True)
-class Key:
-    """A line of a table for one block: names of tensors, and the number of rows of each part."""
-
-    ours: Names
-    theirs: Names
-    rows: tuple[int, ...]
-    layout: Layout
-
-    def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Convert tensors of transformers, in the order of `theirs`, to those of glassformer."""
-        return self._cut(self.layout.to_ours(theirs, self.rows), len(self.ours))
-
-    def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """Convert tensors of glassformer, in the order of `ours`, to those of transformers: the inverse of `to_ours`.
-
-        >>> key = Key(("q", "k"), ("qk",), rows=(1, 1), layout=Layout(transposed=True))
-        >>> key.to_theirs([torch.tensor([[1, 2]]), torch.tensor([[3, 4]])])
-        [tensor([[1, 3],
-                [2, 4]])]
-        >>> [x.tolist() for x in key.to_ours([torch.tensor([[1, 3], [2, 4]])])]
-        [[[1, 2]], [[3, 4]]]
+        >>> fused = Rule(("q", "k"), ("qk",), transposed=True, rows=(1, 1))
+        >>> fused.to_theirs({"q": torch.tensor([[1, 2]]), "k": torch.tensor([[3, 4]])})
+        {'qk': tensor([[1, 3],
+                [2, 4]])}
+        >>> {name: x.tolist() for name, x in fused.to_ours({"qk": torch.tensor([[1, 3], [2, 4]])}).items()}
+        {'q': [[1, 2]], 'k': [[3, 4]]}
+        >>> Rule(("qkv",), ("grouped",), n_groups=2, rows=(4, 2, 2)).to_theirs({"qkv": torch.arange(8)})
+        {'grouped': tensor([0, 1, 4, 6, 2, 3, 5, 7])}
         """
-        parts = self.layout.to_theirs(self._cut(list(ours), len(self.theirs)), self.rows)
-        return [x.contiguous() for x in parts]
+        parts = self._cut([ours[name] for name in self.ours], len(self.theirs))
+        if self.offset:
+            parts = [x.float() - self.offset for x in parts]
+        if self.n_groups:  # all queries, all keys, all values → each group together
+            apart = [[part.unflatten(0, (self.n_groups, -1)) for part in x.split_with_sizes(self.rows)] for x in parts]
+            parts = [torch.cat(one, dim=1).flatten(0, 1) for one in apart]
+        if self.is_row:
+            parts = [x[None] for x in parts]
+        return {name: self._transposed(x).contiguous() for name, x in zip(self.theirs, parts, strict=True)}
 
-    def shapes_of_theirs(self, shapes: Shapes) -> list[tuple[int, ...]]:
+    def shapes_of_theirs(self, shapes: Shapes) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the transformers tensors, given those of the glassformer tensors."""
-        ours = [torch.empty(tuple(shapes[name]), device="meta") for name in self.ours]
-        return [tuple(x.shape) for x in self.to_theirs(ours)]
+        theirs = self.to_theirs({name: torch.empty(tuple(shapes[name]), device="meta") for name in self.ours})
+        return {name: tuple(x.shape) for name, x in theirs.items()}
+
+    def _transposed(self, x: Tensor) -> Tensor:
+        return x.mT if self.transposed and x.dim() == 2 else x
 
     def _cut(self, tensors: list[Tensor], n_parts: int) -> list[Tensor]:
         """Divide one tensor by rows into `n_parts`, or join several to one; `n_parts` tensors are unchanged."""
@@ -95,16 +116,23 @@ class Key:
         return [part.contiguous() for x in tensors for part in x.split_with_sizes(self.rows)]
 
 
-def keys(
-    table: Iterable[Rule], n_layers: Callable[[str], int], rows: Callable[[str], Sequence[int]], shapes: Shapes
-) -> list[Key]:
-    """Fill in a table for a model with tensors of these `shapes`, skipping lines for tensors that it does not have.
+def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
+    """Return a line of a table, with one or several names per side; `layout` has further fields of `Rule`."""
+    mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
+    return Rule(mine, other, **layout)
 
-    `n_layers` returns the number of layers of a name's stack; `rows` returns the rows of queries, keys and values in a
-    fused matrix. The matrices of experts, which one tensor of glassformer stacks, have equal rows. Raises `ValueError`
-    if the table maps a tensor twice or not at all, which is a bug in the table.
+
+def filled_in(
+    table: Iterable[Rule], n_layers: Callable[[str], int], rows: Callable[[str], Sequence[int]], shapes: Shapes
+) -> list[Rule]:
+    """Return a table for a model with tensors of these `shapes`: one rule for each tensor of each block.
+
+    Lines for tensors that the model does not have are left out. `n_layers` returns the number of layers of a name's
+    stack; `rows` returns the rows of queries, keys and values in a fused matrix. The matrices of experts, which one
+    tensor of glassformer stacks, have equal rows. Raises `ValueError` if the table maps a tensor twice or not at all,
+    which is a bug in the table.
     """
-    filled: list[Key] = []
+    filled: list[Rule] = []
     for entry in table:
         n_blocks = n_layers(entry.ours[0]) if "{i}" in entry.ours[0] else 1
         for i in range(n_blocks):
@@ -116,10 +144,10 @@ def keys(
                 n_rows = [shapes[name][0] for name in ours]
                 if len(theirs) > 1 and ".ff." in ours[0]:
                     n_rows = [n_rows[0] // len(theirs)] * len(theirs)
-                elif len(theirs) > 1 or entry.layout.n_groups:
+                elif len(theirs) > 1 or entry.n_groups:
                     n_rows = list(rows(ours[0]))
-                filled.append(Key(ours, theirs, tuple(n_rows), entry.layout))
-    named = [name for key in filled for name in key.ours]
+                filled.append(replace(entry, ours=ours, theirs=theirs, rows=tuple(n_rows)))
+    named = [name for entry in filled for name in entry.ours]
     if set(named) != set(shapes) or len(named) != len(set(named)):
         raise ValueError(f"the table must map each tensor once: {sorted(set(shapes) ^ set(named)) or sorted(named)}")
     return filled
@@ -333,7 +361,7 @@ class Family:
         fields = {**self.always, **hf.fields(self.settings), "head": self.heads[architecture]}
         return nested(fields | self.read_others(hf, fields))
 
-    def keys(self, config: TransformerConfig) -> list[Key]:
+    def rules(self, config: TransformerConfig) -> list[Rule]:
         """Return the table, filled in for a configuration."""
 
         def stack_of(name: str) -> Stack:
@@ -347,7 +375,7 @@ class Family:
         table = self.table(config)
         if config.fused_qkv:
             table = with_fused(table)
-        return keys(table, lambda name: stack_of(name).n_layers, rows, shapes_of(config))
+        return filled_in(table, lambda name: stack_of(name).n_layers, rows, shapes_of(config))
 
 
 def _head_with_modules(ours: Head, read: Head) -> Head:

@@ -125,8 +125,8 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
 def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert all tensors of a model to those of transformers."""
     theirs: dict[str, Tensor] = {}
-    for key in family.keys(config):
-        theirs |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
+    for rule in family.rules(config):
+        theirs |= rule.to_theirs(weights)
     theirs |= {name: theirs[copied].clone() for name, copied in family.unread.items() if copied in theirs}
     if family.stores_fixed:
         theirs |= family.fixed(config)

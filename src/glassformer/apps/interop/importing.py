@@ -14,7 +14,7 @@ from glassformer.apps.interop import sentence_files, tokenizer_files
 from glassformer.apps.interop.directory import CONFIG, GENERATION, HFFolder, is_gguf, local
 from glassformer.apps.interop.equivalent import shapes_of
 from glassformer.apps.interop.families import FAMILIES, nearest
-from glassformer.apps.interop.family import Family, Key, matches, renamed
+from glassformer.apps.interop.family import Family, Rule, matches, renamed
 from glassformer.apps.interop.generation import end_tokens, read_generation
 from glassformer.apps.interop.hf_config import HFConfig
 from glassformer.apps.interop.vocabulary_files import TOKENIZER_CONFIG
@@ -288,18 +288,17 @@ def read_weights(
     Raises one `UserError` that lists the tensors that are missing, unknown, of another shape, or not finite.
     """
     # Which tensors are read, and which are left out
-    all_keys, names = require_fit(folder, family, config, ignore_tensors)
-    used = {name for key in all_keys for name in key.theirs}
+    rules, names = require_fit(folder, family, config, ignore_tensors)
+    used = {name for rule in rules for name in rule.theirs}
     fixed = family.fixed(config)
     if others := [name for name in names if name not in used and matches(name, _other_heads(family, config))]:
         log(f"left out, also from an export: {', '.join(others)}: they belong to another head")
     # Read and convert each tensor
     weights: dict[str, Tensor] = {}
     with folder.reading() as take:
-        for key in all_keys:
-            theirs = [take(names[name]) for name in key.theirs]
-            ours = key.to_ours([x.float() if x.dtype == torch.float64 else x for x in theirs])
-            weights |= zip(key.ours, ours, strict=True)
+        for rule in rules:
+            theirs = {name: take(names[name]) for name in rule.theirs}
+            weights |= rule.to_ours({name: x.float() if x.dtype == torch.float64 else x for name, x in theirs.items()})
         # Tensors that the configuration determines, and copies of others, must have these values
         for name in fixed.keys() & names.keys():
             x, expected = take(names[name]), fixed[name]  # the file may have another dtype
@@ -317,15 +316,15 @@ def read_weights(
                 raise UserError(
                     f"{folder.path}: {copy} differs from {first}, and must be equal according to {CONFIG}: {advice}"
                 )
-    _require_finite(folder, all_keys, weights)
+    _require_finite(folder, rules, weights)
     if n_wide := sum(folder.tensors[names[name]].shape.dtype == torch.float64 for name in used):
         log(f"{n_wide:,} float64 tensors are converted to float32")
     return weights
 
 
-def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[str, Tensor]) -> None:
+def _require_finite(folder: HFFolder, rules: Sequence[Rule], weights: Mapping[str, Tensor]) -> None:
     """Raise `UserError` that names the tensors with NaN or Inf, if there are any."""
-    theirs = {name: ", ".join(key.theirs) for key in all_keys for name in key.ours}
+    theirs = {name: ", ".join(rule.theirs) for rule in rules for name in rule.ours}
     counts = {name: x.numel() - int(x.isfinite().sum()) for name, x in weights.items()}
     if bad := [f"{theirs[name]} ({n:,} of {weights[name].numel():,} values)" for name, n in counts.items() if n]:
         what = f"{folder.path} has NaN or Inf in its weights (as float32): "
@@ -354,19 +353,19 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
 
 def require_fit(
     folder: HFFolder, family: Family, config: c.TransformerConfig, ignore_tensors: Sequence[str] = ()
-) -> tuple[list[Key], dict[str, str]]:
-    """Return the keys of a configuration, and current tensor name → name in the files; only headers are read.
+) -> tuple[list[Rule], dict[str, str]]:
+    """Return the rules of a configuration, and current tensor name → name in the files; only headers are read.
 
     Raises one `UserError` that lists the tensors that are missing, unknown, or of another shape.
     """
-    all_keys, shapes = family.keys(config), shapes_of(config)
-    used = {name for key in all_keys for name in key.theirs}
+    rules, shapes = family.rules(config), shapes_of(config)
+    used = {name for rule in rules for name in rule.theirs}
     used |= {name for name, copied in family.unread.items() if copied in used}
     used |= family.repeats.keys() | family.fixed(config).keys()
     names = _names_in_files(folder, family, used)
     problems = []
-    for key in all_keys:
-        for name, shape in zip(key.theirs, key.shapes_of_theirs(shapes), strict=True):
+    for rule in rules:
+        for name, shape in rule.shapes_of_theirs(shapes).items():
             if name not in names:
                 problems.append(f"{name} is missing")
                 continue
@@ -382,7 +381,7 @@ def require_fit(
         hint = f"; --ignore-tensors {shown(unknown[0])} skips a tensor that is not needed" if unknown else ""
         what = f"{folder.path}: the tensors do not fit the configuration: "
         raise UserError(what + listed(problems, beside=what + hint) + hint)
-    return all_keys, names
+    return rules, names
 
 
 def _other_heads(family: Family, config: c.TransformerConfig) -> tuple[str, ...]:

@@ -6,9 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.apps.interop import sentencepiece_files
 from glassformer.apps.interop.directory import HFFolder
-from glassformer.apps.interop.vocabulary_files import SAVE_FAST, TOKENIZER_CONFIG, Builder, Parts, build
+from glassformer.apps.interop.vocabulary_files import (
+    SAVE_FAST,
+    SOURCE,
+    TOKENIZER_CONFIG,
+    Builder,
+    Parts,
+    build,
+    read_pair,
+)
 from glassformer.common import files
 from glassformer.common.errors import UserError, shown
 from glassformer.config.recurrent import ModelConfig
@@ -49,8 +56,8 @@ def read_tokenizers(
     the first is for the source. `usual` gives the roles of special tokens that no file defines. Without a
     `tokenizer.json`, `builder` builds it from the files `vocabulary`, with a message to `log`.
     """
-    if (folder.path / sentencepiece_files.SOURCE).is_file():
-        target, source = sentencepiece_files.read_pair(folder.path, roles(folder), log)
+    if (folder.path / SOURCE).is_file():
+        target, source = read_pair(folder.path, roles(folder), log)
         if source.fingerprint == target.fingerprint:
             return Tokenizers(target)
         return Tokenizers(target, source)

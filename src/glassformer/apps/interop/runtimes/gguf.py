@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.apps.interop.compatibility import differences
-from glassformer.apps.interop.family import Family, Key
+from glassformer.apps.interop.equivalent import differences
+from glassformer.apps.interop.family import Family, Rule
 from glassformer.apps.interop.gguf_files import BYTES, PREFIX, SPLITS, TEMPLATE, WHOLE_WORDS, split_of
 from glassformer.apps.interop.hf import choose_family, compare_weights_read, filled, transformer_of
-from glassformer.apps.interop.layout import Layout, halves, neighbours
 from glassformer.apps.interop.tokenizer_files import row_names, trained_start
 from glassformer.common import files
 from glassformer.common.errors import UserError, needs, shown
@@ -96,15 +95,15 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     numbers |= model_numbers(config, architecture) | _chat_numbers(stored)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     weights = {name: _rounded(name, x, dtype) for name, x in weights.items()}
-    keys = keys_of(gguf, family, architecture, config)
-    tensors = tensors_of(config, architecture, keys, weights)
+    rules = rules_of(gguf, family, architecture, config)
+    tensors = tensors_of(config, architecture, rules, weights)
     _write_file(gguf, folder / FILE, numbers, tensors, dtype)
     # Read back and compare
     read = _read_back(gguf, folder / FILE, numbers, tensors)
     del tensors, weights  # as large as the model, each
     rounded = {name: _rounded(name, x, dtype) for name, x in weights_of(network).items()}
     as_written = filled(network.config, rounded)
-    difference = compare_weights_read(config, weights_from(config, architecture, keys, read), as_written)
+    difference = compare_weights_read(config, weights_from(config, architecture, rules, read), as_written)
     n_bytes = (folder / FILE).stat().st_size
     report = [
         f"{family.name} as llama.cpp's {architecture.name}: {len(read):,} tensors, matrices in {dtype}, "
@@ -140,8 +139,8 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
         raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(found)}")
 
 
-def keys_of(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Key]:
-    """Return the keys of a family with llama.cpp's names of tensors; no matrix is stored as (in, out)."""
+def rules_of(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Rule]:
+    """Return the rules of a family with llama.cpp's names of tensors; no matrix is stored as (in, out)."""
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[architecture.name], config.head_stack.n_layers)
 
@@ -151,7 +150,7 @@ def keys_of(gguf: ModuleType, family: Family, architecture: Architecture, config
             raise UserError(f"llama.cpp's {architecture.name} has no tensor for {theirs}")
         return str(name)
 
-    return [replace(key, theirs=tuple(map(name_of, key.theirs)), layout=Layout()) for key in family.keys(config)]
+    return [replace(x, theirs=tuple(map(name_of, x.theirs)), transposed=False) for x in family.rules(config)]
 
 
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
@@ -288,14 +287,37 @@ def _chat_numbers(stored: StoredModel) -> dict[str, Any]:
     return numbers
 
 
+def neighbours(x: Tensor, n_heads: int) -> Tensor:
+    """Reorder the rows of queries or keys within each head: rows i and i + K/2, which rotate together, become adjacent.
+
+    >>> neighbours(torch.arange(8), n_heads=2).tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    return _reordered(x, n_heads, (2, -1))
+
+
+def halves(x: Tensor, n_heads: int) -> Tensor:
+    """Reorder the rows of queries or keys within each head: the inverse of `neighbours`.
+
+    >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    return _reordered(x, n_heads, (-1, 2))
+
+
+def _reordered(x: Tensor, n_heads: int, grid: tuple[int, int]) -> Tensor:
+    heads = x.unflatten(0, (n_heads, -1))
+    return heads.unflatten(1, grid).transpose(1, 2).flatten(0, 2)
+
+
 def tensors_of(
-    config: TransformerConfig, architecture: Architecture, keys: Iterable[Key], weights: Mapping[str, Tensor]
+    config: TransformerConfig, architecture: Architecture, rules: Iterable[Rule], weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the tensors of the file, given the model's weights."""
     widths, positions = config.attention_widths(config.head_stack), config.positions
     tensors: dict[str, Tensor] = {}
-    for key in keys:
-        tensors |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
+    for rule in rules:
+        tensors |= rule.to_theirs(weights)
     for name, n_heads in _turned(config, architecture, tensors).items():
         tensors[name] = neighbours(tensors[name], n_heads)
     if isinstance(positions, RotaryPositions) and isinstance(positions.scaling, Llama3Scaling):
@@ -304,14 +326,14 @@ def tensors_of(
 
 
 def weights_from(
-    config: TransformerConfig, architecture: Architecture, keys: Iterable[Key], tensors: Mapping[str, Tensor]
+    config: TransformerConfig, architecture: Architecture, rules: Iterable[Rule], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the model's weights, given the tensors of the file: the inverse of `tensors_of`."""
     turned = _turned(config, architecture, tensors)
     tensors = {**tensors, **{name: halves(tensors[name], n_heads) for name, n_heads in turned.items()}}
     weights: dict[str, Tensor] = {}
-    for key in keys:
-        weights |= zip(key.ours, key.to_ours([tensors[name] for name in key.theirs]), strict=True)
+    for rule in rules:
+        weights |= rule.to_ours(tensors)
     return weights
 
 
