@@ -107,7 +107,6 @@ def import_model(
 def _import_gguf(
     path: Path, out: Path, ignore_tensors: Sequence[str], log: Log, ignore_keys: Sequence[str]
 ) -> Imported:
-    """Let transformers write the file as a temporary folder, and import the folder."""
     from glassformer.apps.interop.gguf_files import write_folder
 
     with tempfile.TemporaryDirectory() as place:
@@ -119,7 +118,6 @@ def _import_gguf(
 
 
 def _log_not_imported(folder: HFFolder, log: Log) -> None:
-    """Log the settings of a folder that are not imported but affect how the model is used."""
     if (folder.path / "additional_chat_templates").is_dir():
         log("the templates of additional_chat_templates are not imported; the chat template is")
     if folder.table(TOKENIZER_CONFIG).get("auto_map"):
@@ -175,7 +173,6 @@ def find_family(
 def _fits(
     folder: HFFolder, family: Family, architecture: str, ignore_tensors: Sequence[str], ignore_keys: Sequence[str]
 ) -> bool:
-    """Return True if the configuration and the tensors of a folder are those of a class."""
     try:
         config, _ = read_config(folder, family, architecture, ignore_keys, log=lambda text: None)
         require_fit(folder, family, config, ignore_tensors)
@@ -323,7 +320,6 @@ def read_weights(
 
 
 def _require_finite(folder: HFFolder, rules: Sequence[Rule], weights: Mapping[str, Tensor]) -> None:
-    """Raise `UserError` that names the tensors with NaN or Inf, if there are any."""
     theirs = {name: ", ".join(rule.theirs) for rule in rules for name in rule.ours}
     counts = {name: x.numel() - int(x.isfinite().sum()) for name, x in weights.items()}
     if bad := [f"{theirs[name]} ({n:,} of {weights[name].numel():,} values)" for name, n in counts.items() if n]:

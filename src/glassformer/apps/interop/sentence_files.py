@@ -148,7 +148,6 @@ def _read_length(folder: HFFolder) -> int | None:
 
 
 def _lowercases(folder: HFFolder) -> bool:
-    """Return True if the tokenizer lowercases every text."""
     parts = tables(folder.table("tokenizer.json").get("normalizer"))
     return any(
         part.get("type") == "Lowercase" or (part.get("type") == "BertNormalizer" and part.get("lowercase") is True)

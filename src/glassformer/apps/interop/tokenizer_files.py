@@ -94,7 +94,6 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
 
 
 def _report_missing_bytes(tokenizer: Tokenizer, log: Callable[[str], None]) -> None:
-    """Log the bytes of UTF-8 text that a byte-level vocabulary lacks, and what the tokenizer does with them."""
     description = json.loads(tokenizer.to_json())
     parts = tables([description["pre_tokenizer"], description["normalizer"]])
     if description["model"]["type"] != "BPE" or not any(part.get("type") == "ByteLevel" for part in parts):

@@ -394,7 +394,6 @@ def _write_file(
 def _read_back(
     gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the tensors of the file; raise `UserError` unless all metadata and every tensor are unchanged."""
     reader = gguf.GGUFReader(path)
     written = {name: float(np.float32(x)) if isinstance(x, float) else x for name, x in numbers.items()}
     read = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}

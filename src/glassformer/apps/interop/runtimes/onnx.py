@@ -101,7 +101,6 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
 
 
 def _write_settings(stored: StoredModel, folder: Path) -> list[str]:
-    """Write the files beside the graphs that other programs read; return lines for the report."""
     tokenizer_files.write_tokenizers(stored, folder)
     config, network = transformer_of(stored, "the ONNX export")
     try:
@@ -167,7 +166,6 @@ class _Decode(nn.Module):
 
 
 def _outputs(config: TransformerConfig, output: Tensor, hidden: Tensor) -> tuple[Tensor, ...]:
-    """Return the outputs of a graph in the order of `output_names`."""
     if output_names(config)[0] == "last_hidden_state":
         return hidden, output
     return output, hidden
@@ -264,7 +262,6 @@ def _difference(network: Transformer, sessions: Mapping[str, Any]) -> tuple[floa
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the warnings and log messages of the exporter in the block."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     with warnings.catch_warnings():
