@@ -6,7 +6,7 @@ No code in it is run: pickles and file names outside the folder are rejected, cu
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,24 +33,14 @@ WANTED = ["*.json", "model*.safetensors", "*.spm", "vocab.txt", "merges.txt", "c
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A tensor of a folder: its file, its dtype and shape."""
-
-    file: Path
-    shape: "StoredShape"
-
-
-@dataclass(frozen=True)
 class HFFolder:
     """An opened checkpoint folder: its configuration, and the file and shape of each tensor."""
 
     path: Path
     config: dict[str, Any]
-    tensors: Mapping[str, Stored]
-
-    def place(self, name: str) -> Path:
-        """Return the path of a file in the folder, for messages."""
-        return self.path / name
+    tensors: "Mapping[str, StoredShape]"
+    places: Mapping[str, Path] = field(default_factory=dict)
+    """Tensor → the file that has it."""
 
     @classmethod
     def open(cls, path: Path) -> "HFFolder":
@@ -58,8 +48,9 @@ class HFFolder:
         config = read_config(path)
         from glassformer.store.tensors import read_shapes  # imports torch
 
-        tensors = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
-        return cls(path, config, tensors)
+        shapes = {file: read_shapes(file) for file in weight_files(path)}
+        tensors = {name: x for one in shapes.values() for name, x in one.items()}
+        return cls(path, config, tensors, {name: file for file, one in shapes.items() for name in one})
 
     def text(self, name: str, max_bytes: int = files.MAX_TEXT_BYTES) -> str | None:
         """Return the contents of a text file in the folder; None if the file is missing."""
@@ -83,7 +74,7 @@ class HFFolder:
                 return opened.enter_context(safe_open(file, framework="pt"))
 
             try:
-                yield lambda name: tensors_of(self.tensors[name].file).get_tensor(name)
+                yield lambda name: tensors_of(self.places[name]).get_tensor(name)
             except (SafetensorError, OSError) as error:
                 raise UserError(f"{self.path} cannot be read: {error}") from error
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,8 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
 
 def compare_weights_read(config: TransformerConfig, weights: Mapping[str, Tensor], network: Transformer) -> float:
     """Return the largest difference of logits to a network with these weights; raise `UserError` if it is too large."""
-    again = filled(config, weights)
-    inputs = example_inputs(network.config)
     with torch.no_grad():
-        return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
+        return _compare(network, filled(config, weights), _own_outputs, "outputs of the model read back")
 
 
 @torch.no_grad()
@@ -207,15 +206,18 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
                 f"transformers reports missing or unknown tensors: {', '.join(sorted(map(str, wrong))[:8])}; "
                 "nothing was exported"
             )
-        theirs.eval()
-        inputs = their_inputs(example_inputs(network.config))
         is_bare = architecture in family.bare
         what = "vectors of transformers" if is_bare else "logits of transformers"
-        return _compare(network, theirs, lambda: _their_outputs(theirs, network.config, inputs), what, is_bare)
+        pooler = getattr(network.config.head, "pooler", "none")
+        return _compare(network, theirs.eval(), partial(_their_outputs, pooler=pooler), what, is_bare)
 
 
 def _compare(
-    network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]], what: str, is_bare: bool = False
+    network: Transformer,
+    other: nn.Module,
+    outputs: Callable[[Any, Inputs], list[Tensor]],
+    what: str,
+    is_bare: bool = False,
 ) -> float:
     """Return the largest difference to the `outputs` of another network; raise `UserError` if it exceeds `TOLERANCE`.
 
@@ -223,10 +225,10 @@ def _compare(
     Large weights cause larger rounding errors: then both networks are compared again in double precision.
     """
     inputs = example_inputs(network.config)
-    difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
+    difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs(other, inputs))
     if not is_fine:
         network.double(), other.double()
-        difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
+        difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs(other, inputs))
         network.float()  # restores the weights bit for bit
     if not is_fine:
         raise UserError(f"the {what} differ by {difference:.2e}: nothing was exported")
@@ -248,18 +250,18 @@ def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = F
     return [network(**inputs)]
 
 
-def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any]) -> list[Tensor]:
+def _their_outputs(theirs: Any, inputs: Inputs, pooler: str) -> list[Tensor]:
     """Return the logits; without a head the last hidden states, and the pooler's output if the vector head uses it."""
-    outputs = theirs(**inputs)
+    outputs = theirs(**their_inputs(inputs))
     if "logits" in outputs:
         return [outputs["logits"]]
-    if isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu"):
+    if pooler in ("tanh", "relu"):
         return [outputs["last_hidden_state"], outputs["pooler_output"]]
     return [outputs["last_hidden_state"]]
 
 
 def example_inputs(
-    config: ModelConfig, n_rows: int = 3, n_tokens: int = 17, n_source: int = 17, padded: bool = False
+    config: TransformerConfig, n_rows: int = 3, n_tokens: int = 17, n_source: int = 17, padded: bool = False
 ) -> Inputs:
     """Return random arguments of a network with a fixed seed, within its maximum lengths.
 
@@ -281,32 +283,24 @@ def example_inputs(
     token_ids = ids(config.vocab_size, n_tokens)
     if config.pad_id is not None:  # transformers may treat it as padding at any position
         token_ids[token_ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
-    if reads_text_twice(config) and config.eos_id is not None:  # BART reads the vector of the last end token
+    if config.reads_text_twice and config.eos_id is not None:  # BART reads the vector of the last end token
         token_ids[token_ids == config.eos_id] = (config.eos_id + 1) % config.vocab_size
         token_ids[:, -1] = config.eos_id
     # Masks and the second text
-    inputs = {"token_ids": token_ids}
-    if not has_source(config):
-        inputs["attention_mask"] = mask(n_tokens)
     if has_source(config):
         source_ids = ids(config.encoder_vocab_size, n_source)
         if config.pad_id is not None:  # its positions may be counted without padding
             source_ids[source_ids == config.pad_id] = (config.pad_id + 1) % config.encoder_vocab_size
-        inputs["source_ids"] = source_ids
-        inputs["source_attention_mask"] = mask(n_source)
-    elif n_types := getattr(config, "n_token_types", 0):
-        inputs["token_types"] = ids(n_types, n_tokens)
+        return {"token_ids": token_ids, "source_ids": source_ids, "source_attention_mask": mask(n_source)}
+    inputs = {"token_ids": token_ids, "attention_mask": mask(n_tokens)}
+    if config.n_token_types:
+        inputs["token_types"] = ids(config.n_token_types, n_tokens)
     return inputs
 
 
-def reads_text_twice(config: ModelConfig) -> bool:
-    """Return True if a network reads one text with its encoder and its decoder."""
-    return isinstance(config, TransformerConfig) and config.reads_text_twice
-
-
-def has_source(config: ModelConfig) -> bool:
+def has_source(config: TransformerConfig) -> bool:
     """Return True if a network reads a source besides the target."""
-    return config.is_encoder_decoder and not reads_text_twice(config)
+    return config.is_encoder_decoder and not config.reads_text_twice
 
 
 def their_inputs(inputs: Inputs) -> Inputs:

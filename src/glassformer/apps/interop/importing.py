@@ -80,7 +80,7 @@ def import_model(
     require_rows(Tokenizers(tokenizer, tokenizers.source), config, folder.path)
     # Weights and generation defaults
     weights = read_weights(folder, family, config, ignore_tensors, log)
-    generation = read_generation(defaults, config, tokenizer, str(folder.place(GENERATION)), log)
+    generation = read_generation(defaults, config, tokenizer, str(folder.path / GENERATION), log)
     # What is not imported
     _log_not_imported(folder, log)
     if folder.config.get("auto_map"):
@@ -140,7 +140,7 @@ def find_family(
     of_type = [family for family in FAMILIES if family.model_type == model_type]
     if not of_type:
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
-        problem = f"{folder.place(CONFIG)}: model_type {shown(str(model_type))} is not supported"
+        problem = f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not supported"
         if folder.config.get("auto_map"):
             problem += ", and its custom code (auto_map) is never run"
         raise UserError(f"{problem}{nearest(folder.config, CONFIG, names)}; supported types: {known}")
@@ -154,7 +154,7 @@ def find_family(
                     return family, name
         read_config(folder, of_type[0], of_type[0].architectures[0], ignore_keys)  # raises for a wrong configuration
         raise UserError(
-            f"{folder.place(CONFIG)} has no architectures, the class name of the model, and the tensors of the folder "
+            f"{folder.path / CONFIG} has no architectures, the class name of the model, and the tensors of the folder "
             f"are those of none of {classes}: add the class, or skip the tensors of another head with --ignore-tensors"
         )
     for family in of_type:
@@ -164,7 +164,7 @@ def find_family(
                 return family, next(iter(family.bare))  # sentence-transformers ignores the head
             return family, names[0]
     name = shown(", ".join(map(str, names)))
-    problem = f"{folder.place(CONFIG)}: architectures {name} is not supported for {of_type[0].name}"
+    problem = f"{folder.path / CONFIG}: architectures {name} is not supported for {of_type[0].name}"
     if reason := of_type[0].refused.get(name):
         problem += f": {reason}"
     raise UserError(f"{problem} (known: {classes})")
@@ -189,7 +189,7 @@ def read_config(
     `log` receives a message about each unknown key in `ignore`; any other name in `ignore` is an error.
     """
     # Read the keys; an error about a setting of glassformer names the keys that cause it
-    hf = HFConfig(folder.config, str(folder.place(CONFIG)), folder.tensors.keys(), ignore)
+    hf = HFConfig(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
     try:
         config = family.read(hf, architecture)
     except UserError as error:
@@ -200,11 +200,11 @@ def read_config(
     # Report unknown keys, and what is ignored
     hf.done()
     if wrong := [key for key in ignore if key not in hf.ignored]:
-        raise UserError(f"{folder.place(CONFIG)} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
+        raise UserError(f"{folder.path / CONFIG} has no unknown key {shown(wrong[0])}: remove it from --ignore-keys")
     for note in hf.notes:
         log(note)
     for key, value in hf.ignored.items():
-        log(f"ignored (--ignore-keys): {key} = {shown(str(value))} in {folder.place(CONFIG).name}")
+        log(f"ignored (--ignore-keys): {key} = {shown(str(value))} in {CONFIG}")
     if isinstance(config.head, c.VectorHead):
         return replace(config, head=sentence_files.read_head(folder, config)), _unused_labels(folder)
     if sentence_files.has_modules(folder):
@@ -216,7 +216,7 @@ def read_config(
         return config, _unused_labels(folder)
     # Labels of a classifier
     labels = _labels(folder)
-    problem, where = folder.config.get("problem_type"), folder.place(CONFIG)
+    problem, where = folder.config.get("problem_type"), folder.path / CONFIG
     if isinstance(config.head, c.SequenceHead) and problem not in (None, MULTI_LABEL, PROBLEMS[len(labels) == 1]):
         raise UserError(f"{where}: problem_type {shown(str(problem))} is not supported for {len(labels)} labels")
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
@@ -263,7 +263,7 @@ def _unused_labels(folder: HFFolder) -> tuple[str, ...]:
 
 
 def _labels(folder: HFFolder) -> tuple[str, ...]:
-    table, where = folder.config.get("id2label"), folder.place(CONFIG)
+    table, where = folder.config.get("id2label"), folder.path / CONFIG
     if table is None:
         n_labels = folder.config.get("num_labels", 2)
         if type(n_labels) is not int or not 1 <= n_labels <= c.MAX_VOCAB:
@@ -314,7 +314,7 @@ def read_weights(
                     f"{folder.path}: {copy} differs from {first}, and must be equal according to {CONFIG}: {advice}"
                 )
     _require_finite(folder, rules, weights)
-    if n_wide := sum(folder.tensors[names[name]].shape.dtype == torch.float64 for name in used):
+    if n_wide := sum(folder.tensors[names[name]].dtype == torch.float64 for name in used):
         log(f"{n_wide:,} float64 tensors are converted to float32")
     return weights
 
@@ -365,7 +365,7 @@ def require_fit(
             if name not in names:
                 problems.append(f"{name} is missing")
                 continue
-            stored = folder.tensors[names[name]].shape
+            stored = folder.tensors[names[name]]
             if stored.shape != shape:
                 problems.append(f"{name}: expected shape {list(shape)}, got {list(stored.shape)}")
             elif not stored.dtype.is_floating_point:
@@ -404,7 +404,7 @@ def _with_special_ids(
         if token_id is None:
             continue
         if type(token_id) is not int:
-            raise UserError(f"{folder.place(CONFIG)}: {key}: expected an integer, got {shown(str(token_id))}")
+            raise UserError(f"{folder.path / CONFIG}: {key}: expected an integer, got {shown(str(token_id))}")
         if 0 <= token_id < config.vocab_size:
             ids[name] = token_id
         else:  # -1, or the default of a larger vocabulary
@@ -434,7 +434,7 @@ def _with_target_language(tokenizers: Tokenizers, forced: Any, start: int | None
 def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list[int]:
     """Return the end tokens of `generation_config.json`, as `generate` of transformers, or else of `config.json`."""
     tables = {GENERATION: folder.table(GENERATION), CONFIG: folder.config}
-    of_generation, of_config = (end_tokens(table, str(folder.place(name))) for name, table in tables.items())
+    of_generation, of_config = (end_tokens(table, str(folder.path / name)) for name, table in tables.items())
     ends = of_generation or of_config
     for end in ends:
         if not 0 <= end < config.vocab_size:

@@ -88,7 +88,7 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
         if missing := {role: token for role, token in defaults.items() if token in tokenizer.vocab}:
             tokenizer = Tokenizer.imported(text, of_files | missing, template)
     except UserError as error:
-        raise UserError(f"{folder.place(TOKENIZER)} cannot be used as a tokenizer: {error}") from error
+        raise UserError(f"{folder.path / TOKENIZER} cannot be used as a tokenizer: {error}") from error
     _require_agreement(folder, json.loads(text))
     return tokenizer
 
@@ -153,7 +153,7 @@ def _chat_template(folder: HFFolder) -> Any:
     try:
         check_chat_template(template)
     except UserError as error:
-        raise UserError(f"{folder.place(TOKENIZER_CONFIG)}: {error}") from error
+        raise UserError(f"{folder.path / TOKENIZER_CONFIG}: {error}") from error
     return template
 
 

@@ -249,19 +249,12 @@ def require_same_ids(tokenizer: Tokenizer, numbers: Mapping[str, Any]) -> int:
 
 def as_read(tokenizer: Tokenizer, split: str) -> Tokenizer:
     """Return a tokenizer with the rules of llama.cpp for a split into words."""
-    description, flags = (
-        _description(tokenizer),
-        dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
-    )
+    description = _description(tokenizer)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     model = {"type": "BPE", "unk_token": None, "ignore_merges": split in WHOLE_WORDS}
     model |= {name: description["model"][name] for name in ("vocab", "merges")}
-    changes = {
-        "normalizer": None,
-        "pre_tokenizer": SPLITS[split],
-        "decoder": BYTES,
-        "post_processor": None,
-        "model": model,
-    }
+    changes: dict[str, Any] = {"pre_tokenizer": SPLITS[split], "decoder": BYTES, "model": model}
+    changes |= {"normalizer": None, "post_processor": None}
     added = [token | flags for token in description["added_tokens"]]
     roles = {role: tokenizer.id_to_token(i) for role in ROLES if (i := getattr(tokenizer, f"{role}_id")) is not None}
     return Tokenizer.imported(json.dumps(description | changes | {"added_tokens": added}), roles)

@@ -122,12 +122,12 @@ class Graph:
     outputs: tuple[str, ...]
 
 
-class _Forward(nn.Module):
-    """The whole network with the inputs and outputs of `model.onnx`."""
+class _Whole(nn.Module):
+    """A network with the inputs and outputs of `model.onnx`, by their names there."""
 
     def __init__(self, network: Transformer) -> None:
         super().__init__()
-        self.network = network
+        self.network = network.eval()
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -137,25 +137,17 @@ class _Forward(nn.Module):
         return _outputs(self.network.config, self.network.head(hidden, real), hidden)
 
 
-class _Encode(nn.Module):
-    def __init__(self, network: Transformer) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+class _Encoder(_Whole):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
         memory = self.network.encode(input_ids, attention_mask != 0)
         assert memory is not None
         return memory
 
 
-class _Decode(nn.Module):
+class _Decoder(_Whole):
     """The decoder and the head of an encoder-decoder; tokens after the target may be anything, since it is causal."""
 
-    def __init__(self, network: Transformer) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(
+    def forward(  # type: ignore[override]
         self, input_ids: Tensor, encoder_attention_mask: Tensor, encoder_hidden_states: Tensor
     ) -> tuple[Tensor, ...]:
         assert self.network.decoder is not None
@@ -183,13 +175,13 @@ def graphs_of(network: Transformer) -> list[Graph]:
     config = network.config
     inputs, outputs = their_inputs(example_inputs(config, *TRACED, padded=True)), output_names(config)
     if not has_source(config):
-        return [Graph(GRAPH, _Forward(network).eval(), inputs, outputs)]
+        return [Graph(GRAPH, _Whole(network), inputs, outputs)]
     source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     target = {"input_ids": inputs["decoder_input_ids"], MEMORY_MASK: inputs["attention_mask"]}
     target[MEMORY] = torch.randn(*source["input_ids"].shape, network.config.d_model)
     return [
-        Graph(ENCODER, _Encode(network).eval(), source, ("last_hidden_state",)),
-        Graph(DECODER, _Decode(network).eval(), target, outputs),
+        Graph(ENCODER, _Encoder(network), source, ("last_hidden_state",)),
+        Graph(DECODER, _Decoder(network), target, outputs),
     ]
 
 
