@@ -26,7 +26,7 @@ from glassformer.apps.interop.equivalent import (
     without_values,
 )
 from glassformer.apps.interop.generation import token_ids
-from glassformer.apps.interop.hf_config import Fields, HFConfig, Settings, written
+from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, Settings, written
 from glassformer.apps.interop.vocabulary_files import MERGES, VOCAB, Builder
 from glassformer.config.transformer import (
     Head,
@@ -268,11 +268,8 @@ class Family:
     """Keys of `config.json` with one supported value."""
     unused: str = ""
     """Keys of `config.json` that do not change the outputs."""
-    read_others: Callable[[HFConfig, Fields], Fields] = lambda hf, fields: {}
-    """Function: `config.json` and the fields read so far → further fields; problems are recorded in the `HFConfig`."""
-    write_others: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
-    """Function: configuration → further keys of `config.json`: the inverse of `read_others`. It accepts every
-    configuration with the stacks of the family, and writes the nearest value."""
+    others: tuple[Converter, ...] = ()
+    """Converters of the other settings, in the order in which they read and write."""
     limits: Callable[[TransformerConfig], dict[str, bool]] = lambda config: {}
     """Function: configuration → reasons why transformers cannot compute it although the keys express it, each with True
     if it applies."""
@@ -330,7 +327,10 @@ class Family:
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
         """Return the keys of `config.json` for a configuration, except those that all families share."""
-        return written(self.settings, config) | self.write_others(config)
+        keys = written(self.settings, config)
+        for other in self.others:
+            keys |= other.write(config)
+        return keys
 
     def misfits(self, config: TransformerConfig) -> list[str]:
         """Return the reasons why the family cannot represent a configuration exactly; empty if it can.
@@ -359,7 +359,9 @@ class Family:
         for key, value in self.only.items():
             hf.only(key, value)
         fields = {**self.always, **hf.fields(self.settings), "head": self.heads[architecture]}
-        return nested(fields | self.read_others(hf, fields))
+        for other in self.others:
+            fields |= other.read(hf, fields)
+        return nested(fields)
 
     def rules(self, config: TransformerConfig) -> list[Rule]:
         """Return the table, filled in for a configuration."""

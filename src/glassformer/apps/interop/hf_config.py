@@ -1,6 +1,6 @@
 """Strict reader of `config.json`: every key is used or known to have no effect, and any other key is an error."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -73,6 +73,17 @@ Settings = dict[str, Setting]
 """Field in glassformer → key of `config.json`, in both directions. Activations have other names (`ACTIVATIONS`)."""
 Fields = dict[str, Any]
 """Fields of a `TransformerConfig` by name; `encoder.n_layers` is a field of a stack."""
+
+
+@dataclass(frozen=True)
+class Converter:
+    """Two functions for settings whose values are not those of keys: one reads them, and the other writes them."""
+
+    read: Callable[["HFConfig", Fields], Fields] = lambda hf, fields: {}
+    """Function: `config.json` and the fields read so far → further fields; problems are recorded in the `HFConfig`."""
+    write: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
+    """Function: configuration → further keys of `config.json`: the inverse of `read`. It accepts every configuration
+    with the stacks of the family, and writes the nearest value."""
 
 
 def settings(kind: type, default: Any = None, **keys: str) -> Settings:

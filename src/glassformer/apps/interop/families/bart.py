@@ -16,7 +16,7 @@ from torch import Tensor
 from glassformer.apps.interop.equivalent import Recast, Weights, with_halves, with_scales_and_biases
 from glassformer.apps.interop.families.bert import ROBERTA_ROLES
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
-from glassformer.apps.interop.hf_config import Fields, HFConfig, Settings, inside, settings
+from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, Settings, inside, settings
 from glassformer.apps.interop.vocabulary_files import Parts, framed_byte_level
 from glassformer.common.errors import UserError
 from glassformer.config.transformer import (
@@ -64,12 +64,12 @@ def read_scale(hf: HFConfig, *, is_scaled: bool = False) -> Fields:
     return {"embedding_scale": 0.0 if hf.take("scale_embedding", bool, is_scaled) else 1.0}
 
 
-def write_scale(config: TransformerConfig) -> dict[str, Any]:
-    return {"scale_embedding": config.embedding_scale != 1}
-
-
 def read_bart(hf: HFConfig, fields: Fields) -> Fields:
     return {"share_embeddings": fields["tie_output"]} | read_scale(hf)
+
+
+def write_bart(config: TransformerConfig) -> dict[str, Any]:
+    return {"forced_eos_token_id": None, "scale_embedding": config.embedding_scale != 1}
 
 
 def read_bare(hf: HFConfig, fields: Fields) -> Fields:
@@ -128,8 +128,7 @@ BART = Family(
     always=ALWAYS | {"positions": LearnedPositions(offset=2), "embedding_norm": True},
     only=ONLY | {"extra_pos_embeddings": 2, "static_position_embeddings": False, "normalize_embedding": True},
     unused=UNUSED,
-    read_others=read_bart,
-    write_others=lambda config: {"forced_eos_token_id": None} | write_scale(config),
+    others=(Converter(read_bart, write_bart),),
     limits=limits_bart,
     prefix="model.",
     recast=recast_bart,
@@ -143,7 +142,7 @@ BART_WITHOUT_HEAD = replace(
     BART,
     name="BART without a head",
     heads={BARE: TokenHead()},
-    read_others=read_bare,
+    others=(Converter(read_bare, write_bart),),
     recast=with_scales_and_biases,
 )
 STATIC = {"static_position_embeddings": True, "normalize_embedding": False}
@@ -169,8 +168,7 @@ def write_marian(config: TransformerConfig) -> dict[str, Any]:
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": config.share_embeddings,
         "max_position_embeddings": max(config.max_len, config.source_max_len),
-        "forced_eos_token_id": None,
-        **write_scale(config),
+        **write_bart(config),
         **STATIC,
     }
     if config.activation == "silu":
@@ -200,8 +198,7 @@ MARIAN = Family(
     always=ALWAYS | {"positions": SinusoidalPositions("halves")},
     only=ONLY | STATIC,
     unused=f"{UNUSED} extra_pos_embeddings",  # sinusoids have no rows to skip
-    read_others=read_marian,
-    write_others=write_marian,
+    others=(Converter(read_marian, write_marian),),
     limits=limits_marian,
     prefix="model.",
     recast=lambda config, weights: recast_bart(*with_halves(config, weights)),
@@ -231,8 +228,7 @@ PEGASUS = replace(
     settings=BART.settings,
     always={**MARIAN.always, **PRE_NORM},
     only={**MARIAN.only, **PRE_NORM_KEYS},
-    read_others=read_bart,
-    write_others=BART.write_others,
+    others=BART.others,
     limits=BART.limits,
     unread=BART.unread,
     derived=BART.derived,
@@ -273,7 +269,7 @@ M2M100 = replace(
     | settings(float, 0.1, attention_dropout="attention_dropout"),
     always={**BART.always, **PRE_NORM, "embedding_norm": False},
     only={**MARIAN.only, **PRE_NORM_KEYS},
-    read_others=read_m2m100,
+    others=(Converter(read_m2m100, write_bart),),
     limits=limits_m2m100,
     recast=lambda config, weights: with_scales_and_biases(*with_halves(config, weights)),
     derived=(*BART.derived, "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.apps.interop.equivalent import with_scales_and_biases
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
-from glassformer.apps.interop.hf_config import Fields, HFConfig, inside, settings
+from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, inside, settings
 from glassformer.apps.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 from glassformer.config import transformer as c
 
@@ -122,8 +122,7 @@ BERT = Family(
     # Keys of the original implementation, for other heads; the pooler is the same.
     unused="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
     "pooler_type",
-    read_others=read_bert,
-    write_others=write_bert,
+    others=(Converter(read_bert, write_bert),),
     limits=limits_bert,
     prefix="bert.",
     drawn=("pooler.dense.*",),
@@ -147,7 +146,7 @@ ROBERTA = replace(
     heads={f"Roberta{kind}": head for kind, head in HEADS.items()},
     table=table_roberta,
     unused="",
-    read_others=read_roberta,
+    others=(Converter(read_roberta, write_bert),),
     limits=limits_roberta,
     prefix="roberta.",
     repeats={
@@ -209,7 +208,7 @@ DISTILBERT = Family(
     always=ALWAYS | {"positions": c.LearnedPositions(), "norm_eps": 1e-12},
     # Sinusoids are stored as an ordinary table; the key only freezes them in training.
     unused="sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_",
-    write_others=lambda config: {"sinusoidal_pos_embds": False},
+    others=(Converter(write=lambda config: {"sinusoidal_pos_embds": False}),),
     prefix="distilbert.",
     recast=recast_bert,
     repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},

@@ -21,7 +21,7 @@ from glassformer.apps.interop.families.rotary import (
     write_rotary,
 )
 from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
-from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, settings
+from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Converter, Fields, HFConfig, settings
 from glassformer.config.transformer import TransformerConfig
 
 SETTINGS = {name: setting for name, setting in llama.settings_of("decoder").items() if name != "activation"}
@@ -35,7 +35,7 @@ def read_gemma(hf: HFConfig, fields: Fields) -> Fields:
     """Read the keys of Gemma 1; for it, transformers replaces "gelu" by its tanh approximation."""
     hf.only("hidden_activation", "gelu_pytorch_tanh")
     activation = hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")
-    return llama.read_common(hf, fields, n_kv_heads=16, d_head=256) | {"activation": activation}
+    return {"activation": activation}
 
 
 def _read_cap(hf: HFConfig, key: str, default: float) -> float:
@@ -127,8 +127,10 @@ GEMMA = family(
     SETTINGS,
     always=ALWAYS,
     only={"use_bidirectional_attention": False},
-    read_others=read_gemma,
-    write_others=lambda config: llama.write_common(config) | {"hidden_act": NAMES[config.activation]},
+    others=(
+        llama.common(n_kv_heads=16, d_head=256),
+        Converter(read_gemma, lambda config: {"hidden_act": NAMES[config.activation]}),
+    ),
 )
 OUTPUT_NORMS: Fields = ALWAYS | {"norm_order": "sandwich"}
 GEMMA2 = family(
@@ -138,8 +140,7 @@ GEMMA2 = family(
     always=OUTPUT_NORMS,
     only={"use_bidirectional_attention": False},
     unused="cache_implementation sliding_window_size",
-    read_others=read_gemma2,
-    write_others=write_gemma2,
+    others=(Converter(read_gemma2, write_gemma2),),
     limits=llama.limits_llama,
 )
 GEMMA3 = family(
@@ -154,7 +155,6 @@ GEMMA3 = family(
     always=OUTPUT_NORMS | {"qk_norm": True},
     only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
     unused="cache_implementation",
-    read_others=read_gemma3,
-    write_others=lambda config: _write_layers(config) | write_bases(config, BASES),
+    others=(Converter(read_gemma3, lambda config: _write_layers(config) | write_bases(config, BASES)),),
     limits=llama.limits_llama,
 )

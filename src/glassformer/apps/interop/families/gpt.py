@@ -18,7 +18,7 @@ from glassformer.apps.interop.equivalent import (
 )
 from glassformer.apps.interop.families.rotary import read_rotary, shortest, windows_of, write_rotary
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, decoder_heads, lines, output_name, rule
-from glassformer.apps.interop.hf_config import Fields, HFConfig, inside, settings
+from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, inside, settings
 from glassformer.apps.interop.vocabulary_files import byte_level
 from glassformer.config import transformer as c
 
@@ -71,8 +71,7 @@ GPT2 = Family(
     # Keys of a head that is not supported, and of scores in fp32
     unused="summary_type summary_use_proj summary_activation summary_first_dropout summary_proj_to_labels "
     "reorder_and_upcast_attn predict_special_tokens",
-    read_others=read_gpt2,
-    write_others=write_gpt2,
+    others=(Converter(read_gpt2, write_gpt2),),
     prefix="transformer.",
     recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},
@@ -139,8 +138,7 @@ GPT_NEO = replace(
     table=table_neo,
     always={"positions": c.LearnedPositions(), "attention_scale": 1.0, "qkv_bias": False, "init": c.NormalInit(0.02)},
     only={},
-    read_others=read_neo,
-    write_others=write_neo,
+    others=(Converter(read_neo, write_neo),),
     recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias", "attn_out_bias", "ff_bias"),
     derived=("transformer.h.*.attn.attention.bias", "transformer.h.*.attn.attention.masked_bias"),
 )
@@ -187,7 +185,7 @@ BLOOM = Family(
     only={"apply_residual_connection_post_layernorm": False},
     unused="slow_but_exact offset_alibi skip_bias_add skip_bias_add_qkv masked_softmax_fusion n_inner "
     "attention_softmax_in_fp32 bias_dropout_fusion",
-    read_others=lambda hf, fields: {"decoder.d_ff": 4 * fields["d_model"]},
+    others=(Converter(lambda hf, fields: {"decoder.d_ff": 4 * fields["d_model"]}),),
     prefix="transformer.",
     recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.word_embeddings.weight"},
@@ -244,8 +242,7 @@ GPT_NEOX = Family(
     settings=NEOX | inside("decoder", SIZES),
     table=table_neox,
     always={"fused_qkv": True, "init": c.NormalInit(0.02)},
-    read_others=read_neox,
-    write_others=write_neox,
+    others=(Converter(read_neox, write_neox),),
     prefix="gpt_neox.",
     recast=recast_neox,
     repeats={"embed_out.weight": "gpt_neox.embed_in.weight"},
@@ -308,8 +305,7 @@ OPT = Family(
     always={"positions": c.LearnedPositions(offset=2), "norm_eps": 1e-5, "init": c.NormalInit(0.02)},
     only={"_remove_final_layer_norm": False},
     unused="layerdrop activation_dropout",
-    read_others=read_opt,
-    write_others=write_opt,
+    others=(Converter(read_opt, write_opt),),
     prefix="model.",
     recast=recast_opt,
     repeats={"lm_head.weight": "model.decoder.embed_tokens.weight"},

@@ -15,13 +15,12 @@ from glassformer.apps.interop.families.rotary import (
     read_rotary,
     read_window,
     sliding_layers,
+    window,
     windows_of,
-    with_window,
     write_rotary,
-    write_window,
 )
 from glassformer.apps.interop.family import Family, Rule, attention, decoder_heads, lines, output_name, rule
-from glassformer.apps.interop.hf_config import Fields, HFConfig, Settings, inside, settings
+from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, Settings, inside, settings
 from glassformer.apps.interop.vocabulary_files import qwen_byte_level
 from glassformer.config.transformer import Balance, BalanceLoss, Experts, NoBalance, NormalInit, TransformerConfig
 
@@ -43,63 +42,55 @@ def settings_of(side: str, norm_eps: float = 1e-6) -> Settings:
     return SETTINGS | settings(float, norm_eps, norm_eps="rms_norm_eps") | inside(side, SIZES)
 
 
-def read_common(
-    hf: HFConfig,
-    fields: Fields,
-    n_kv_heads: int = 0,
-    d_head: int = 0,
-    side: str = "decoder",
-    **rotary: Any,
-) -> Fields:
-    """Read heads and positions; the defaults are `n_kv_heads` (0 = n_heads) and `d_head` (0 = D / n_heads).
+def common(n_kv_heads: int = 0, d_head: int = 0, side: str = "decoder", **rotary: Any) -> Converter:
+    """Return the converter of heads and positions, with the defaults `n_kv_heads` (0 = n_heads) and `d_head`.
 
-    `rotary` has the defaults of `read_rotary`.
+    The default of `d_head` itself is D / n_heads; `rotary` has the defaults of `read_rotary`.
     """
-    n_heads = fields[f"{side}.n_heads"]
-    kv_heads = hf.maybe("num_key_value_heads", int)
-    if kv_heads is None:  # null means n_heads; a missing key means the family's default
-        kv_heads = n_heads if "num_key_value_heads" in hf.table else n_kv_heads or n_heads
-    return {
-        f"{side}.n_kv_heads": kv_heads,
-        f"{side}.d_head": hf.take("head_dim", int, d_head or fields["d_model"] // max(n_heads, 1)),
-        "positions": read_rotary(hf, fields["max_len"], **rotary),
-    }
+
+    def read(hf: HFConfig, fields: Fields) -> Fields:
+        n_heads = fields[f"{side}.n_heads"]
+        kv_heads = hf.maybe("num_key_value_heads", int)
+        if kv_heads is None:  # null means n_heads; a missing key means the family's default
+            kv_heads = n_heads if "num_key_value_heads" in hf.table else n_kv_heads or n_heads
+        return {
+            f"{side}.n_kv_heads": kv_heads,
+            f"{side}.d_head": hf.take("head_dim", int, d_head or fields["d_model"] // max(n_heads, 1)),
+            "positions": read_rotary(hf, fields["max_len"], **rotary),
+        }
+
+    def write(config: TransformerConfig) -> dict[str, Any]:
+        widths = config.attention_widths(config.head_stack)
+        heads = {"num_key_value_heads": widths.n_kv_heads, "head_dim": widths.d_head}
+        return heads | write_rotary(config.positions, with_fraction="fraction" in rotary)
+
+    return Converter(read, write)
 
 
-def read_qwen(hf: HFConfig, fields: Fields, d_head: int = 0) -> Fields:
-    return read_common(hf, fields, 32, d_head) | {"decoder.window_pattern": _windows(hf)}
-
-
-def _windows(hf: HFConfig) -> tuple[int, ...]:
-    """Return `window_pattern`: windows in the layers from `max_window_layers` on, or in those of `layer_types`."""
+def read_qwen(hf: HFConfig, fields: Fields) -> Fields:
+    """Read the windows: in the layers from `max_window_layers` on, or in those of `layer_types`."""
     first = hf.take("max_window_layers", int, 28)
-    window = read_window(hf, 4096) if hf.take("use_sliding_window", bool, False) else None
+    length = read_window(hf, 4096) if hf.take("use_sliding_window", bool, False) else None
     hf.pass_over("sliding_window")
-    return pattern_of(hf, sliding_layers(hf, lambda i: window is not None and i >= first), window)
-
-
-def limits_llama(config: TransformerConfig) -> dict[str, bool]:
-    """Return a limit for every head_dim: the configuration classes of Llama and EuroBERT check it."""
-    return {"model.d_model must be divisible by n_heads": config.d_model % config.head_stack.n_heads != 0}
-
-
-def write_common(config: TransformerConfig, with_fraction: bool = False) -> dict[str, Any]:
-    """Return the keys of heads and positions; `with_fraction` is that of `write_rotary`."""
-    widths = config.attention_widths(config.head_stack)
-    heads = {"num_key_value_heads": widths.n_kv_heads, "head_dim": widths.d_head}
-    return heads | write_rotary(config.positions, with_fraction)
+    sliding = sliding_layers(hf, lambda i: length is not None and i >= first)
+    return {"decoder.window_pattern": pattern_of(hf, sliding, length)}
 
 
 def write_qwen(config: TransformerConfig) -> dict[str, Any]:
     windows = windows_of(config)
     if not any(windows):
-        return write_common(config) | {"use_sliding_window": False}
-    return write_common(config) | {
+        return {"use_sliding_window": False}
+    return {
         "use_sliding_window": True,
         "sliding_window": max(windows),
         "max_window_layers": next(i for i, window in enumerate(windows) if window),
         "layer_types": layer_types(config),
     }
+
+
+def limits_llama(config: TransformerConfig) -> dict[str, bool]:
+    """Return a limit for every head_dim: the configuration classes of Llama and EuroBERT check it."""
+    return {"model.d_model must be divisible by n_heads": config.d_model % config.head_stack.n_heads != 0}
 
 
 BLOCK = attention("self_attn.{}_proj", "qkvo")
@@ -146,40 +137,46 @@ def family(prefix: str, settings: Settings, **others: Any) -> Family:
 LLAMA = family(
     "Llama",
     settings_of("decoder") | BIASES | FF_BIAS,
-    read_others=read_common,
-    write_others=write_common,
+    others=(common(),),
     limits=limits_llama,
     recast=recast_llama,
 )
-MISTRAL = family(
-    "Mistral",
+MISTRAL = family("Mistral", settings_of("decoder"), others=(common(n_kv_heads=8), window(4096)))
+QWEN: dict[str, Any] = {"builder": qwen_byte_level, "roles": dict.fromkeys(("eos", "pad"), "<|endoftext|>")}
+QWEN2 = family(
+    "Qwen2",
     settings_of("decoder"),
-    read_others=lambda hf, fields: with_window(hf, read_common(hf, fields, n_kv_heads=8), default=4096),
-    write_others=lambda config: write_common(config) | write_window(config),
+    always=ALWAYS | {"qkv_bias": True},
+    others=(common(32), Converter(read_qwen, write_qwen)),
+    **QWEN,
 )
-QWEN: dict[str, Any] = {"write_others": write_qwen, "builder": qwen_byte_level}
-QWEN |= {"roles": {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}}
-QWEN2 = family("Qwen2", settings_of("decoder"), always=ALWAYS | {"qkv_bias": True}, read_others=read_qwen, **QWEN)
 QWEN3 = family(
     "Qwen3",
     settings_of("decoder") | BIASES,
     always=ALWAYS | {"qk_norm": True},
-    read_others=partial(read_qwen, d_head=128),
+    others=(common(32, d_head=128), Converter(read_qwen, write_qwen)),
     **QWEN,
 )
 
 
-def read_experts(hf: HFConfig, n_experts: int, n_active: int, names: tuple[str, str], normalize: bool) -> Experts:
-    """Read the experts; `n_experts` and `n_active` are the defaults of the keys `names`."""
-    weight = hf.take("router_aux_loss_coef", float, 0.001)
-    balance: Balance = BalanceLoss(weight) if weight > 0 else NoBalance()
-    return Experts(hf.take(names[0], int, n_experts), hf.take(names[1], int, n_active), normalize, balance)
+def experts(n_experts: int, n_active: int, key: str) -> Converter:
+    """Return the converter of experts: the defaults of their number and of the active ones, and the `key` of the first.
 
+    An `experts.normalize` among the fields replaces the default.
+    """
 
-def write_experts(config: TransformerConfig, names: tuple[str, str]) -> dict[str, Any]:
-    experts = config.experts or Experts()
-    weight = experts.balance.weight if isinstance(experts.balance, BalanceLoss) else 0.0
-    return {names[0]: experts.n_experts, names[1]: experts.n_active, "router_aux_loss_coef": weight}
+    def read(hf: HFConfig, fields: Fields) -> Fields:
+        weight = hf.take("router_aux_loss_coef", float, 0.001)
+        balance: Balance = BalanceLoss(weight) if weight > 0 else NoBalance()
+        sizes = hf.take(key, int, n_experts), hf.take("num_experts_per_tok", int, n_active)
+        return {"experts": Experts(*sizes, balance=balance)}
+
+    def write(config: TransformerConfig) -> dict[str, Any]:
+        experts = config.experts or Experts()
+        weight = experts.balance.weight if isinstance(experts.balance, BalanceLoss) else 0.0
+        return {key: experts.n_experts, "num_experts_per_tok": experts.n_active, "router_aux_loss_coef": weight}
+
+    return Converter(read, write)
 
 
 def table_experts(config: TransformerConfig, layer: str, projections: tuple[str, str, str]) -> list[Rule]:
@@ -196,45 +193,25 @@ def table_experts(config: TransformerConfig, layer: str, projections: tuple[str,
     ]
 
 
-MIXTRAL_NAMES = ("num_local_experts", "num_experts_per_tok")
-
-
-def read_mixtral(hf: HFConfig, fields: Fields) -> Fields:
-    common = with_window(hf, read_common(hf, fields, n_kv_heads=8, base=1e6))
-    return common | {"experts": read_experts(hf, 8, 2, MIXTRAL_NAMES, normalize=True)}
-
-
-def write_mixtral(config: TransformerConfig) -> dict[str, Any]:
-    return write_common(config) | write_window(config) | write_experts(config, MIXTRAL_NAMES)
-
-
 MIXTRAL = family(
     "Mixtral",
     settings_of("decoder", norm_eps=1e-5),
     unused="output_router_logits router_jitter_noise",
     table=partial(table_experts, layer="block_sparse_moe", projections=("w1", "w3", "w2")),
-    read_others=read_mixtral,
-    write_others=write_mixtral,
+    others=(common(n_kv_heads=8, base=1e6), window(), experts(8, 2, "num_local_experts")),
 )
-
-QWEN_NAMES = ("num_experts", "num_experts_per_tok")
 
 
 def read_qwen3_moe(hf: HFConfig, fields: Fields) -> Fields:
-    common = read_common(hf, fields, n_kv_heads=4)
-    if hf.take("use_sliding_window", bool, False):
-        common = with_window(hf, common)
+    windows = window().read(hf, fields) if hf.take("use_sliding_window", bool, False) else {}
     hf.pass_over("sliding_window")
-    normalize = hf.take("norm_topk_prob", bool, False)
-    return common | {"experts": read_experts(hf, 128, 8, QWEN_NAMES, normalize)}
+    return windows | {"experts.normalize": hf.take("norm_topk_prob", bool, False)}
 
 
 def write_qwen3_moe(config: TransformerConfig) -> dict[str, Any]:
-    window = write_window(config)
-    keys = write_common(config) | {"use_sliding_window": window["sliding_window"] is not None} | window
+    keys = {"use_sliding_window": any(windows_of(config))} | window().write(config)
     keys |= {"norm_topk_prob": (config.experts or Experts()).normalize}
-    keys |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "intermediate_size": config.head_stack.d_ff}
-    return keys | write_experts(config, QWEN_NAMES)
+    return keys | {"decoder_sparse_step": 1, "mlp_only_layers": [], "intermediate_size": config.head_stack.d_ff}
 
 
 QWEN3_MOE = family(
@@ -250,6 +227,6 @@ QWEN3_MOE = family(
     unused="intermediate_size max_window_layers output_router_logits",
     old_keys={"num_local_experts": "num_experts"},
     table=partial(table_experts, layer="mlp", projections=("gate_proj", "up_proj", "down_proj")),
-    read_others=read_qwen3_moe,
-    **QWEN | {"write_others": write_qwen3_moe},
+    others=(common(n_kv_heads=4), Converter(read_qwen3_moe, write_qwen3_moe), experts(128, 8, "num_experts")),
+    **QWEN,
 )

@@ -17,14 +17,13 @@ from glassformer.apps.interop.families import bert, llama
 from glassformer.apps.interop.families.rotary import (
     FULL,
     read_rotary,
+    window,
     with_bases,
-    with_window,
     write_rotary,
-    write_window,
 )
 from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
-from glassformer.apps.interop.hf_config import Fields, HFConfig, inside, settings
-from glassformer.config.transformer import LongRopeScaling, RotaryPositions, TokenHead, TransformerConfig
+from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, inside, settings
+from glassformer.config.transformer import LongRopeScaling, TokenHead, TransformerConfig
 
 LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
 ONE_NORM: Fields = {"norm_order": "parallel_shared"}
@@ -55,8 +54,7 @@ STARCODER2 = llama.family(
     always=LAYER_NORM,
     only={"mlp_type": "default", "norm_type": "layer_norm"},
     unused="layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
-    read_others=lambda hf, fields: with_window(hf, llama.read_common(hf, fields, n_kv_heads=2)),
-    write_others=lambda config: llama.write_common(config) | write_window(config),
+    others=(llama.common(n_kv_heads=2), window()),
     recast=recast_starcoder2,
 )
 
@@ -87,8 +85,7 @@ STABLELM = llama.family(
     name="StableLM",
     always=llama.ALWAYS | {"norm": "layernorm"},
     only={"qk_layernorm": False},
-    read_others=read_stablelm,
-    write_others=write_stablelm,
+    others=(Converter(read_stablelm, write_stablelm),),
     recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias"),
 )
 OLMO = llama.family(
@@ -98,8 +95,7 @@ OLMO = llama.family(
     heads=decoder_heads("Olmo", has_tags=False),
     always=llama.ALWAYS | {"norm": "layernorm", "norm_weight": False, "norm_eps": 1e-5},
     only={"clip_qkv": None},
-    read_others=llama.read_common,
-    write_others=llama.write_common,
+    others=(llama.common(),),
     recast=with_relu2_as_gate,
 )
 
@@ -128,8 +124,7 @@ PHI = llama.family(
     table=table_phi,
     always=ONE_NORM | {"init": llama.ALWAYS["init"]},
     only={"qk_layernorm": False},
-    read_others=lambda hf, fields: llama.read_common(hf, fields, fraction=0.5),
-    write_others=lambda config: llama.write_common(config, with_fraction=True),
+    others=(llama.common(fraction=0.5),),
     recast=bert.recast_bert,
     other_heads={"vectors": ("lm_head.*",)},
     roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
@@ -139,7 +134,7 @@ PHI = llama.family(
 def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
     """Read the keys of Phi-3; with longrope scaling, for the shorter texts only, whose keys can be cached."""
     original, max_len = hf.take("original_max_position_embeddings", int, 4096), fields["max_len"]
-    common = llama.read_common(hf, fields, fraction=1.0, original=original)
+    common = llama.common(fraction=1.0, original=original).read(hf, fields)
     scaling = common["positions"].scaling
     if isinstance(scaling, LongRopeScaling) and max_len > original:
         common["max_len"] = original
@@ -152,14 +147,13 @@ def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
             "rope_parameters: Phi-3 has no linear, llama3 or yarn scaling in transformers: only default and longrope "
             "are supported"
         )
-    return with_window(hf, common)
+    return common
 
 
-def write_phi3(config: TransformerConfig) -> dict[str, Any]:
-    keys = llama.write_common(config, with_fraction=True) | write_window(config)
+def write_original(config: TransformerConfig) -> dict[str, Any]:
     if isinstance(getattr(config.positions, "scaling", None), LongRopeScaling):
-        keys["original_max_position_embeddings"] = max(config.max_len, 2)
-    return keys
+        return {"original_max_position_embeddings": max(config.max_len, 2)}
+    return {}
 
 
 def limits_phi3(config: TransformerConfig) -> dict[str, bool]:
@@ -190,15 +184,14 @@ PHI3 = llama.family(
     always=llama.ALWAYS | {"fused_qkv": True},
     only={"lm_head_bias": False},
     unused="full_attn_mod interpolate_factor",
-    read_others=read_phi3,
-    write_others=write_phi3,
+    others=(Converter(read_phi3, llama.common(fraction=1.0).write), window(), Converter(write=write_original)),
     limits=limits_phi3,
 )
 
 
 def read_smollm3(hf: HFConfig, fields: Fields) -> Fields:
     """Read the layers without rotary positions: a 0 in `no_rope_layers`, by default every fourth layer."""
-    common, n_layers = llama.read_common(hf, fields, n_kv_heads=4, base=2e6), fields["decoder.n_layers"]
+    positions, n_layers = fields["positions"], fields["decoder.n_layers"]
     interval, turned = hf.take("no_rope_layer_interval", int, 4), hf.maybe("no_rope_layers", list)
     if turned is None:
         turned = [int((i + 1) % max(interval, 1) != 0) for i in range(n_layers)]
@@ -206,15 +199,13 @@ def read_smollm3(hf: HFConfig, fields: Fields) -> Fields:
         hf.problem(f"no_rope_layers must have {n_layers} numbers, each 0 or 1")
     if any(kind != FULL for kind in hf.maybe("layer_types", list) or ()):
         hf.problem(f"layer_types: only {FULL} is supported")
-    positions: RotaryPositions = common["positions"]
-    return common | {"positions": with_bases(positions, [positions.base if x else 0.0 for x in turned])}
+    return {"positions": with_bases(positions, [positions.base if x else 0.0 for x in turned])}
 
 
 def write_smollm3(config: TransformerConfig) -> dict[str, Any]:
     n_layers, bases = config.head_stack.n_layers, getattr(config.positions, "bases", (1.0,))
     turned = [int(bases[i % len(bases)] != 0) for i in range(n_layers)]
-    keys = {"no_rope_layers": turned, "layer_types": [FULL] * n_layers, "use_sliding_window": False}
-    return llama.write_common(config) | keys
+    return {"no_rope_layers": turned, "layer_types": [FULL] * n_layers, "use_sliding_window": False}
 
 
 SMOLLM3 = llama.family(
@@ -225,8 +216,7 @@ SMOLLM3 = llama.family(
     | settings(bool, True, tie_output="tie_word_embeddings"),
     only={"use_sliding_window": False},
     unused="sliding_window max_window_layers",
-    read_others=read_smollm3,
-    write_others=write_smollm3,
+    others=(llama.common(n_kv_heads=4, base=2e6), Converter(read_smollm3, write_smollm3)),
 )
 
 
@@ -244,19 +234,17 @@ OLMO2 = llama.family(
     heads=decoder_heads("Olmo2", has_tags=False),
     table=table_olmo2,
     always=llama.ALWAYS | {"norm_order": "output", "qk_norm": "all"},
-    read_others=llama.read_common,
-    write_others=llama.write_common,
+    others=(llama.common(),),
 )
 
 
 def read_granite(hf: HFConfig, fields: Fields) -> Fields:
-    common, scale = llama.read_common(hf, fields), hf.take("attention_multiplier", float, 1.0)
-    divisor = hf.take("logits_scaling", float, 1.0)
+    scale, divisor = hf.take("attention_multiplier", float, 1.0), hf.take("logits_scaling", float, 1.0)
     if not divisor > 0:
         hf.problem(f"logits_scaling: expected above 0, got {divisor}")
         divisor = 1.0
-    is_usual = scale == max(common["decoder.d_head"], 1) ** -0.5
-    return common | {"attention_scale": None if is_usual else scale, "logit_scale": 1 / divisor}
+    is_usual = scale == max(fields["decoder.d_head"], 1) ** -0.5
+    return {"attention_scale": None if is_usual else scale, "logit_scale": 1 / divisor}
 
 
 def write_granite(config: TransformerConfig) -> dict[str, Any]:
@@ -264,7 +252,7 @@ def write_granite(config: TransformerConfig) -> dict[str, Any]:
     if scale is None:
         scale = config.attention_widths(config.head_stack).d_head ** -0.5
     divisor = 1 / (config.logit_scale or config.d_model**-0.5)
-    return llama.write_common(config) | {"attention_multiplier": scale, "logits_scaling": divisor}
+    return {"attention_multiplier": scale, "logits_scaling": divisor}
 
 
 GRANITE = llama.family(
@@ -274,6 +262,5 @@ GRANITE = llama.family(
     | llama.FF_BIAS
     | settings(float, 1.0, embedding_scale="embedding_multiplier", residual_scale="residual_multiplier"),
     heads={name: x for name, x in decoder_heads("Granite").items() if not name.endswith("Classification")},
-    read_others=read_granite,
-    write_others=write_granite,
+    others=(llama.common(), Converter(read_granite, write_granite)),
 )

@@ -27,7 +27,15 @@ from glassformer.apps.interop.families.rotary import (
     write_bases,
 )
 from glassformer.apps.interop.family import Family, Rule, lines, rule
-from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, inside, settings
+from glassformer.apps.interop.hf_config import (
+    ACTIVATION_NAMES,
+    ACTIVATIONS,
+    Converter,
+    Fields,
+    HFConfig,
+    inside,
+    settings,
+)
 from glassformer.config import transformer as c
 
 HEADS: dict[str, c.Head] = {
@@ -133,8 +141,7 @@ MODERNBERT = Family(
     },
     unused="cls_token_id deterministic_flash_attn initializer_cutoff_factor layer_norm_eps position_embedding_type "
     "reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
-    read_others=read_modernbert,
-    write_others=write_modernbert,
+    others=(Converter(read_modernbert, write_modernbert),),
     prefix="model.",
     recast=recast_modernbert,
     repeats={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
@@ -151,11 +158,11 @@ def read_eurobert(hf: HFConfig, fields: Fields) -> Fields:
         head = c.TokenHead(bias="learned")
     elif isinstance(head, c.SequenceHead):
         head = replace(head, pooling=hf.choose("classifier_pooling", EURO_POOLINGS, "late"))
-    return llama.read_common(hf, fields, side="encoder") | {"head": head}
+    return {"head": head}
 
 
 def write_eurobert(config: c.TransformerConfig) -> dict[str, Any]:
-    keys = llama.write_common(config)
+    keys: dict[str, Any] = {}
     if isinstance(config.head, c.SequenceHead):
         keys["classifier_pooling"] = EURO_POOLING_NAMES.get(config.head.pooling, "mean")
     if config.mask_id is not None:
@@ -211,8 +218,7 @@ EUROBERT = Family(
     table=table_eurobert,
     always=llama.ALWAYS,
     unused="classifier_pooling clf_pooling hidden_dropout",  # only a classifier, or training, reads them
-    read_others=read_eurobert,
-    write_others=write_eurobert,
+    others=(llama.common(side="encoder"), Converter(read_eurobert, write_eurobert)),
     limits=limits_eurobert,
     recast=recast_eurobert,
     repeats=llama.REPEATS,

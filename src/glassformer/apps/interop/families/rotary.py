@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from glassformer.apps.interop.hf_config import Fields, HFConfig
+from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig
 from glassformer.config import transformer as c
 from glassformer.config.schema import to_dict
 
@@ -53,15 +53,14 @@ def read_window(hf: HFConfig, default: int | None = None) -> int | None:
     return window
 
 
-def with_window(hf: HFConfig, fields: Fields, default: int | None = None) -> Fields:
-    """Return the fields, and the window of all layers; `default` is that of a missing key, None = no window."""
-    window = read_window(hf, default)
-    return fields | {"decoder.window_pattern": () if window is None else (window,)}
+def window(default: int | None = None) -> Converter:
+    """Return the converter of one window for all layers; `default` is that of a missing key, None = no window."""
 
+    def read(hf: HFConfig, fields: Fields) -> Fields:
+        window = read_window(hf, default)
+        return {"decoder.window_pattern": () if window is None else (window,)}
 
-def write_window(config: c.TransformerConfig) -> dict[str, int | None]:
-    """Return the key of the window of all layers."""
-    return {"sliding_window": max(windows_of(config), default=0) or None}
+    return Converter(read, lambda config: {"sliding_window": max(windows_of(config), default=0) or None})
 
 
 def sliding_layers(hf: HFConfig, default: Callable[[int], bool]) -> list[bool]:

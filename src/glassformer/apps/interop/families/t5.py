@@ -8,7 +8,15 @@ from typing import Any
 
 from glassformer.apps.interop.equivalent import with_norm_scales
 from glassformer.apps.interop.family import Family, Rule, attention, lines, rule
-from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Fields, HFConfig, inside, settings
+from glassformer.apps.interop.hf_config import (
+    ACTIVATION_NAMES,
+    ACTIVATIONS,
+    Converter,
+    Fields,
+    HFConfig,
+    inside,
+    settings,
+)
 from glassformer.apps.interop.vocabulary_files import TOKENIZER_CONFIG, byte_tokens
 from glassformer.config.transformer import NormalInit, RelativePositions, TokenHead, TransformerConfig, VectorHead
 
@@ -38,10 +46,10 @@ def read_encoder(hf: HFConfig, fields: Fields) -> Fields:
 
 def read_mt5(hf: HFConfig, fields: Fields) -> Fields:
     hf.pass_over("tie_word_embeddings")  # transformers ignores it: a head that is not tied is among the weights
-    return _feed_forward(hf, "gated-gelu") | _decoder(hf, fields) | {"tie_output": HEAD not in hf.tensors}
+    return _feed_forward(hf, "gated-gelu") | {"tie_output": HEAD not in hf.tensors}
 
 
-def _decoder(hf: HFConfig, fields: Fields) -> Fields:
+def read_decoder(hf: HFConfig, fields: Fields) -> Fields:
     return {"decoder.n_layers": hf.take("num_decoder_layers", int, fields["encoder.n_layers"])}
 
 
@@ -113,8 +121,7 @@ T5 = Family(
     settings=BOTH,
     table=table_t5,
     always=ALWAYS | {"share_embeddings": True},
-    read_others=lambda hf, fields: read_encoder(hf, fields) | _decoder(hf, fields),
-    write_others=write_t5,
+    others=(Converter(read_encoder, write_t5), Converter(read_decoder)),
     recast=with_norm_scales,
     repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
     derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never used
@@ -129,7 +136,7 @@ T5_ENCODER = replace(
     settings=ENCODER,
     always=ALWAYS,
     unused="num_decoder_layers",
-    read_others=read_encoder,
+    others=(Converter(read_encoder, write_t5),),
     other_heads={"vectors": ("decoder.*", HEAD)},
 )
 MT5 = replace(
@@ -137,6 +144,5 @@ MT5 = replace(
     name="mT5",
     model_type="mt5",
     heads={"MT5ForConditionalGeneration": TokenHead()},
-    read_others=read_mt5,
-    write_others=write_mt5,
+    others=(Converter(read_mt5, write_mt5), Converter(read_decoder)),
 )
