@@ -48,7 +48,7 @@ class Rule:
     """One line of a family's table: names of modules or tensors. `{i}` is the number of a block.
 
     If one side has several names, their tensors are concatenated by rows into the one tensor of the other side. The
-    other fields say how transformers stores the tensors; by default, as glassformer does.
+    other fields state how transformers stores the tensors; by default, as glassformer does.
     """
 
     ours: Names

@@ -10,9 +10,11 @@ from typing import Any
 
 from glassformer.apps.interop.directory import HFFolder
 from glassformer.apps.interop.hf_config import HFConfig
+from glassformer.apps.interop.vocabulary_files import TOKENIZER_CONFIG
 from glassformer.common import files
 from glassformer.common.errors import UserError, shown
 from glassformer.config.transformer import TransformerConfig, VectorHead
+from glassformer.store.model_directory import TOKENIZER
 from glassformer.tokenization.validate_tokenizer_json import tables
 
 MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
@@ -141,14 +143,14 @@ def _read_length(folder: HFFolder) -> int | None:
     hf.done()
     if length is not None:
         return length
-    limit: Any = folder.table("tokenizer_config.json").get("model_max_length")
+    limit: Any = folder.table(TOKENIZER_CONFIG).get("model_max_length")
     if type(limit) in (int, float) and 1 <= limit < float("inf"):
         return int(limit)
     return None
 
 
 def _lowercases(folder: HFFolder) -> bool:
-    parts = tables(folder.table("tokenizer.json").get("normalizer"))
+    parts = tables(folder.table(TOKENIZER).get("normalizer"))
     return any(
         part.get("type") == "Lowercase" or (part.get("type") == "BertNormalizer" and part.get("lowercase") is True)
         for part in parts

@@ -21,14 +21,14 @@ from glassformer.common.errors import UserError, shown
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig, VectorHead
 from glassformer.inference.text import causal_frame
-from glassformer.store.model_directory import StoredModel
+from glassformer.store.model_directory import TOKENIZER, StoredModel
 from glassformer.tasks.task import task_of
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.special_tokens_template import template_processing
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_chat_template, tables
 
-TOKENIZER, SPECIAL = "tokenizer.json", "special_tokens_map.json"
+SPECIAL = "special_tokens_map.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 TARGET = "target"
 OF_UTF8 = [byte for byte in range(0xF5) if byte not in (0xC0, 0xC1)]

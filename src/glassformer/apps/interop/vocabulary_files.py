@@ -32,6 +32,9 @@ VOCAB, MERGES, WORDS, ADDED = "vocab.json", "merges.txt", "vocab.txt", "added_to
 TOKENIZER_CONFIG = "tokenizer_config.json"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+"""Flags of an added token in a `tokenizer.json`, if it is found in any text as it is."""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -172,18 +175,17 @@ def _added_tokens(parts: Parts, vocab: Mapping[str, int]) -> list[dict[str, Any]
     ids: dict[str, int] = {}
     if (parts.folder / ADDED).is_file():
         ids = dict(files.read_json(parts.folder / ADDED))
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    options = {token: flags | {"special": token in parts.roles.values(), "normalized": True} for token in ids}
+    options = {token: FLAGS | {"special": token in parts.roles.values(), "normalized": True} for token in ids}
     others = [token for token in parts.settings.get("additional_special_tokens") or [] if isinstance(token, str)]
     for token in dict.fromkeys([*parts.roles.values(), *others]):
         token_id = ids.get(token, vocab.get(token))
         if token_id is not None:
             ids[token] = token_id
             is_mask = token == parts.roles.get("mask") and WORDS not in {path.name for path in parts.folder.iterdir()}
-            options[token] = flags | {"special": True, "lstrip": is_mask}  # a byte-level mask includes its space
+            options[token] = FLAGS | {"special": True, "lstrip": is_mask}  # a byte-level mask includes its space
     for token_id, token in (parts.settings.get("added_tokens_decoder") or {}).items():
         ids[token["content"]] = int(token_id)
-        options[token["content"]] = {key: bool(token.get(key, False)) for key in (*flags, "special")}
+        options[token["content"]] = {key: bool(token.get(key, False)) for key in (*FLAGS, "special")}
         options[token["content"]]["special"] |= token["content"] in parts.roles.values()
     by_id = sorted(options, key=lambda token: ids[token])
     return [{"id": ids[token], "content": token} | options[token] for token in by_id]
@@ -252,9 +254,8 @@ def _description(
     rust.decoder = decoders.Sequence([decoders.Replace(NOWHERE, ""), decoders.Metaspace(SPACE, prepend_scheme)])
     # Special tokens
     description: dict[str, Any] = json.loads(rust.to_str())
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     description["added_tokens"] = [
-        {"id": vocab[token], "content": token, **flags, "special": token in roles.values()}
+        {"id": vocab[token], "content": token, **FLAGS, "special": token in roles.values()}
         for token in (*roles.values(), *codes)
     ]
     end = (vocab[roles["eos"]],)

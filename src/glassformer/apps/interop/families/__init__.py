@@ -58,24 +58,18 @@ def nearest(table: Mapping[str, Any], where: str, names: Sequence[object]) -> st
     is empty if no family can read the sizes.
     """
     head = str(next(iter(names), "")).partition("For")[2]
-    readers = [(found, family) for family in FAMILIES if (found := _problems(family, table, where)) is not None]
+    readers: list[tuple[list[str], bool, Family]] = []
+    for family in FAMILIES:
+        hf = HFConfig(table, where)
+        try:
+            family.read(hf, family.architectures[0])
+        except UserError:  # it cannot read the sizes
+            continue
+        has_other_heads = not any(name.endswith(f"For{head}") for name in family.architectures)
+        readers.append((hf.problems(), has_other_heads, family))
     if not readers:
         return ""
-
-    def distance(reader: tuple[list[str], Family]) -> tuple[int, bool]:
-        return len(reader[0]), not any(name.endswith(f"For{head}") for name in reader[1].architectures)
-
-    problems, family = min(readers, key=distance)
+    problems, _, family = min(readers, key=lambda reader: (len(reader[0]), reader[1]))
     if not problems:
         return f"; its keys are those of {family.name}, but its layers may differ"
     return f"; by its keys, the nearest family is {family.name}, which lacks: {listed(problems)}"
-
-
-def _problems(family: Family, table: Mapping[str, Any], where: str) -> list[str] | None:
-    """Return the settings that a family cannot represent; None if it cannot read the sizes."""
-    hf = HFConfig(table, where)
-    try:
-        family.read(hf, family.architectures[0])
-    except UserError:
-        return None
-    return hf.problems()

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from glassformer.apps.interop.equivalent import differences
 from glassformer.apps.interop.family import Family, Rule
-from glassformer.apps.interop.gguf_files import BYTES, PREFIX, SPLITS, TEMPLATE, WHOLE_WORDS, split_of
+from glassformer.apps.interop.gguf_files import BYTES, FACTORS, PREFIX, SPLITS, TEMPLATE, WHOLE_WORDS, split_of
 from glassformer.apps.interop.hf import choose_family, compare_weights_read, filled, transformer_of
 from glassformer.apps.interop.tokenizer_files import row_names, trained_start
+from glassformer.apps.interop.vocabulary_files import FLAGS
 from glassformer.common import files
 from glassformer.common.errors import UserError, needs, shown
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
@@ -40,7 +41,6 @@ TEXT = (
 """Characters of many kinds: a text whose ids are compared."""
 PIECES_PER_TEXT = 64
 ARCHITECTURE = "general.architecture"
-FACTORS = "rope_freqs.weight"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # gguf.TokenType
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}
 """Role of a special token → its name in GGUF; the spelling is GGUF's."""
@@ -250,12 +250,11 @@ def require_same_ids(tokenizer: Tokenizer, numbers: Mapping[str, Any]) -> int:
 def as_read(tokenizer: Tokenizer, split: str) -> Tokenizer:
     """Return a tokenizer with the rules of llama.cpp for a split into words."""
     description = _description(tokenizer)
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     model = {"type": "BPE", "unk_token": None, "ignore_merges": split in WHOLE_WORDS}
     model |= {name: description["model"][name] for name in ("vocab", "merges")}
     changes: dict[str, Any] = {"pre_tokenizer": SPLITS[split], "decoder": BYTES, "model": model}
     changes |= {"normalizer": None, "post_processor": None}
-    added = [token | flags for token in description["added_tokens"]]
+    added = [token | FLAGS for token in description["added_tokens"]]
     roles = {role: tokenizer.id_to_token(i) for role in ROLES if (i := getattr(tokenizer, f"{role}_id")) is not None}
     return Tokenizer.imported(json.dumps(description | changes | {"added_tokens": added}), roles)
 
