@@ -96,6 +96,12 @@ def inside(outer: str, table: Settings) -> Settings:
     return {f"{outer}.{name}": setting for name, setting in table.items()}
 
 
+STACK = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
+"""Usual keys of the sizes of a stack."""
+SIZES = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
+"""Usual keys of the other sizes."""
+
+
 def written(table: Settings, config: TransformerConfig) -> dict[str, Any]:
     """Return the keys of `config.json` with the values of a configuration: the inverse of `HFConfig.fields`.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from glassformer.apps.interop.equivalent import with_scales_and_biases
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, lines, rule
-from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, inside, settings
+from glassformer.apps.interop.hf_config import SIZES, STACK, Converter, Fields, HFConfig, inside, settings
 from glassformer.apps.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 from glassformer.config import transformer as c
 
@@ -21,9 +21,7 @@ HEADS: dict[str, c.Head] = {
     "Model": c.VectorHead(pooling="first", pooler="tanh"),
 }
 """Class name without `Bert` → glassformer head."""
-SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
-SETTINGS = inside("encoder", SIZES) | settings(int, d_model="hidden_size", vocab_size="vocab_size")
-SETTINGS |= settings(int, max_len="max_position_embeddings") | settings(int, 2, n_token_types="type_vocab_size")
+SETTINGS = inside("encoder", STACK) | SIZES | settings(int, 2, n_token_types="type_vocab_size")
 SETTINGS |= settings(float, 0.1, embedding_dropout="hidden_dropout_prob", residual_dropout="hidden_dropout_prob")
 SETTINGS |= settings(float, 0.1, attention_dropout="attention_probs_dropout_prob")
 SETTINGS |= settings(float, 1e-12, norm_eps="layer_norm_eps")

@@ -18,7 +18,7 @@ from glassformer.apps.interop.equivalent import (
 )
 from glassformer.apps.interop.families.rotary import read_rotary, shortest, windows_of, write_rotary
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, decoder_heads, lines, output_name, rule
-from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, inside, settings
+from glassformer.apps.interop.hf_config import SIZES, STACK, Converter, Fields, HFConfig, inside, settings
 from glassformer.apps.interop.vocabulary_files import byte_level
 from glassformer.config import transformer as c
 
@@ -80,8 +80,7 @@ GPT2 = Family(
     roles=END_OF_TEXT,
 )
 GLOBAL, LOCAL = "global", "local"
-NEO = inside("decoder", settings(int, n_layers="num_layers", n_heads="num_heads"))
-NEO |= settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
+NEO = inside("decoder", settings(int, n_layers="num_layers", n_heads="num_heads")) | SIZES
 NEO |= settings(float, 0.0, embedding_dropout="embed_dropout", residual_dropout="resid_dropout")
 NEO |= settings(float, 0.0, attention_dropout="attention_dropout")
 NEO |= {name: SETTINGS[name] for name in ("norm_eps", "tie_output", "activation")}
@@ -192,14 +191,12 @@ BLOOM = Family(
     old_keys={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
     roles={"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
 )
-NEOX = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
-NEOX |= settings(float, 0.0, embedding_dropout="hidden_dropout", residual_dropout="hidden_dropout")
+NEOX = SIZES | settings(float, 0.0, embedding_dropout="hidden_dropout", residual_dropout="hidden_dropout")
 NEOX |= settings(float, 0.0, attention_dropout="attention_dropout")
 NEOX |= settings(float, 1e-5, norm_eps="layer_norm_eps")
 NEOX |= settings(bool, False, tie_output="tie_word_embeddings")
 NEOX |= settings(bool, True, qkv_bias="attention_bias", attn_out_bias="attention_bias")
 NEOX |= settings(str, "gelu", activation="hidden_act")
-SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
 OLD_KEYS = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 """Former name of a key of GPT-NeoX → its name today."""
 
@@ -239,7 +236,7 @@ GPT_NEOX = Family(
     name="GPT-NeoX",
     model_type="gpt_neox",
     heads=decoder_heads("GPTNeoX"),
-    settings=NEOX | inside("decoder", SIZES),
+    settings=NEOX | inside("decoder", STACK),
     table=table_neox,
     always={"fused_qkv": True, "init": c.NormalInit(0.02)},
     others=(Converter(read_neox, write_neox),),
@@ -251,9 +248,7 @@ GPT_NEOX = Family(
     old_keys=OLD_KEYS,
     roles=END_OF_TEXT,
 )
-OPT_SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="ffn_dim")
-OPT_SETTINGS = inside("decoder", OPT_SIZES)
-OPT_SETTINGS |= settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
+OPT_SETTINGS = inside("decoder", STACK | settings(int, d_ff="ffn_dim")) | SIZES
 OPT_SETTINGS |= settings(float, 0.1, residual_dropout="dropout")
 OPT_SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
 OPT_SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings", norm_weight="layer_norm_elementwise_affine")

@@ -20,13 +20,11 @@ from glassformer.apps.interop.families.rotary import (
     write_rotary,
 )
 from glassformer.apps.interop.family import Family, Rule, attention, decoder_heads, lines, output_name, rule
-from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, Settings, inside, settings
+from glassformer.apps.interop.hf_config import SIZES, STACK, Converter, Fields, HFConfig, Settings, inside, settings
 from glassformer.apps.interop.vocabulary_files import qwen_byte_level
 from glassformer.config.transformer import Balance, BalanceLoss, Experts, NoBalance, NormalInit, TransformerConfig
 
-SIZES = settings(int, n_layers="num_hidden_layers", n_heads="num_attention_heads", d_ff="intermediate_size")
-SETTINGS = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="max_position_embeddings")
-SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
+SETTINGS = SIZES | settings(float, 0.0, attention_dropout="attention_dropout")
 SETTINGS |= settings(bool, False, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "silu", activation="hidden_act")
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -39,7 +37,7 @@ ALWAYS |= {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 
 def settings_of(side: str, norm_eps: float = 1e-6) -> Settings:
     """Return the settings of a stack with Llama's blocks; `norm_eps` is the default of the key."""
-    return SETTINGS | settings(float, norm_eps, norm_eps="rms_norm_eps") | inside(side, SIZES)
+    return SETTINGS | settings(float, norm_eps, norm_eps="rms_norm_eps") | inside(side, STACK)
 
 
 def common(n_kv_heads: int = 0, d_head: int = 0, side: str = "decoder", **rotary: Any) -> Converter:
@@ -218,7 +216,7 @@ QWEN3_MOE = family(
     "Qwen3Moe",
     SETTINGS
     | settings(float, 1e-6, norm_eps="rms_norm_eps")
-    | inside("decoder", SIZES | settings(int, d_ff="moe_intermediate_size"))
+    | inside("decoder", STACK | settings(int, d_ff="moe_intermediate_size"))
     | BIASES,
     name="Qwen3-MoE",
     model_type="qwen3_moe",

@@ -22,7 +22,7 @@ from glassformer.apps.interop.families.rotary import (
     write_rotary,
 )
 from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
-from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, inside, settings
+from glassformer.apps.interop.hf_config import STACK, Converter, Fields, HFConfig, inside, settings
 from glassformer.config.transformer import LongRopeScaling, TokenHead, TransformerConfig
 
 LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
@@ -90,7 +90,7 @@ STABLELM = llama.family(
 )
 OLMO = llama.family(
     "Olmo",
-    llama.SETTINGS | inside("decoder", llama.SIZES) | llama.BIASES,
+    llama.SETTINGS | inside("decoder", STACK) | llama.BIASES,
     name="OLMo",
     heads=decoder_heads("Olmo", has_tags=False),
     always=llama.ALWAYS | {"norm": "layernorm", "norm_weight": False, "norm_eps": 1e-5},
@@ -116,7 +116,7 @@ def table_phi(config: TransformerConfig) -> list[Rule]:
 PHI = llama.family(
     "Phi",
     llama.SETTINGS
-    | inside("decoder", llama.SIZES)
+    | inside("decoder", STACK)
     | settings(float, 1e-5, norm_eps="layer_norm_eps")
     | settings(float, 0.0, embedding_dropout="embd_pdrop", residual_dropout="resid_pdrop")
     | settings(str, "gelu_new", activation="hidden_act"),

@@ -30,6 +30,8 @@ from glassformer.apps.interop.family import Family, Rule, lines, rule
 from glassformer.apps.interop.hf_config import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
+    SIZES,
+    STACK,
     Converter,
     Fields,
     HFConfig,
@@ -49,8 +51,8 @@ BASES = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
 POOLINGS: dict[str, Any] = {"cls": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 POOLERS: dict[str, Any] = {name: name for name in ("gelu", "tanh", "relu")}
-SETTINGS = inside("encoder", bert.SIZES) | settings(int, d_model="hidden_size", vocab_size="vocab_size")
-SETTINGS |= settings(int, 8192, max_len="max_position_embeddings") | settings(float, 1e-5, norm_eps="norm_eps")
+SETTINGS = inside("encoder", STACK) | SIZES | settings(int, 8192, max_len="max_position_embeddings")
+SETTINGS |= settings(float, 1e-5, norm_eps="norm_eps")
 SETTINGS |= settings(float, 0.0, embedding_dropout="embedding_dropout", ff_dropout="mlp_dropout")
 SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")

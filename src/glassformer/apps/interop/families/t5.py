@@ -40,8 +40,17 @@ ALWAYS |= dict.fromkeys(("qkv_bias", "attn_out_bias", "ff_bias"), False)
 
 
 def read_encoder(hf: HFConfig, fields: Fields) -> Fields:
-    is_scaled, tie_output = _head(hf)
-    return _feed_forward(hf, "relu") | {"logit_scale": 0.0 if is_scaled else 1.0, "tie_output": tie_output}
+    """Read the feed-forward, and whether logits are scaled and the head is tied.
+
+    `tie_word_embeddings` once defined both. transformers 5 defines scaling with `scale_decoder_outputs`, and always
+    sets `tie_word_embeddings` to true. A head that is not tied is then among the weights.
+    """
+    tied, scaled = hf.maybe("tie_word_embeddings", bool), hf.maybe("scale_decoder_outputs", bool)
+    tie_output = HEAD not in hf.tensors
+    if scaled is None:
+        scaled = tied is not False
+        tie_output = scaled or tie_output
+    return _feed_forward(hf, "relu") | {"logit_scale": 0.0 if scaled else 1.0, "tie_output": tie_output}
 
 
 def read_mt5(hf: HFConfig, fields: Fields) -> Fields:
@@ -60,19 +69,6 @@ def _feed_forward(hf: HFConfig, default: str) -> Fields:
     hf.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
     hf.only("is_gated_act", gated)
     return {"activation": activation, "gated_ff": gated}
-
-
-def _head(hf: HFConfig) -> tuple[bool, bool]:
-    """Return two flags: True if logits are scaled, and True if the head is tied.
-
-    `tie_word_embeddings` once defined both. transformers 5 defines scaling with `scale_decoder_outputs`, and always
-    sets `tie_word_embeddings` to true. A head that is not tied is then among the weights.
-    """
-    tied, scaled = hf.maybe("tie_word_embeddings", bool), hf.maybe("scale_decoder_outputs", bool)
-    has_head = HEAD in hf.tensors
-    if scaled is None:
-        return tied is not False, tied is not False or not has_head
-    return scaled, not has_head
 
 
 def write_t5(config: TransformerConfig) -> dict[str, Any]:
