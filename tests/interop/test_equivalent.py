@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from configs import BERT, GPT, LLAMA, PAPER, random_inputs, random_model
 from glassformer.apps.interop.equivalent import (
-    SCALES_AND_BIASES,
+    BIASES,
     Recast,
     with_gates_of_one,
     with_norm_scales,
@@ -30,6 +30,7 @@ from interop.checkpoints import model_directory
 from interop.family_configs import FAMILY_CONFIGS
 from tolerances import assert_close
 
+SCALES_AND_BIASES = ("norm_weight", *BIASES)
 NO_BIAS = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 MODERN = replace(GPT, norm="rmsnorm", norm_weight=False, qk_norm=True, activation="relu2", **NO_BIAS)
 CASES: dict[str, tuple[Callable[..., Recast], TransformerConfig]] = {

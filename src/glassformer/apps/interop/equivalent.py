@@ -23,8 +23,6 @@ from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 
 BIASES = ("norm_bias", "qkv_bias", "attn_out_bias", "ff_bias")
-SCALES_AND_BIASES = ("norm_weight", *BIASES)
-"""Fields that may have any value in a family with all scales and biases: see `with_scales_and_biases`."""
 Weights = dict[str, Tensor]
 Recast = tuple[TransformerConfig, Weights]
 

@@ -144,30 +144,31 @@ def find_family(
         if folder.config.get("auto_map"):
             problem += ", and its custom code (auto_map) is never run"
         raise UserError(f"{problem}{nearest(folder.config, CONFIG, names)}; supported types: {known}")
-    classes = ", ".join(name for family in of_type for name in family.architectures)
+    classes = {name: family for family in of_type for name in family.architectures}
+    known = ", ".join(classes)
     # Without a class name, the tensors decide
     if architectures is None:
-        for family in of_type:
-            for name in family.architectures:
-                if _fits(folder, family, name, ignore_tensors, ignore_keys):
-                    log(f"{CONFIG} has no architectures: the tensors are those of {name}, which is assumed")
-                    return family, name
+        for name, family in classes.items():
+            if _fits(folder, family, name, ignore_tensors, ignore_keys):
+                log(f"{CONFIG} has no architectures: the tensors are those of {name}, which is assumed")
+                return family, name
         read_config(folder, of_type[0], of_type[0].architectures[0], ignore_keys)  # raises for a wrong configuration
         raise UserError(
             f"{folder.path / CONFIG} has no architectures, the class name of the model, and the tensors of the folder "
-            f"are those of none of {classes}: add the class, or skip the tensors of another head with --ignore-tensors"
+            f"are those of none of {known}: add the class, or skip the tensors of another head with --ignore-tensors"
         )
-    for family in of_type:
-        # The family that has the class
-        if len(names) == 1 and names[0] in family.architectures:
-            if sentence_files.has_modules(folder) and family.bare:
-                return family, next(iter(family.bare))  # sentence-transformers ignores the head
-            return family, names[0]
-    name = shown(", ".join(map(str, names)))
+    # The family that has the class
+    name = ", ".join(map(str, names))
+    if name in classes:
+        family = classes[name]
+        if sentence_files.has_modules(folder) and family.bare:
+            return family, next(iter(family.bare))  # sentence-transformers ignores the head
+        return family, name
+    name = shown(name)
     problem = f"{folder.path / CONFIG}: architectures {name} is not supported for {of_type[0].name}"
     if reason := of_type[0].refused.get(name):
         problem += f": {reason}"
-    raise UserError(f"{problem} (known: {classes})")
+    raise UserError(f"{problem} (known: {known})")
 
 
 def _fits(

@@ -5,6 +5,7 @@ and many of their layers have a window. Gemma 2 bounds scores and logits. Gemma 
 layers with a window have another base of the rotary positions.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from glassformer.apps.interop.families.rotary import (
     write_bases,
     write_rotary,
 )
-from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
+from glassformer.apps.interop.family import Rule, decoder_heads, lines
 from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Converter, Fields, HFConfig, settings
 from glassformer.config.transformer import TransformerConfig
 
@@ -96,24 +97,17 @@ def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
     return read | {"positions": read_bases(hf, fields["max_len"], sliding, BASES)}
 
 
-MATRICES = attention("self_attn.{}_proj", "qkvo") | {f"ff.{x}_proj": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
-NORMS = {"self_attn_norm": "input_layernorm"} | {f"self_attn.{x}_norm": f"self_attn.{x}_norm" for x in "qk"}
 BOTH_SIDES = {"self_attn_out_norm": "post_attention_layernorm", "ff_norm": "pre_feedforward_layernorm"}
 BOTH_SIDES |= {"ff_out_norm": "post_feedforward_layernorm"}
 
 
 def table_gemma(config: TransformerConfig) -> list[Rule]:
-    ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
-    norms = {"ff_norm": "post_attention_layernorm"}
+    """Return Llama's table with norms that multiply by 1 + weight, in Gemma 2 and 3 on both sides of a sublayer."""
+    table = llama.table_llama(config)
     if config.norm_order == "sandwich":
-        norms = BOTH_SIDES
-    return [
-        rule("decoder.embeddings.tokens", "model.embed_tokens"),
-        *lines(ours, theirs, MATRICES),
-        *lines(ours, theirs, NORMS | norms, offset=1.0),
-        rule("decoder.final_norm", "model.norm", offset=1.0),
-        rule("output.proj", output_name(config, of_tags="score")),
-    ]
+        table = [line for line in table if not line.ours[0].endswith(".ff_norm")]
+        table += lines("decoder.blocks.{i}.", "model.layers.{i}.", BOTH_SIDES)
+    return [replace(line, offset=1.0) if "norm" in line.ours[0] else line for line in table]
 
 
 family = partial(
