@@ -226,7 +226,7 @@ def read_config(
 def _keys_of_error(hf: HFConfig, family: Family, architecture: str, message: str) -> list[str]:
     """Return the numbers of `config.json` that cause an error about a setting of glassformer, as [`key = value, …`].
 
-    They are the numbers that, if another one is put in their place, change the numbers in the message or avoid it.
+    A number causes the error if the message has other numbers, or disappears, with another number in its place.
     """
 
     def message_with(path: tuple[str, ...], value: float) -> str | None:

@@ -33,7 +33,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-"""Flags of an added token in a `tokenizer.json`, if it is found in any text as it is."""
+"""Flags of an added token in a `tokenizer.json` that is found anywhere in an unchanged text."""
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,9 @@ BART_WITHOUT_HEAD = replace(
     others=(Converter(read_bare, write_bart),),
     recast=with_scales_and_biases,
 )
+
+# Marian
+
 STATIC = {"static_position_embeddings": True, "normalize_embedding": False}
 
 
@@ -206,6 +209,9 @@ MARIAN = Family(
     fixed=sinusoids,
     derived=(*DERIVED, SHARED),  # a shared table that is not tied is not used
 )
+
+# mBART, Pegasus and M2M-100
+
 PRE_NORM: Fields = {"norm_order": "pre", "final_norm": True}
 PRE_NORM_KEYS = {"normalize_before": True, "add_final_layer_norm": True}
 STARTS_WITH_THE_LAST_TOKEN = "its decoder starts with the last token of the text, and not with decoder_start_token_id"

@@ -168,6 +168,9 @@ def _with_pieces(name: str, model_type: str, prefix: str) -> Family:
 
 XLM_ROBERTA = _with_pieces("XLM-RoBERTa", "xlm-roberta", "XLMRoberta")
 CAMEMBERT = _with_pieces("CamemBERT", "camembert", "Camembert")
+
+# DistilBERT
+
 DISTILBERT_SETTINGS = inside("encoder", settings(int, n_layers="n_layers", n_heads="n_heads", d_ff="hidden_dim"))
 DISTILBERT_SETTINGS |= settings(int, d_model="dim", vocab_size="vocab_size", max_len="max_position_embeddings")
 DISTILBERT_SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="dropout")

@@ -79,6 +79,9 @@ GPT2 = Family(
     builder=byte_level,
     roles=END_OF_TEXT,
 )
+
+# GPT-Neo
+
 GLOBAL, LOCAL = "global", "local"
 NEO = inside("decoder", settings(int, n_layers="num_layers", n_heads="num_heads")) | SIZES
 NEO |= settings(float, 0.0, embedding_dropout="embed_dropout", residual_dropout="resid_dropout")
@@ -143,6 +146,9 @@ GPT_NEO = replace(
 )
 
 
+# BLOOM
+
+
 def table_fused(theirs: str, attention: str, config: c.TransformerConfig) -> list[Rule]:
     """Return the lines of a block of BLOOM and GPT-NeoX: queries, keys and values are one matrix, sorted by groups."""
     n_groups = config.attention_widths(config.head_stack).n_kv_heads
@@ -191,6 +197,9 @@ BLOOM = Family(
     old_keys={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
     roles={"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
 )
+
+# GPT-NeoX
+
 NEOX = SIZES | settings(float, 0.0, embedding_dropout="hidden_dropout", residual_dropout="hidden_dropout")
 NEOX |= settings(float, 0.0, attention_dropout="attention_dropout")
 NEOX |= settings(float, 1e-5, norm_eps="layer_norm_eps")
@@ -248,6 +257,9 @@ GPT_NEOX = Family(
     old_keys=OLD_KEYS,
     roles=END_OF_TEXT,
 )
+
+# OPT
+
 OPT_SETTINGS = inside("decoder", STACK | settings(int, d_ff="ffn_dim")) | SIZES
 OPT_SETTINGS |= settings(float, 0.1, residual_dropout="dropout")
 OPT_SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout")

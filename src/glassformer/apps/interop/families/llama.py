@@ -41,9 +41,9 @@ def settings_of(side: str, norm_eps: float = 1e-6) -> Settings:
 
 
 def common(n_kv_heads: int = 0, d_head: int = 0, side: str = "decoder", **rotary: Any) -> Converter:
-    """Return the converter of heads and positions, with the defaults `n_kv_heads` (0 = n_heads) and `d_head`.
+    """Return the converter of heads and positions; `rotary` has the defaults of `read_rotary`.
 
-    The default of `d_head` itself is D / n_heads; `rotary` has the defaults of `read_rotary`.
+    `n_kv_heads` and `d_head` are the defaults of their keys; 0 means n_heads and D / n_heads.
     """
 
     def read(hf: HFConfig, fields: Fields) -> Fields:
@@ -157,11 +157,11 @@ QWEN3 = family(
 )
 
 
-def experts(n_experts: int, n_active: int, key: str) -> Converter:
-    """Return the converter of experts: the defaults of their number and of the active ones, and the `key` of the first.
+# Experts
 
-    An `experts.normalize` among the fields replaces the default.
-    """
+
+def experts(n_experts: int, n_active: int, key: str) -> Converter:
+    """Return the converter of experts; `key` has their number, and the first two arguments are defaults of the keys."""
 
     def read(hf: HFConfig, fields: Fields) -> Fields:
         weight = hf.take("router_aux_loss_coef", float, 0.001)

@@ -150,6 +150,9 @@ MODERNBERT = Family(
     other_heads={"vectors": ("head.*", "decoder.*")},
     roles=bert.ROLES,
 )
+
+# EuroBERT
+
 EURO_POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 EURO_POOLING_NAMES = {ours: theirs for theirs, ours in EURO_POOLINGS.items()}
 
