@@ -77,11 +77,12 @@ def read_modernbert(hf: HFConfig, fields: Fields) -> Fields:
 def _read_head(hf: HFConfig, fields: Fields) -> c.Head:
     head: c.Head = fields["head"]
     hf.pass_over("decoder_bias", "classifier_activation", "classifier_pooling")
-    if isinstance(head, c.VectorHead):
-        return head
-    if isinstance(head, c.SequenceHead):
-        pooling = hf.choose("classifier_pooling", POOLINGS, "cls")
-        return replace(head, pooling=pooling, pooler=hf.choose("classifier_activation", POOLERS, "gelu"))
+    match head:
+        case c.VectorHead():
+            return head
+        case c.SequenceHead():
+            pooling = hf.choose("classifier_pooling", POOLINGS, "cls")
+            return replace(head, pooling=pooling, pooler=hf.choose("classifier_activation", POOLERS, "gelu"))
     activation = hf.choose("classifier_activation", ACTIVATIONS, "gelu")
     if activation != fields["activation"]:
         hf.problem(f"classifier_activation: expected that of hidden_activation, got {activation}")
@@ -91,19 +92,20 @@ def _read_head(hf: HFConfig, fields: Fields) -> c.Head:
 
 
 def write_modernbert(config: c.TransformerConfig) -> dict[str, Any]:
-    head, windows, bases = config.head, windows_of(config), write_bases(config, BASES)
-    keys: dict[str, Any] = {"layer_types": layer_types(config)} | {
-        key: bases[key] for key in ("rope_parameters", *BASES)
-    }
+    windows, bases = windows_of(config), write_bases(config, BASES)
+    keys: dict[str, Any] = {"layer_types": layer_types(config)}
+    keys |= {key: bases[key] for key in ("rope_parameters", *BASES)}
     keys |= {"cls_token_id": config.bos_id, "sep_token_id": config.eos_id}
     keys["local_attention"] = 2 * (max(windows, default=0) - 1) if any(windows) else 128
-    if isinstance(head, c.SequenceHead):
-        keys["classifier_activation"] = POOLERS.get(head.pooler, "gelu")
-        keys["classifier_pooling"] = POOLING_NAMES.get(head.pooling, "cls")
-    elif not isinstance(head, c.VectorHead):
-        keys["classifier_activation"] = ACTIVATION_NAMES[config.activation]
-    if isinstance(head, c.TokenHead):
-        keys["decoder_bias"] = head.bias != "none"
+    match config.head:
+        case c.SequenceHead(pooler=pooler, pooling=pooling):
+            keys["classifier_activation"] = POOLERS.get(pooler, "gelu")
+            keys["classifier_pooling"] = POOLING_NAMES.get(pooling, "cls")
+        case c.PositionHead():
+            keys["classifier_activation"] = ACTIVATION_NAMES[config.activation]
+        case c.TokenHead(bias=bias):
+            keys["classifier_activation"] = ACTIVATION_NAMES[config.activation]
+            keys["decoder_bias"] = bias != "none"
     return keys
 
 

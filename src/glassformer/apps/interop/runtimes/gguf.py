@@ -41,7 +41,7 @@ TEXT = (
 """Characters of many kinds: a text whose ids are compared."""
 PIECES_PER_TEXT = 64
 ARCHITECTURE = "general.architecture"
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # gguf.TokenType
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # gguf.TokenType
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}
 """Role of a special token → its name in GGUF; the spelling is GGUF's."""
 
@@ -129,12 +129,13 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
     scaling = config.positions.scaling if isinstance(config.positions, RotaryPositions) else None
     if isinstance(scaling, Llama3Scaling) and not architecture.has_factors:
         found.append("model.positions.scaling: expected none, linear or yarn, got llama3")
-    if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
-        found.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
-    if isinstance(scaling, YarnScaling) and scaling.attention_factor:
-        found.append("model.positions.scaling.attention_factor: expected 0")
-    if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # < 2π: no full rotation, and another ramp
-        found.append("model.positions.scaling.original_max_len: expected at least 7")
+    if isinstance(scaling, YarnScaling):
+        if (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
+            found.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
+        if scaling.attention_factor:
+            found.append("model.positions.scaling.attention_factor: expected 0")
+        if scaling.original_max_len < 7:  # < 2π: no full rotation, and another ramp
+            found.append("model.positions.scaling.original_max_len: expected at least 7")
     if found:
         raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(found)}")
 
