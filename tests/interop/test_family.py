@@ -49,18 +49,14 @@ def test_both_directions_are_inverses(
     assert one.shapes_of_theirs(shapes) == {name: tuple(x.shape) for name, x in theirs.items()}
 
 
-def filled(table: list[Rule], shapes: dict[str, tuple[int, ...]]) -> list[Rule]:
-    return filled_in(table, n_layers=lambda name: 2, rows=lambda name: [1], shapes=shapes)
-
-
 def test_a_table_must_name_every_tensor_once() -> None:
-    shapes = {"a.weight": (2, 2), "b.0.weight": (1,), "b.1.weight": (1,)}
-    table = [rule("a", "x"), rule("b.{i}", "y.{i}"), rule("absent", "z")]
-    assert [one.theirs for one in filled(table, shapes)] == [("x.weight",), ("y.0.weight",), ("y.1.weight",)]
-    with pytest.raises(ValueError, match=r"b\.0\.weight"):
-        filled(table[:1], shapes)
+    shapes = {"a.weight": (2, 2), "decoder.b.0.weight": (1,), "decoder.b.1.weight": (1,)}
+    table = [rule("a", "x"), rule("decoder.b.{i}", "y.{i}"), rule("absent", "z")]
+    assert [one.theirs for one in filled_in(table, GPT, shapes)] == [("x.weight",), ("y.0.weight",), ("y.1.weight",)]
+    with pytest.raises(ValueError, match=r"decoder\.b\.0\.weight"):
+        filled_in(table[:1], GPT, shapes)
     with pytest.raises(ValueError, match="must map each tensor once"):
-        filled([*table, rule("a", "again")], shapes)
+        filled_in([*table, rule("a", "again")], GPT, shapes)
 
 
 def test_patterns() -> None:

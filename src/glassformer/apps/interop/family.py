@@ -122,31 +122,29 @@ def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
     return Rule(mine, other, **layout)
 
 
-def filled_in(
-    table: Iterable[Rule], n_layers: Callable[[str], int], rows: Callable[[str], Sequence[int]], shapes: Shapes
-) -> list[Rule]:
-    """Return a table for a model with tensors of these `shapes`: one rule for each tensor of each block.
+def filled_in(table: Iterable[Rule], config: TransformerConfig, shapes: Shapes) -> list[Rule]:
+    """Return the table for a model with tensors of these `shapes`: one rule for each tensor of each block.
 
-    Lines for tensors that the model does not have are left out. `n_layers` returns the number of layers of a name's
-    stack; `rows` returns the rows of queries, keys and values in a fused matrix. The matrices of experts, which one
-    tensor of glassformer stacks, have equal rows. Raises `ValueError` if the table maps a tensor twice or not at all,
-    which is a bug in the table.
+    Lines for tensors that the model does not have are left out. The matrices of experts, which one tensor of
+    glassformer stacks, have equal rows. Raises `ValueError` if the table maps a tensor twice or not at all, which is a
+    bug in the table.
     """
     filled: list[Rule] = []
     for entry in table:
-        n_blocks = n_layers(entry.ours[0]) if "{i}" in entry.ours[0] else 1
-        for i in range(n_blocks):
+        stack = config.stacks.get(entry.ours[0].partition(".")[0], config.head_stack)
+        widths = config.attention_widths(stack)
+        for i in range(stack.n_layers if "{i}" in entry.ours[0] else 1):
             for part in ("", ".weight", ".bias"):
                 ours = tuple(name.format(i=i) + part for name in entry.ours)
                 if not all(name in shapes for name in ours):
                     continue
                 theirs = tuple(name.format(i=i) + part for name in entry.theirs)
-                n_rows = [shapes[name][0] for name in ours]
+                rows = [shapes[name][0] for name in ours]
                 if len(theirs) > 1 and ".ff." in ours[0]:
-                    n_rows = [n_rows[0] // len(theirs)] * len(theirs)
+                    rows = [rows[0] // len(theirs)] * len(theirs)
                 elif len(theirs) > 1 or entry.n_groups:
-                    n_rows = list(rows(ours[0]))
-                filled.append(replace(entry, ours=ours, theirs=theirs, rows=tuple(n_rows)))
+                    rows = [widths.query, widths.key, widths.key]
+                filled.append(replace(entry, ours=ours, theirs=theirs, rows=tuple(rows)))
     named = [name for entry in filled for name in entry.ours]
     if set(named) != set(shapes) or len(named) != len(set(named)):
         raise ValueError(f"the table must map each tensor once: {sorted(set(shapes) ^ set(named)) or sorted(named)}")
@@ -365,19 +363,10 @@ class Family:
 
     def rules(self, config: TransformerConfig) -> list[Rule]:
         """Return the table, filled in for a configuration."""
-
-        def stack_of(name: str) -> Stack:
-            return config.stacks[name.split(".")[0]]
-
-        def rows(name: str) -> list[int]:
-            """Return the rows of queries, keys and values in a fused matrix."""
-            widths = config.attention_widths(stack_of(name))
-            return [widths.query, widths.key, widths.key]
-
         table = self.table(config)
         if config.fused_qkv:
             table = with_fused(table)
-        return filled_in(table, lambda name: stack_of(name).n_layers, rows, shapes_of(config))
+        return filled_in(table, config, shapes_of(config))
 
 
 def _head_with_modules(ours: Head, read: Head) -> Head:
