@@ -107,7 +107,7 @@ def table_gemma(config: TransformerConfig) -> list[Rule]:
     if config.norm_order == "sandwich":
         table = [line for line in table if not line.ours[0].endswith(".ff_norm")]
         table += lines("decoder.blocks.{i}.", "model.layers.{i}.", BOTH_SIDES)
-    return [replace(line, offset=1.0) if "norm" in line.ours[0] else line for line in table]
+    return [replace(line, offset=float("norm" in line.ours[0])) for line in table]  # 1 for norms
 
 
 family = partial(

@@ -201,7 +201,9 @@ MIXTRAL = family(
 
 
 def read_qwen3_moe(hf: HFConfig, fields: Fields) -> Fields:
-    windows = window().read(hf, fields) if hf.take("use_sliding_window", bool, False) else {}
+    windows: Fields = {}
+    if hf.take("use_sliding_window", bool, False):
+        windows = window().read(hf, fields)
     hf.pass_over("sliding_window")
     return windows | {"experts.normalize": hf.take("norm_topk_prob", bool, False)}
 

@@ -58,7 +58,9 @@ def window(default: int | None = None) -> Converter:
 
     def read(hf: HFConfig, fields: Fields) -> Fields:
         window = read_window(hf, default)
-        return {"decoder.window_pattern": () if window is None else (window,)}
+        if window is None:
+            return {"decoder.window_pattern": ()}
+        return {"decoder.window_pattern": (window,)}
 
     return Converter(read, lambda config: {"sliding_window": max(windows_of(config), default=0) or None})
 
