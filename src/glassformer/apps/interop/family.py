@@ -301,10 +301,6 @@ class Family:
     """Role → special token, if a folder does not define it: the default of the tokenizer class in transformers."""
 
     @property
-    def architectures(self) -> tuple[str, ...]:
-        return tuple(self.heads)
-
-    @property
     def bare(self) -> frozenset[str]:
         """Classes without a head; their files are written without the prefix."""
         names = (name for name in self.heads if name.endswith("Model"))

@@ -110,7 +110,7 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
 
     `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family otherwise.
     """
-    families = sorted(FAMILIES, key=lambda family: architecture not in family.architectures)  # the sort is stable
+    families = sorted(FAMILIES, key=lambda family: architecture not in family.heads)  # the sort is stable
     misfits: list[tuple[list[str], Family]] = []
     for family in families:
         misfits.append((family.misfits(config), family))

@@ -144,7 +144,7 @@ def find_family(
         if folder.config.get("auto_map"):
             problem += ", and its custom code (auto_map) is never run"
         raise UserError(f"{problem}{nearest(folder.config, CONFIG, names)}; supported types: {known}")
-    classes = {name: family for family in of_type for name in family.architectures}
+    classes = {name: family for family in of_type for name in family.heads}
     known = ", ".join(classes)
     # Without a class name, the tensors decide
     if architectures is None:
@@ -152,7 +152,7 @@ def find_family(
             if _fits(folder, family, name, ignore_tensors, ignore_keys):
                 log(f"{CONFIG} has no architectures: the tensors are those of {name}, which is assumed")
                 return family, name
-        read_config(folder, of_type[0], of_type[0].architectures[0], ignore_keys)  # raises for a wrong configuration
+        read_config(folder, of_type[0], next(iter(of_type[0].heads)), ignore_keys)  # raises for a wrong configuration
         raise UserError(
             f"{folder.path / CONFIG} has no architectures, the class name of the model, and the tensors of the folder "
             f"are those of none of {known}: add the class, or skip the tensors of another head with --ignore-tensors"

@@ -62,10 +62,10 @@ def nearest(table: Mapping[str, Any], where: str, names: Sequence[object]) -> st
     for family in FAMILIES:
         hf = HFConfig(table, where)
         try:
-            family.read(hf, family.architectures[0])
+            family.read(hf, next(iter(family.heads)))
         except UserError:  # it cannot read the sizes
             continue
-        has_other_heads = not any(name.endswith(f"For{head}") for name in family.architectures)
+        has_other_heads = not any(name.endswith(f"For{head}") for name in family.heads)
         readers.append((hf.problems(), has_other_heads, family))
     if not readers:
         return ""
