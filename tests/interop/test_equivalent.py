@@ -89,7 +89,7 @@ def test_any_combination_of_scales_and_biases_may_be_missing(name: str, missing:
     network = random_model(config)
     other, weights = family.recast(config, weights_of(network))
     assert all(getattr(other, field) for field in SCALES_AND_BIASES)
-    family.keys(other)
+    family.rules(other)
     inputs = random_inputs(network)
     with torch.inference_mode():
         expected, found = (one(inputs.token_ids, **inputs.others) for one in (network, filled(other, weights)))
