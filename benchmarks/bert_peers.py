@@ -12,7 +12,7 @@ from glassformer.cost.flops import Shape, training_flops
 from glassformer.data.batching import NOT_SCORED, Batch
 from glassformer.models.build import build_model
 from glassformer.objectives.noise import MaskedObjective
-from glassformer.tokenization.word_boundaries import WordBoundaries
+from glassformer.tokenization.vocabulary import WordBoundaries
 
 MASK_ID = 103
 

@@ -14,7 +14,7 @@ from glassformer.data.batching import Batch, TokenBudget
 from glassformer.data.pair_rows import encode_pairs, pair_rows
 from glassformer.data.pairs import PairCorpus
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from task import Task
 from train import How, of_pairs

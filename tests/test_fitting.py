@@ -32,7 +32,7 @@ from glassformer.objectives.loss import LossSums
 from glassformer.objectives.noise import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_run
-from glassformer.tokenization.word_boundaries import WordBoundaries
+from glassformer.tokenization.vocabulary import WordBoundaries
 from glassformer.training.distributed.process_group import ProcessGroup
 from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.replay import replay_run

@@ -11,9 +11,8 @@ import late
 from glassformer.common import notebook
 from glassformer.config.run import MaskedConfig
 from glassformer.evaluation.labels import classification_report
-from glassformer.inspection.ablation import Part
+from glassformer.inspection.ablation import Effects, Part, effects
 from glassformer.inspection.capture import capture, encoded
-from glassformer.inspection.effects import Effects, effects
 from glassformer.inspection.lens import NAMES, lens_cells, lens_labels
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import Restored, patch_residual, patching_of

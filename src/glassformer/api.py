@@ -43,7 +43,7 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
 
     `step` selects one of a run's checkpoints. Raises `UserError` if `out` exists, or if there is nothing to merge.
     """
-    from glassformer.store.merging import merge_directory
+    from glassformer.store.checkpoint import merge_directory
 
     return merge_directory(files.as_path(folder, "folder"), files.as_path(out, "out"), step)
 

@@ -25,7 +25,7 @@ from glassformer.common.figures import save_figure as save
 from glassformer.common.formatting import count
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.evaluation.metrics import METRICS, axis
-from glassformer.inspection import attention_maps, plots, value_plots
+from glassformer.inspection import attention_maps, plots
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import capture
 from glassformer.model import Model
@@ -124,7 +124,7 @@ def confusion(model: Model, path: Place = None) -> "Figure":
     if not model.classes:
         raise no_classes(model.name)
     report = model.scores(path)["report"]
-    return value_plots.plot_confusion(report.matrix, report.names)
+    return plots.plot_confusion(report.matrix, report.names)
 
 
 # Runs

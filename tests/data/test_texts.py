@@ -17,7 +17,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import TextData
 from glassformer.data.addresses import is_pattern, reads
 from glassformer.data.texts import Counts, cut, find_sources, joined, read_pieces
-from glassformer.tokenization.pretokenize import SCHEMES, pipeline
+from glassformer.tokenization.schemes import SCHEMES, pipeline
 
 Write = Callable[[str, str | bytes], Path]
 

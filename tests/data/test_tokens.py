@@ -20,7 +20,7 @@ from glassformer.data import tokens
 from glassformer.data.texts import read_documents
 from glassformer.data.tokens import BpeDropout, TokenCache, encode_text, prepare
 from glassformer.tokenization import processes
-from glassformer.tokenization.pretokenize import SCHEMES
+from glassformer.tokenization.schemes import SCHEMES
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import text_corpus
 from tokenization.families import families

@@ -13,7 +13,7 @@ from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.noise import MaskedObjective
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.word_boundaries import word_boundaries
+from glassformer.tokenization.vocabulary import word_boundaries
 from tolerances import NETWORK, near
 
 TEXT = "the cat sat on the mat and the dog ran. "

@@ -34,7 +34,8 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tasks.preparation import with_vocabulary
 from glassformer.tokenization import Tokenizer
-from glassformer.tokenization.tokenizer import Tokenizers, sentinel_ids
+from glassformer.tokenization.tokenizer import Tokenizers
+from glassformer.tokenization.vocabulary import sentinel_ids
 from tokenization import families
 from tolerances import NETWORK, near
 

@@ -26,6 +26,15 @@ def whole_beam(config: BeamConfig, end: int = 2, **options: Any) -> Search:
     return Search(config, 1, end, 24, config.beam, **options)
 
 
+def path(tree: BeamTree, node: int | None) -> list[int]:
+    """Return the token ids from the root, without it, to a node."""
+    ids: list[int] = []
+    while node is not None:
+        ids.append(tree.nodes[node].token_id)
+        node = tree.nodes[node].parent
+    return ids[-2::-1]
+
+
 def check(tree: BeamTree, beam: int) -> None:
     """Check the invariants of a tree."""
     root = tree.nodes[0]
@@ -39,10 +48,10 @@ def check(tree: BeamTree, beam: int) -> None:
         assert node.log_prob == pytest.approx(parent.log_prob + node.step_log_prob) and node.step_log_prob <= 1e-9
         kept[node.length] = kept.get(node.length, 0) + (node.state == "kept")
     assert max(kept.values(), default=0) <= beam
-    assert len({tuple(tree.path(node.id)) for node in tree.nodes}) == len(tree.nodes), "each hypothesis is one node"
+    assert len({tuple(path(tree, node.id)) for node in tree.nodes}) == len(tree.nodes), "each hypothesis is one node"
     for place, hypothesis in tree.results:
         node = tree.nodes[place]
-        assert tree.path(place) == hypothesis.ids
+        assert path(tree, place) == hypothesis.ids
         assert node.log_prob == hypothesis.log_prob and node.state == ("finished" if hypothesis.ended else "kept")
 
 

@@ -16,14 +16,13 @@ from glassformer import api
 from glassformer.common.errors import UserError
 from glassformer.config.run import MaskedConfig
 from glassformer.data.batching import Example
-from glassformer.inspection.ablation import Part, ablate, all_parts
+from glassformer.inspection.ablation import Part, ablate, all_parts, effects, effects_of_texts, mean_effects
 from glassformer.inspection.capture import capture, capture_tensors
-from glassformer.inspection.effects import effects, effects_of_texts, mean_effects
 from glassformer.inspection.measures import Measure, kl_divergence, loss_of, measure_of
 from glassformer.inspection.texts import line_of, validation_texts
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tasks.reporting import Outcome
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from runs import pair_run, text_run_of
 from tolerances import F64, assert_close, near
 
@@ -105,27 +104,7 @@ def test_the_loss_of_an_encoder_decoder_is_that_of_its_objective(name: str) -> N
     assert loss_of(network, inputs, measure) == pytest.approx(float(sums.nats) / 4)
 
 
-def test_a_masked_model_with_a_reference_has_a_loss_at_its_masks() -> None:
-    config = CONFIGS["bert"]
-    network = random_model(type(config)(**{**vars(config), "mask_id": 4}))
-    text, reference = [7, 4, 9, 4], [7, 8, 9, 10]
-    inputs = {"token_ids": torch.tensor([text])}
-    measure = measure_of(network, inputs, reference)
-    with torch.no_grad():
-        expected = F.cross_entropy(network(**inputs)[0, [1, 3]], torch.tensor([8, 10]))
-    assert measure.name == "loss" and loss_of(network, inputs, measure) == pytest.approx(float(expected))
-    for wrong, message in (
-        ([7, 8], r"the text has 4 tokens and the reference 2: write one \[MASK\] per token"),
-        (None, r"the text has no \[MASK\]"),
-    ):
-        given = {"token_ids": torch.tensor([reference])} if wrong is None else inputs
-        with pytest.raises(UserError, match=message):
-            measure_of(network, given, wrong or reference)
-    with pytest.raises(UserError, match="a reference text needs a masked language model"):
-        measure_of(random_model("gpt"), inputs, reference)
-
-
-def test_a_masked_model_without_a_reference_has_a_divergence_at_its_masks() -> None:
+def test_a_masked_model_has_a_divergence_at_its_masks() -> None:
     config = CONFIGS["bert"]
     network = random_model(type(config)(**{**vars(config), "mask_id": 4}))
     part = Part("encoder", 0, 2)

@@ -11,15 +11,17 @@ import glassformer
 from configs import random_inputs, random_model
 from glassformer.common.errors import UserError
 from glassformer.inspection.capture import model_hooks
-from glassformer.inspection.gradient_patching import estimate, patch_pairs, rank_correlation
 from glassformer.inspection.patching import (
     Patching,
     Places,
     Restored,
+    estimate,
     head_places,
     mean_restored,
     patch,
+    patch_pairs,
     patching_of,
+    rank_correlation,
     residual_places,
 )
 from glassformer.tasks.reporting import Outcome

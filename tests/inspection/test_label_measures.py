@@ -11,9 +11,8 @@ import glassformer
 from glassformer import api
 from glassformer.common.errors import UserError
 from glassformer.config.run import LabelData, Run
-from glassformer.inspection.ablation import Part
+from glassformer.inspection.ablation import Part, effects
 from glassformer.inspection.capture import capture, encoded
-from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.loading import ensemble
 from glassformer.model import Model

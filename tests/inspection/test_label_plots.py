@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from glassformer.inspection.value_plots import MAX_COUNTED, plot_confusion
+from glassformer.inspection.plots import MAX_COUNTED, plot_confusion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

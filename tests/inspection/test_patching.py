@@ -16,9 +16,9 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.inference.fill import WritingFiller
+from glassformer.inspection.ablation import changed_outputs
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import model_hooks
-from glassformer.inspection.effects import changed_outputs
 from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.tasks.reporting import Outcome

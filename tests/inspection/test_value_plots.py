@@ -7,7 +7,7 @@ import torch
 
 from glassformer.inspection.lens import LensCells
 from glassformer.inspection.patching import Restored
-from glassformer.inspection.value_plots import MAX_TEXTS, plot_lens, plot_patching
+from glassformer.inspection.plots import MAX_TEXTS, plot_lens, plot_patching
 
 
 def texts_of(figure: Any) -> list[str]:

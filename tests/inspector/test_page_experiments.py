@@ -9,10 +9,9 @@ import glassformer
 from glassformer.apps.inspector import page_data
 from glassformer.config.run import BeamConfig
 from glassformer.inference.search import length_penalty
-from glassformer.inspection.ablation import ablate
+from glassformer.inspection.ablation import ablate, effects
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture, capture_tensors
-from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import glassformer
+from glassformer.inspection.ablation import effects
 from glassformer.inspection.capture import encoded
-from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
 from glassformer.model import Model
 from inspector.browsing import Open, Visit, hash_of, number, percents

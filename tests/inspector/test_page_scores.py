@@ -8,10 +8,9 @@ import pytest
 from glassformer.apps.inspector import inspector as inspector_module
 from glassformer.apps.inspector.worker import Worker
 from glassformer.common.errors import UserError
+from glassformer.inspection.ablation import effects_of_texts
 from glassformer.inspection.attribution import logit_attribution
-from glassformer.inspection.effects import effects_of_texts
-from glassformer.inspection.gradient_patching import patch_pairs, rank_correlation
-from glassformer.inspection.patching import patching_of
+from glassformer.inspection.patching import patch_pairs, patching_of, rank_correlation
 from glassformer.inspection.strongest import strongest
 from glassformer.model import Model
 from inspector.browsing import TEXT, Visit, given_to, number

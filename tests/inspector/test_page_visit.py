@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from glassformer.inspection.ablation import effects
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.capture import capture
-from glassformer.inspection.effects import effects
 from glassformer.inspection.measures import measure_of
 from glassformer.model import Model
 from inspector.browsing import READY, SOURCE, TARGET, Open, Visit, given_to, hash_of, number

@@ -15,7 +15,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
 from glassformer.store.model_directory import StoredModel, read_model
-from glassformer.tokenization.pretokenize import SCHEMES, Scheme
+from glassformer.tokenization.schemes import SCHEMES, Scheme
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, Tokenizers
 from interop.checkpoints import TEXT, model_directory
 from tokenization import families

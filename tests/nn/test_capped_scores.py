@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from configs import CONFIGS, Recorder, random_ids, random_model
-from glassformer.inspection.head_weights import head_weights
+from glassformer.inspection.attention_maps import head_weights
 from glassformer.nn import attention
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.masks import Mask

@@ -21,8 +21,8 @@ from glassformer.objectives.distillation import Distillation, divergence
 from glassformer.objectives.loss import Objective, TokenObjective
 from glassformer.objectives.noise import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective
-from glassformer.tokenization.special_tokens_template import Frame
-from glassformer.tokenization.word_boundaries import WordBoundaries
+from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.vocabulary import WordBoundaries
 from runs import step_of
 from tolerances import F64, assert_close, near
 

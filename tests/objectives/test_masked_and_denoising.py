@@ -18,7 +18,7 @@ from glassformer.objectives.noise import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective
 from glassformer.tasks.denoising import infilling_noise, span_noise
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.word_boundaries import word_boundaries
+from glassformer.tokenization.vocabulary import word_boundaries
 from tolerances import F64, near
 
 TEXT = "The cat sat. The dog ran away! Was it the mat? Yes, it was on the mat, and so was the cat."

@@ -9,7 +9,7 @@ from glassformer.config.transformer import SinusoidalPositions, Stack, Transform
 from glassformer.data.batching import Example
 from glassformer.models.build import build_model
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from tolerances import is_close
 
 RNG = np.random.default_rng(0)

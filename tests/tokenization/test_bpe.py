@@ -14,9 +14,8 @@ from glassformer.common.errors import UserError
 from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from glassformer.tokenization.bpe import LearnedBPE, learn_bpe, learn_bpe_by_rescanning
 from glassformer.tokenization.chunks import count_chunks
-from glassformer.tokenization.decoding import token_bytes
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
 from glassformer.tokenization.reference import longest_match, merge_steps
+from glassformer.tokenization.schemes import BYTE_TO_CHARACTER, token_bytes
 
 SENNRICH = {"low␣": 5, "lower␣": 2, "newest␣": 6, "widest␣": 3}
 """The example of Sennrich et al., section 3.2."""

@@ -8,9 +8,9 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.tokenization import chunks, word_ids
+from glassformer.tokenization import chunks
 from glassformer.tokenization.chunks import BORDER, Splitter, count_chunks
-from glassformer.tokenization.pretokenize import SCHEMES, Scheme, pipeline, symbols_of
+from glassformer.tokenization.schemes import SCHEMES, Scheme, pipeline, symbols_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SPLIT: list[Scheme] = ["byte", "whitespace", "word", "whole_words"]
@@ -94,7 +94,7 @@ def test_counts_equal_those_of_the_library(scheme: Scheme) -> None:
 
 @pytest.mark.parametrize("scheme", SPLIT)
 def test_ids_equal_those_of_the_library_with_a_full_cache(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_ids, "MAX_KEPT", 5)
+    monkeypatch.setattr(chunks, "MAX_KEPT", 5)
     texts = ["the cat sat on the mat, the cat's 12 mats", "no\n\n  cat é zzz", "", " ", "the " * 50]
     special = ("[UNK]",) if scheme != "byte" else ()
     vocab_size = 300 if scheme == "byte" else 40
@@ -117,7 +117,7 @@ def test_ids_of_joined_and_cut_texts_equal_those_of_the_library(
 
 
 def test_a_text_whose_chunks_do_not_repeat_is_encoded_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_ids, "MIN_TEXT", 100)
+    monkeypatch.setattr(chunks, "MIN_TEXT", 100)
     tokenizer = Tokenizer.train(["the cat sat on the mat"] * 3, vocab_size=300, scheme="byte")
     repeats, differs = "the cat sat " * 20, " ".join(map(str, range(100, 200)))
     for text, splits in ((repeats, True), (differs, False), (repeats, False)):

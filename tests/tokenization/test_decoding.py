@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from glassformer.common.errors import UserError
 from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
-from glassformer.tokenization.decoding import readable
+from glassformer.tokenization.schemes import readable
 
 Trained = dict[Scheme, Tokenizer]
 

@@ -17,8 +17,8 @@ from faults.tally import count
 from glassformer.common.errors import UserError
 from glassformer.data.rows import encode_tagged
 from glassformer.tokenization import Tokenizer
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
-from glassformer.tokenization.word_boundaries import word_boundaries
+from glassformer.tokenization.schemes import BYTE_TO_CHARACTER
+from glassformer.tokenization.vocabulary import word_boundaries
 from tokenization.families import families, few_bytes, own_classes, roles_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
+from glassformer.tokenization.schemes import BYTE_TO_CHARACTER, pipeline
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from glassformer.common.errors import UserError
 from glassformer.tokenization import chunks, processes
 from glassformer.tokenization.chunks import count_chunks
-from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.processes import in_order
+from glassformer.tokenization.schemes import Scheme
 from glassformer.tokenization.tokenizer import Tokenizer
 
 USER_ERROR = "(_ for _ in ()).throw(__import__('glassformer.common.errors').common.errors.UserError('no such thing'))"

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.common.errors import UserError
-from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Frame, Scheme, Tokenizer
-
-TEMPLATES = {
-    "text": "[CLS] A [SEP]",
-    "pair": "[CLS] A [SEP] B [SEP]",
-    "source": "A [EOS]",
-    "target": "A [EOS]",
-    "prompt": "A",
-}
+from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Scheme, Tokenizer
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -60,27 +52,14 @@ def test_only_special_tokens_can_be_allowed(characters: Tokenizer) -> None:
         characters.encode("to be", allow_special=["<s>"])
 
 
-def test_templates_give_special_tokens_and_token_types(characters: Tokenizer) -> None:
-    frame = Frame.parse("[CLS] A [SEP] B [SEP]", characters.vocab)
-    ids, types = frame.around_pair(*characters.encode_batch(["to", "be"]))
+def test_default_frames_give_special_tokens_and_token_types(characters: Tokenizer) -> None:
+    frames = characters.frames
     t, o, b, e = (characters.vocab[c] for c in "tobe")
-    assert ids == [4, t, o, 5, b, e, 5]
-    assert types == [0, 0, 0, 0, 1, 1, 1]
-    assert Frame.parse("[BOS] A [EOS]", characters.vocab).around(characters.encode("to")) == [2, t, o, 3]
-    assert characters.encode("to") == [t, o]
-
-
-def test_default_frames_equal_their_templates(characters: Tokenizer) -> None:
-    parsed = {use: Frame.parse(template, characters.vocab) for use, template in TEMPLATES.items()}
-    assert parsed == vars(characters.frames)
-
-
-def test_wrong_templates_are_named(characters: Tokenizer) -> None:
-    for wrong in ["", "[CLS]", "B A", "A A", "[CLS] B", "A B C"]:
-        with pytest.raises(UserError, match="expected A, or A and B in order"):
-            Frame.parse(wrong, characters.vocab)
-    with pytest.raises(UserError, match="has <s>, which is not a token of the tokenizer"):
-        Frame.parse("<s> A", characters.vocab)
+    ids, types = frames.pair.around_pair(*characters.encode_batch(["to", "be"]))
+    assert (ids, types) == ([4, t, o, 5, b, e, 5], [0, 0, 0, 0, 1, 1, 1])  # [CLS] A [SEP] B [SEP]
+    assert frames.text.around([t, o]) == [4, t, o, 5]
+    assert frames.source.around([t, o]) == frames.target.around([t, o]) == [t, o, 3]  # A [EOS]
+    assert frames.prompt.around([t, o]) == characters.encode("to") == [t, o]
 
 
 def test_a_single_special_token_is_the_end_token() -> None:

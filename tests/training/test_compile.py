@@ -39,7 +39,7 @@ from glassformer.objectives.distillation import Distillation
 from glassformer.objectives.loss import LossSums, Objective, token_cross_entropy
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.store.model_directory import read_run
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from glassformer.training.distributed.process_group import Replicated
 from glassformer.training.distributed.ranks import Ranks
 from glassformer.training.host import Host

@@ -27,7 +27,7 @@ from glassformer.common.errors import UserError
 from glassformer.common.seeds import Stream, rng, seed_of
 from glassformer.data.texts import too_few_tokens
 from glassformer.data.tokens import TokenFile
-from glassformer.tokenization import padding
+from glassformer.tokenization import frames
 
 Ids = npt.NDArray[np.int64]
 NOT_SCORED = -100
@@ -171,7 +171,7 @@ def pad(sequences: Sequence[npt.ArrayLike], pad_value: int) -> tuple[Tensor, Ten
     """
     if not sequences:
         raise ValueError("pad needs at least one row")
-    ids, mask = padding.pad(sequences, pad_value)
+    ids, mask = frames.pad(sequences, pad_value)
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 

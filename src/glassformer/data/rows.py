@@ -25,7 +25,7 @@ from glassformer.tokenization.conversations import (
     ToolCallsNotReadError,
     with_template,
 )
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 

@@ -18,7 +18,7 @@ from glassformer.models.devices import evaluation_mode
 from glassformer.models.fitting import InParts
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192

@@ -7,7 +7,7 @@ from numbers import Integral
 from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 

@@ -4,27 +4,27 @@
 The rooms below are `tasks` and what it imports. Begin with `capture.py`: a `Trace` holds the named tensors.
 """
 
-from glassformer.inspection.ablation import Part, ablate, all_parts
+from glassformer.inspection.ablation import Effects, Part, ablate, all_parts, effects, effects_of_texts, mean_effects
 from glassformer.inspection.attention_maps import Kind, alignment, attention_layers, default_layer
 from glassformer.inspection.attribution import Attribution, Term, attribute, logit_attribution
 from glassformer.inspection.beam_tree import BeamTree, beam_tree
 from glassformer.inspection.capture import STANDARD, Hook, Trace, capture, capture_tensors, model_hooks
-from glassformer.inspection.effects import Effects, effects, effects_of_texts, mean_effects
-from glassformer.inspection.gradient_patching import estimate, patch_pairs, rank_correlation
 from glassformer.inspection.head_scores import find_heads, head_scores, induction_ids, induction_ids_of, trace_scores
 from glassformer.inspection.lens import LensCells, lens, lens_cells, logit_lens
-from glassformer.inspection.measures import Measure, loss_of, measure_of
+from glassformer.inspection.measures import Beside, Measure, Spread, loss_of, measure_of
 from glassformer.inspection.patching import (
     Patching,
     Restored,
+    estimate,
     head_places,
     mean_restored,
     patch_heads,
+    patch_pairs,
     patch_residual,
     patching_of,
+    rank_correlation,
     residual_places,
 )
-from glassformer.inspection.spread import Beside, Spread
 from glassformer.inspection.strongest import Strongest, strongest
 
 __all__ = [

@@ -16,38 +16,36 @@ difference of two logits). A term is a direct effect: it leaves out what a part 
 | `decoder.0.feed_forward` | what the feed-forward adds |
 | `output_bias` | the constant: shift of the final norm through the head, and the bias of the head |
 
-The weights of a query sum to 1, so the value bias of a head reaches every position unchanged. An output norm (sandwich
-block) has its scale at the attention's output.
+The weights of a query sum to 1, so the value bias of a head reaches every position unchanged.
 
 The baseline is the same term for a random token: mean and standard deviation over the vocabulary. Softmax ignores what
 is added to all logits, so only value − mean changes a probability.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.common import notebook
 from glassformer.common.errors import UserError
+from glassformer.inspection.ablation import Part, feed_forward_name, grid, matrix_of_parts
+from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace, capture_tensors
-from glassformer.inspection.lens import head_stack, stream_dtype, token_transformer
+from glassformer.inspection.lens import dtype_of, residual_names, stream_dtype, token_transformer
 from glassformer.inspection.patching import answer_id, answer_position
-from glassformer.inspection.writes import (
-    frozen,
-    last_name,
-    linear_part,
-    require_additive,
-    shift,
-    written,
-    written_names,
-)
 from glassformer.models.devices import evaluation_mode
+from glassformer.models.heads import TokenLogits
+from glassformer.models.transformer import Transformer
+from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.attention_functions import at_least_fp32
+from glassformer.nn.norms import LayerNorm, RMSNorm
 from glassformer.tasks.trained_model import TrainedModel
 
+Map = Callable[[Tensor], Tensor]
 N_DEVIATIONS = 2.0
 """A term is beyond its baseline if it differs from the mean by more than this many standard deviations."""
 
@@ -85,49 +83,14 @@ class Attribution:
     terms: dict[str, Term]
 
     def grid(self) -> tuple[list[list[str | None]], list[str], list[str]]:
-        """Return the names of the terms of each layer, one row per attention, and the names of rows and columns.
-
-        The columns are the heads, the biases and the feed-forward; a part that a row does not have is None. Embedding
-        and output bias belong to no layer and are left out.
-        """
-        names = [name.split(".", 2) for name in self.terms if "." in name]
-        rows = list(dict.fromkeys((kind, layer) for kind, layer, _ in names))
-        columns = sorted({part for *_, part in names}, key=_place)
-        places = [[f"{kind}.{layer}.{part}" for part in columns] for kind, layer in rows]
-        cells = [[name if name in self.terms else None for name in row] for row in places]
-        return cells, [f"{kind} {layer}" for kind, layer in rows], [_words(part) for part in columns]
+        """Return the names of the terms of each layer, and the names of rows and columns; see `ablation.grid`."""
+        return grid(self.terms)
 
     def _repr_html_(self) -> str:
         """Return the terms of the layers as a matrix, and the other terms as a table."""
-        names, rows, columns = self.grid()
-        values = [[math.nan if name is None else self.terms[name].value for name in row] for row in names]
-        limit = max((abs(x) for row in values for x in row if x == x), default=0.0) or 1.0
         others = {name: f"{term.value:.4g}" for name, term in self.terms.items() if "." not in name}
-        title = f"terms of the logit {self.logit:.4g}"
-        matrix = notebook.matrix(values, rows, columns, title, limit=limit, shown=notebook.numbers(values))
-        return matrix + notebook.table(others)
-
-
-def _place(part: str) -> tuple[int, int]:
-    """Return the order of the parts of a layer: heads, biases, feed-forward.
-
-    >>> sorted(["feed_forward", "head.10", "attention_bias", "head.2"], key=_place)
-    ['head.2', 'head.10', 'attention_bias', 'feed_forward']
-    """
-    if part.startswith("head."):
-        return 0, int(part.removeprefix("head."))
-    if part == "attention_bias":
-        return 1, 0
-    return 2, 0
-
-
-def _words(part: str) -> str:
-    """Return a part in words.
-
-    >>> _words("head.3"), _words("attention_bias"), _words("feed_forward")
-    ('head 3', 'bias', 'feed-forward')
-    """
-    return {"attention_bias": "bias", "feed_forward": "feed-forward"}.get(part, part.replace(".", " "))
+        values = {name: term.value for name, term in self.terms.items()}
+        return matrix_of_parts(values, f"terms of the logit {self.logit:.4g}") + notebook.table(others)
 
 
 def logit_attribution(
@@ -174,12 +137,16 @@ def attribute(
     if token == against:
         raise UserError(f"both tokens are token {token}: give two different tokens")
     tensors = capture_tensors(network, inputs, [*written_names(transformer), "logits"])
-    device, stack, dtype = next(transformer.parameters()).device, head_stack(transformer), stream_dtype(transformer)
+    device, stack, dtype = (
+        next(transformer.parameters()).device,
+        transformer.config.head_stack_name,
+        stream_dtype(transformer),
+    )
     exact = torch.promote_types(dtype, torch.float32)
-    at = {name: x[0, ..., position, :].to(device, exact) for name, x in tensors.items()}
+    at = {name: x[0, ..., position, :].to(device, exact) for name, x in tensors.items()}  # (H, W), (D,), (V,)
     norm = getattr(transformer, stack).final_norm
     with torch.no_grad(), evaluation_mode(network):
-        final, head = frozen(norm, at[last_name(transformer, stack)]), linear_part(transformer.output, dtype)
+        final, head = frozen(norm, at[_last_name(transformer)]), linear_part(transformer.output, dtype)
         terms = {name: _term(head(final(x)), token, against) for name, x in written(transformer, at)}
         zero = torch.zeros(transformer.config.d_model, dtype=dtype, device=device)
         constant = transformer.head(shift(norm, zero).to(zero))
@@ -202,3 +169,181 @@ def _term(logits: Tensor, token: int, against: int | None) -> Term:
     if against is None:
         return Term(float(logits[token]), float(logits.mean()), deviation)
     return Term(float(logits[token] - logits[against]), 0.0, math.sqrt(2) * deviation)
+
+
+# What the parts write
+
+
+def require_additive(network: Transformer) -> Transformer:
+    """Return the network; raise `UserError` if its logits are no sum of terms, one per part."""
+    needs = "logit attribution needs a pre-norm model whose head is one matrix"
+    if network.config.norm_order == "post":
+        raise UserError(f"{needs}: this model is post-norm, and its norms mix all parts")
+    if isinstance(network.output, TokenLogits) and network.output.transform is not None:
+        raise UserError(f"{needs}: the head of this model has a layer with an activation")
+    if network.config.logit_cap:
+        raise UserError(f"{needs}: this model bounds its logits (model.logit_cap)")
+    if network.config.residual_scale != 1:
+        raise UserError(f"{needs}: this model multiplies what its parts add by model.residual_scale")
+    for attention in _attentions(network):
+        require_heads(attention.module)
+    return network
+
+
+def is_additive(network: nn.Module) -> bool:
+    """Return True if `require_additive` accepts a network with a head over tokens."""
+    if not isinstance(network, Transformer):
+        return False
+    try:
+        require_additive(network)
+    except UserError:
+        return False
+    return True
+
+
+def require_heads(attention: nn.Module) -> MultiHeadAttention:
+    """Return a multi-head attention; raise `UserError` for a module of another kind."""
+    if not isinstance(attention, MultiHeadAttention):
+        raise UserError(f"the output of {type(attention).__name__} is no sum over heads: use multi-head attention")
+    return attention
+
+
+class _Attention(NamedTuple):
+    kind: Kind
+    layer: int
+    path: str
+    """Path of the module, such as `decoder.blocks.0.self_attn`."""
+    module: nn.Module
+    out_norm: nn.Module | None
+
+
+def _attentions(network: Transformer) -> Iterator[_Attention]:
+    """Yield the attentions of the stack that the head reads, in the order of the computation."""
+    stack = network.config.head_stack_name
+    for i, block in enumerate(getattr(network, stack).blocks):
+        path = f"{stack}.blocks.{i}"
+        yield _Attention(stack, i, f"{path}.self_attn", block.self_attn, block.self_attn_out_norm)
+        if block.cross_attn is not None:
+            yield _Attention("cross", i, f"{path}.cross_attn", block.cross_attn, block.cross_attn_out_norm)
+
+
+def _last_name(network: Transformer) -> str:
+    """Return the name of the residual stream that the final norm reads."""
+    return list(residual_names(network).values())[-1]
+
+
+def written_names(network: Transformer) -> list[str]:
+    """Return the names of the tensors that `written` reads, and that of the last residual stream."""
+    stack = network.config.head_stack_name
+    names = [f"{stack}.embeddings", _last_name(network)]
+    for attention in _attentions(network):
+        names.append(f"{attention.path}.context")
+        if attention.out_norm is not None:
+            names.append(f"{attention.path}_out_norm.input")
+    blocks = enumerate(getattr(network, stack).blocks)
+    return [*names, *(feed_forward_name(network, stack, i) for i, block in blocks if block.ff is not None)]
+
+
+def written(network: Transformer, at: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and vector (D,) of each term of the last residual stream, in the order of the computation.
+
+    `at` has the tensors of `written_names` at one position: contexts (H, W), others (D,).
+    """
+    stack = network.config.head_stack_name
+    blocks = getattr(network, stack).blocks
+    yield "embedding", at[f"{stack}.embeddings"]
+    for kind, i, path, module, norm in _attentions(network):
+        # 1. The heads: an output norm has the scale that it has at the attention's output.
+        attention = require_heads(module)
+        value_bias = values_bias(attention)  # (H, W)
+        through: Map = _unchanged
+        if norm is not None:
+            through = frozen(norm, at[f"{path}_out_norm.input"])
+        for h, context in enumerate(at[f"{path}.context"] - value_bias):
+            yield str(Part(kind, i, head=h)), through(head_output(attention, context, h))
+        # 2. What the attention adds at every position.
+        bias = through(attention.out_proj(value_bias.flatten().to(dtype_of(attention.out_proj))))
+        yield f"{kind}.{i}.attention_bias", bias + shift(norm, bias)
+        # 3. The feed-forward, after the last attention of its block.
+        is_last_attention = kind == "cross" or blocks[i].cross_attn is None
+        if is_last_attention and blocks[i].ff is not None:
+            yield str(Part(stack, i, feed_forward=True)), at[feed_forward_name(network, stack, i)]
+
+
+def module_name(kind: Kind) -> str:
+    """Return the name that a block gives to an attention."""
+    return "cross_attn" if kind == "cross" else "self_attn"
+
+
+def values_bias(attention: MultiHeadAttention) -> Tensor:
+    """Return the bias of the values of each head, (H, W); zeros without one. A key-value head serves several heads."""
+    projection = attention.qkv_proj if attention.fused_qkv else attention.v_proj
+    shape = attention.n_kv_heads, attention.d_head
+    if projection.bias is None:
+        weight = next(attention.parameters())
+        of_groups = torch.zeros(shape, dtype=dtype_of(attention), device=weight.device)
+    else:
+        of_groups = projection.bias[-attention.split_sizes[2] :].view(shape)
+    return of_groups.repeat_interleave(attention.n_heads // attention.n_kv_heads, dim=0)
+
+
+def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Tensor:
+    """Return context · W_O of one head, without a bias: (…, W) → (…, D)."""
+    contexts = context.new_zeros(*context.shape[:-1], attention.n_heads, attention.d_head)
+    contexts[..., head, :] = context
+    return linear_part(attention.out_proj, dtype_of(attention.out_proj))(contexts.flatten(-2))
+
+
+def linear_part(module: nn.Module, dtype: torch.dtype) -> Map:
+    """Return x → module(x) − module(0), the linear part of a module that is linear plus a constant.
+
+    It needs no weight, so it also holds with a low-rank update. The module reads `dtype`.
+    """
+
+    def linear(x: Tensor) -> Tensor:
+        x = x.to(dtype)
+        difference: Tensor = module(x) - module(torch.zeros_like(x))
+        return difference
+
+    return linear
+
+
+def frozen(norm: nn.Module | None, x: Tensor) -> Map:
+    """Return the linear map of a norm with the scale that it has at x (D,), without its shift; None is the identity.
+
+    norm(x) = frozen(norm, x)(x) + shift.
+
+    >>> norm, x = LayerNorm(3), torch.tensor([1.0, 2.0, 6.0])
+    >>> torch.allclose(frozen(norm, x)(x), norm(x))
+    True
+    >>> parts = frozen(norm, x)(torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 6.0]]))
+    >>> torch.allclose(parts.sum(0), norm(x))
+    True
+    """
+    if norm is None:
+        return _unchanged
+    if isinstance(norm, LayerNorm):
+        scale = torch.rsqrt(x.var(unbiased=False) + norm.eps)
+    elif isinstance(norm, RMSNorm):
+        scale = torch.rsqrt(x.square().mean() + norm.eps)
+    else:
+        raise UserError(f"{type(norm).__name__} has no known linear part: use LayerNorm or RMSNorm")
+    if norm.weight is not None:
+        scale = scale * norm.weight
+
+    def linear(v: Tensor) -> Tensor:
+        if isinstance(norm, LayerNorm):
+            v = v - v.mean(dim=-1, keepdim=True)
+        return v * scale
+
+    return linear
+
+
+def shift(norm: nn.Module | None, like: Tensor) -> Tensor:
+    """Return what a norm adds to every vector, (D,); zeros as `like` without it."""
+    bias = getattr(norm, "bias", None)
+    return torch.zeros_like(like) if bias is None else bias
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x

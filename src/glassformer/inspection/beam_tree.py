@@ -44,15 +44,6 @@ class BeamTree:
     nodes: list[Node]
     results: list[tuple[int, Hypothesis]]
 
-    def path(self, node: int) -> list[int]:
-        """Return the token ids from the root, without it, to a node."""
-        ids: list[int] = []
-        current: int | None = node
-        while current is not None:
-            ids.append(self.nodes[current].token_id)
-            current = self.nodes[current].parent
-        return ids[-2::-1]
-
 
 def beam_tree(
     model: TrainedModel, source: str, *, n_best: int | None = None, n_pruned: int | None = None, **settings: Any

@@ -69,10 +69,9 @@ def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> I
     """Call hooks with the named tensors of every forward pass inside the `with` block.
 
     A key of `hooks` is a name, or a pattern such as `decoder.blocks.*.self_attn.weights`. A hook returns None, or a
-    tensor that replaces the named one, converted to its dtype and device. Hooks act in `model.generate`, `translate`,
-    `score` and all other methods too; if several match, each receives the result of the previous one. In nested
-    blocks, the hooks of the outer block come first. Raises `UserError` for an ensemble, and at the end of the block if
-    a pattern matched no tensor.
+    tensor that replaces the named one, converted to its dtype and device. Hooks act in all methods of the model. If
+    several match, each receives the result of the previous one; the hooks of an outer block come first. Raises
+    `UserError` for an ensemble, and at the end of the block if a pattern matched no tensor.
 
     ```python
     def without_head_3(name, context):  # (B, H, T, W)
@@ -91,10 +90,11 @@ def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> I
             if fnmatchcase(name, pattern):
                 unused.discard(pattern)
                 replaced = hook(name, x)
-                if replaced is not None and replaced.shape != x.shape:
+                if replaced is None:
+                    continue
+                if replaced.shape != x.shape:
                     raise ValueError(f"{name}: expected shape {tuple(x.shape)}, got {tuple(replaced.shape)}")
-                if replaced is not None:
-                    x = replaced.to(x)
+                x = replaced.to(x)
         return x
 
     with contextlib.ExitStack() as stack:
@@ -146,8 +146,6 @@ def _may_match(pattern: str, prefix: str) -> bool:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Two taps, one after the other."""
-
     first: Tap
     second: Tap
 
@@ -222,55 +220,54 @@ def _require_matches(unused: Collection[str], names: Collection[str]) -> None:
         raise UserError(f"no tensor of the model has the name {pattern!r}: {did_you_mean(pattern, names)}")
 
 
-@torch.no_grad()
 def capture_tensors(
-    network: nn.Module,
-    inputs: Mapping[str, Tensor],
-    names: Sequence[str] = STANDARD,
+    network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str] = STANDARD
 ) -> dict[str, Tensor]:
     """Run `network(**inputs)` without dropout; return the float tensors whose names match, in fp32 on the CPU.
 
     A recurrent decoder runs step by step; its steps are concatenated along T. Raises `UserError` if the tensors exceed
     `MAX_BYTES`, or if a name without `*` does not exist.
     """
-    tensors: dict[str, list[Tensor]] = {}
-    absent, all_names, n_bytes = {name for name in names if "*" not in name}, set[str](), 0
+    n_bytes = 0
 
-    def store(name: str, x: Tensor) -> None:
+    def copied(name: str, x: Tensor) -> Tensor:
         nonlocal n_bytes
-        all_names.add(name)
-        absent.discard(name)
-        if not (x.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in names)):
-            return
         n_bytes += 4 * x.numel()
         if n_bytes > MAX_BYTES:
             raise UserError(f"the trace has more than {MAX_BYTES:,} bytes at {name}: choose fewer names or layers")
-        tensors.setdefault(name, []).append(x.detach().to("cpu", torch.float32, copy=True))
+        return x.detach().to("cpu", torch.float32, copy=True)
+
+    tensors, all_names = _kept(network, inputs, names, copied)
+    if names is not STANDARD:
+        _require_matches({name for name in names if "*" not in name} - all_names, all_names)
+    return tensors
+
+
+def tensor_shapes(
+    network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str] = STANDARD
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of `capture_tensors`, without the batch, in the order of the computation."""
+    empty, _ = _kept(network, inputs, names, lambda name, x: torch.empty_like(x, device="meta"))
+    return {name: tuple(x.shape if name.endswith(".positions") else x.shape[1:]) for name, x in empty.items()}
+
+
+@torch.no_grad()
+def _kept(
+    network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str], keep: Callable[[str, Tensor], Tensor]
+) -> tuple[dict[str, Tensor], set[str]]:
+    """Run the network; return `keep` of the float tensors whose names match, and the names of all tensors."""
+    steps, all_names = dict[str, list[Tensor]](), set[str]()
+
+    def store(name: str, x: Tensor) -> None:
+        all_names.add(name)
+        if x.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in names):
+            steps.setdefault(name, []).append(keep(name, x))
 
     has_patterns = any("*" in name for name in names)
     hooks = {"*": store} if has_patterns else dict.fromkeys(names, store)
     with evaluation_mode(network), model_hooks(network, hooks):
         network(**inputs)
-    if names is not STANDARD:
-        _require_matches(absent, all_names)
-    return {name: _joined(steps) for name, steps in tensors.items()}
-
-
-@torch.no_grad()
-def tensor_shapes(
-    network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str] = STANDARD
-) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of `capture_tensors`, without the batch, in the order of the computation."""
-    steps: dict[str, list[Tensor]] = {}
-
-    def store(name: str, x: Tensor) -> None:
-        if x.is_floating_point() and any(fnmatchcase(name, pattern) for pattern in names):
-            steps.setdefault(name, []).append(torch.empty_like(x, device="meta"))
-
-    with evaluation_mode(network), model_hooks(network, {"*": store}):
-        network(**inputs)
-    shapes = {name: _joined(parts).shape for name, parts in steps.items()}
-    return {name: tuple(shape if name.endswith(".positions") else shape[1:]) for name, shape in shapes.items()}
+    return {name: _joined(parts) for name, parts in steps.items()}, all_names
 
 
 def _joined(steps: Sequence[Tensor]) -> Tensor:
@@ -397,6 +394,7 @@ def _encoded_pair(
     model: TrainedModel, source: str | Sequence[int], target: str | Sequence[int] | None, cuts: bool
 ) -> Trace:
     translator, max_len, filler = model.translator, model.network.config.max_len, None
+    # 1. The ids of the source; one with masks is read by the filler.
     if isinstance(source, str):
         _require_words("source", source)
         if MASK in source:
@@ -406,6 +404,7 @@ def _encoded_pair(
     if cuts:
         source_ids = source_ids[: translator.source_max_len]
     _check_ids("source", source_ids, model.source_tokenizer, translator.source_max_len)
+    # 2. The ids of the target, by default the model's own output.
     if target is None and isinstance(filler, WritingFiller):
         target = [translator.start_id, *filler.write(source_ids)][:max_len]
     elif target is None:
@@ -415,6 +414,7 @@ def _encoded_pair(
     if cuts:
         target_ids = target_ids[:max_len]
     _check_ids("target", target_ids, model.tokenizer, max_len)
+    # 3. The inputs, and the tokens along the axes.
     written = [*target_ids[1:], translator.end_id]
     inputs = {
         "token_ids": torch.tensor([target_ids], device=model.device),

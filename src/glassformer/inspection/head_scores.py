@@ -20,6 +20,7 @@ reads what an earlier block has written, so none is in layer 0.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +32,8 @@ from torch import Tensor
 
 from glassformer.common.errors import UserError
 from glassformer.inference.text import causal_frame
-from glassformer.inspection.attention_maps import Kind, attention_layers, kind_of
+from glassformer.inspection.attention_maps import Kind, attention_layers, head_weights, kind_of
 from glassformer.inspection.capture import Trace, capture_tensors, encoded
-from glassformer.inspection.head_weights import head_weights
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -201,10 +201,7 @@ def head_scores(weights: Tensor, ids: Sequence[int] | Tensor | None = None) -> d
 
 
 def trace_scores(trace: Trace) -> dict[Kind, dict[str, Tensor]]:
-    """Return the scores of every attention of a trace, (L, H) each; cross-attention has entropy and sharpness only.
-
-    The trace needs `*.weights`, which `capture` stores by default.
-    """
+    """Return the scores of the `*.weights` of a trace, (L, H) each; cross-attention has entropy and sharpness only."""
     scores: dict[Kind, dict[str, Tensor]] = {}
     for kind in dict.fromkeys(kind_of(name) for name in trace if name.endswith(".weights")):
         weights = torch.stack([x[0] for x in attention_layers(trace, kind)])  # (L, H, T, S)
@@ -237,10 +234,7 @@ def random_scores(model: TrainedModel) -> Scores:
 
 
 def random_trace(model: TrainedModel, seed: int = 0) -> Trace:
-    """Return the inputs of a run of repeated random tokens; an encoder-decoder reads them on both sides.
-
-    Raises `UserError` for a recurrent model.
-    """
+    """Return the inputs of repeated random tokens, one text or two sides; raise `UserError` for a recurrent model."""
     _transformer(model)
     n = random_length(model)
     ids = induction_ids_of(model, n, seed)
@@ -270,29 +264,26 @@ def best_heads(text: Scores, random: Scores) -> dict[str, BestHead]:
     text does not define counts on the random tokens only.
     """
     best: dict[str, tuple[float, BestHead]] = {}
-    for kind, layers in text.items():
-        for layer, scores in enumerate(layers):
-            other = random[kind][layer]
-            for head, own in enumerate(scores.heads):
-                for name in PATTERNS:
-                    if name not in own or (name == "induction" and layer == 0):
-                        continue
-                    both = [x for x in (scores.excess(head, name), other.excess(head, name)) if not math.isnan(x)]
-                    value = min(both, default=-math.inf)
-                    if name not in best or value > best[name][0]:
-                        numbers = own[name], scores.uniform[name], other.heads[head][name], other.uniform[name]
-                        best[name] = value, BestHead(kind, layer, head, *numbers, value >= MARGIN)
-    return {name: best[name][1] for name in PATTERNS if name in best}
+    places = [(kind, layer) for kind, layers in text.items() for layer in range(len(layers))]
+    for name, (kind, layer) in itertools.product(PATTERNS, places):
+        scores, other = text[kind][layer], random[kind][layer]
+        for head, own in enumerate(scores.heads):
+            if name not in own or (name == "induction" and layer == 0):
+                continue
+            both = [x for x in (scores.excess(head, name), other.excess(head, name)) if not math.isnan(x)]
+            value = min(both, default=-math.inf)
+            if name not in best or value > best[name][0]:
+                numbers = own[name], scores.uniform[name], other.heads[head][name], other.uniform[name]
+                best[name] = value, BestHead(kind, layer, head, *numbers, value >= MARGIN)
+    return {name: head for name, (_, head) in best.items()}
 
 
 def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, BestHead]:
-    """Return `best_heads` of a model with one stack for a text.
+    """Return `best_heads` of a Transformer with one stack for a text; raise `UserError` for a recurrent model.
 
     ```python
     find_heads(model, "blacksmith|blacksmith")["induction"].is_found
     ```
-
-    Raises `UserError` for a recurrent model.
     """
     return best_heads(network_scores(_transformer(model), encoded(model, text).inputs), random_scores(model))
 
@@ -307,12 +298,10 @@ def induction_ids(vocab: int | Sequence[int], n: int, seed: int = 0, *, start: S
     """Return n distinct random ids twice, after the ids of `start` (Olsson 2022, "repeated random tokens").
 
     In the second half, an induction head attends to the token after the first occurrence. `vocab` is the size of the
-    vocabulary or the ids to draw from.
+    vocabulary or the ids to draw from. Raises `UserError` if there are fewer than n ids.
 
     >>> induction_ids(range(2, 10), 3, start=[1])
     [1, 6, 9, 7, 6, 9, 7]
-
-    Raises `UserError` if there are fewer than n ids.
     """
     if isinstance(vocab, int):
         vocab = range(vocab)
@@ -343,8 +332,7 @@ def induction_ids_of(model: TrainedModel, n: int = MAX_RANDOM, seed: int = 0) ->
 
 
 def _ordinary(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of a vocabulary without special tokens."""
-    special = {tokenizer.vocab[token] for token in tokenizer.special_tokens} | {tokenizer.eos_id}
+    special = tokenizer.special_ids | {tokenizer.eos_id}
     return [i for i in range(tokenizer.vocab_size) if i not in special]
 
 

@@ -74,7 +74,7 @@ def lens_logits(network: nn.Module, x: Tensor, norm: bool = True) -> Tensor:
     Raises `UserError` for a recurrent model and for a head that gives no logits over tokens.
     """
     transformer = token_transformer(network, "the logit lens")
-    final_norm = getattr(transformer, head_stack(transformer)).final_norm
+    final_norm = getattr(transformer, transformer.config.head_stack_name).final_norm
     x = x.to(next(transformer.parameters()).device, stream_dtype(transformer))
     with torch.no_grad():
         if norm and final_norm is not None:
@@ -116,9 +116,9 @@ def lens_cells(
     safe = of_labels.clamp(min=0)[:, None]  # (T, 1)
     of_layers: dict[str, tuple[Tensor, ...]] = {}
     for name, logits in lens(network, tensors, norm):
-        row = at_least_fp32(logits[0].cpu())
-        probabilities = row.softmax(dim=-1)  # (T, V)
-        top = probabilities.topk(min(k, row.shape[-1]), dim=-1)
+        row = at_least_fp32(logits[0].cpu())  # (T, V)
+        probabilities = row.softmax(dim=-1)
+        top = probabilities.topk(min(k, row.shape[-1]), dim=-1)  # (T, k)
         of_label = probabilities.gather(1, safe).squeeze(1).masked_fill(~is_label, torch.nan)
         rank = (row > row.gather(1, safe)).sum(dim=1).masked_fill(~is_label, -1)
         of_layers[name] = top.indices, top.values, of_label, rank
@@ -147,23 +147,15 @@ def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:
 
 
 def residual_names(network: Transformer, stack: Kind | None = None) -> dict[str, str]:
-    """Return the names of the residual stream of a stack, by default of the one that the head reads.
-
-    The keys are `embeddings`, `block 0`, … for the stream after each block.
-    """
-    stack = stack or head_stack(network)
+    """Return the names of the residual stream of a stack, by default of the one that the head reads, by layer."""
+    stack = stack or network.config.head_stack_name
     blocks = range(len(getattr(network, stack).blocks))
     return {"embeddings": f"{stack}.embeddings"} | {f"block {i}": f"{stack}.blocks.{i}.residual" for i in blocks}
 
 
-def head_stack(network: Transformer) -> Kind:
-    """Return the stack that the head reads."""
-    return network.config.head_stack_name
-
-
 def stream_dtype(network: Transformer) -> torch.dtype:
     """Return the type of the numbers of the residual stream, which the final norm and the head read."""
-    blocks = getattr(network, head_stack(network)).blocks
+    blocks = getattr(network, network.config.head_stack_name).blocks
     return dtype_of(blocks if len(blocks) else network)
 
 
@@ -173,10 +165,7 @@ def dtype_of(module: nn.Module) -> torch.dtype:
 
 
 def token_transformer(network: nn.Module, user: str) -> Transformer:
-    """Return the network; raise `UserError` if it has no residual stream, or predicts no tokens.
-
-    `user` is what needs both, for the message.
-    """
+    """Return the network; raise `UserError` that names `user` if it has no residual stream, or predicts no tokens."""
     require_token_transformer(getattr(network, "config", None), user)
     assert isinstance(network, Transformer)  # `require_token_transformer`
     return network

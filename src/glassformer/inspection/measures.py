@@ -4,7 +4,6 @@
 |---|---|---|
 | causal language model | `loss` | mean −log p(next token), in nats |
 | encoder-decoder | `loss` | mean −log p(target token), including the end token, in nats |
-| encoder with a token head, and a reference text | `loss` | mean −log p(reference token) at the masks, in nats |
 | encoder with a token head | `kl` | mean KL(unchanged ‖ changed) over the masks, or over all positions without a mask |
 | classifier, tagger | `kl` | KL(unchanged ‖ changed) of the labels, mean over positions of a tagger |
 | classifier with label sets | `kl` | Σ over the labels of KL(unchanged ‖ changed), each present or absent |
@@ -15,11 +14,14 @@ whether labels exclude each other. A `Network` alone has no task.
 
 KL(p ‖ q) = Σ p (log p − log q) is the increase of the expected loss if p is the true distribution. So it is comparable
 with a change of the loss. The pseudo-log-likelihood of a masked model needs one pass per token and is not used.
+
+Over a set of texts, a number has a `Spread`. Its baseline is the mean of the same number of the other parts.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,12 @@ from glassformer.models.build import Network
 from glassformer.models.devices import evaluation_mode
 from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
+
+N_ERRORS = 3.0
+"""A number is beyond its baseline if the mean difference is larger than this many standard errors."""
+MIN_TEXTS = 5
+"""With fewer texts, the standard error itself is too uncertain, and nothing is beyond a baseline."""
+Name = TypeVar("Name")
 
 
 def one_choice(logits: Tensor) -> Tensor:
@@ -74,7 +82,7 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     tensor([1.3863])
     """
     at = (labels != NOT_SCORED).nonzero().flatten()
-    log_probs = logits[:, at].log_softmax(dim=-1)
+    log_probs = logits[:, at].log_softmax(dim=-1)  # (R, scored, V)
     return -log_probs.gather(2, labels[at].expand(len(logits), -1)[:, :, None]).squeeze(2).mean(dim=1)
 
 
@@ -97,25 +105,6 @@ def next_labels(config: ModelConfig, token_ids: Sequence[int]) -> list[int]:
     return [*token_ids[1:], last]
 
 
-def masked_labels(token_ids: Sequence[int], reference_ids: Sequence[int], mask_id: int) -> list[int]:
-    """Return the reference token at each mask, and -100 at all other positions.
-
-    >>> masked_labels([7, 4, 9], [7, 8, 9], mask_id=4)
-    [-100, 8, -100]
-
-    Raises `UserError` if the texts have different numbers of tokens, or if there is no mask.
-    """
-    if len(token_ids) != len(reference_ids):
-        raise UserError(
-            f"the text has {len(token_ids)} tokens and the reference {len(reference_ids)}: write one [MASK] per token"
-        )
-    if mask_id not in token_ids:
-        raise UserError("the text has no [MASK]: add one, or give no reference")
-    is_mask = torch.tensor(token_ids) == mask_id
-    labels: list[int] = torch.tensor(reference_ids).masked_fill(~is_mask, NOT_SCORED).tolist()
-    return labels
-
-
 def predicts_next_token(config: ModelConfig) -> bool:
     """Return True if the network is a decoder, with or without an encoder, that predicts tokens."""
     if isinstance(config, RecurrentConfig):
@@ -123,26 +112,17 @@ def predicts_next_token(config: ModelConfig) -> bool:
     return config.decoder is not None and isinstance(config.head, TokenHead)
 
 
-def measure_of(
-    model: TrainedModel | Network, inputs: Mapping[str, Tensor], reference_ids: Sequence[int] | None = None
-) -> Measure:
+def measure_of(model: TrainedModel | Network, inputs: Mapping[str, Tensor]) -> Measure:
     """Return the measure of a model on the inputs of a trace (one row); see the table of this module.
 
-    `reference_ids` is the text without masks, for an encoder with a token head. Raises `UserError` if no position of
-    the text has a label.
+    Raises `UserError` if no position of the text has a label.
     """
     network = model if isinstance(model, nn.Module) else model.network
     config, token_ids = network.config, inputs["token_ids"][0]
-    labels: list[int] | None = None
-    if reference_ids is not None:
-        if config.mask_id is None or predicts_next_token(config):
-            raise UserError("a reference text needs a masked language model: give none for this model")
-        labels = masked_labels(token_ids.tolist(), reference_ids, config.mask_id)
-    elif predicts_next_token(config):
+    if predicts_next_token(config):
         labels = next_labels(config, token_ids.tolist())
         if set(labels) == {NOT_SCORED}:
             raise UserError("the text has one token, and the first token is not scored: give a longer text")
-    if labels is not None:
         return Measure("loss", torch.tensor(labels, device=token_ids.device))
     with torch.no_grad(), evaluation_mode(network):
         outputs = network(**inputs)
@@ -151,19 +131,77 @@ def measure_of(
         if config.mask_id is None or config.mask_id not in token_ids:
             return Measure("kl", outputs)
         return Measure("kl", outputs, token_ids == config.mask_id)
-    choices = None if isinstance(model, nn.Module) else _choices(model)
-    if choices is None:
+    if isinstance(model, nn.Module) or model.predictor is None or model.is_regression:
         return Measure("change", outputs)
-    return Measure("kl", outputs, choices=choices)
-
-
-def _choices(model: TrainedModel) -> Callable[[Tensor], Tensor] | None:
-    """Return the function `Measure.choices` of a model; None if its outputs are no logits."""
-    predictor = model.predictor
-    return None if predictor is None or model.is_regression else predictor.choices
+    return Measure("kl", outputs, choices=model.predictor.choices)
 
 
 def loss_of(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> float:
     """Run the network once and return the measure of its outputs; inside `ablate`, of the changed outputs."""
     with torch.no_grad(), evaluation_mode(network):
         return float(measure(network(**inputs))[0])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, standard deviation and quartiles of a number over n texts.
+
+    >>> spread([1.0, 2.0, 6.0]).mean
+    3.0
+    """
+
+    n: int
+    mean: float
+    deviation: float
+    """Standard deviation of a sample, divided by n − 1; NaN for one text."""
+    quartiles: tuple[float, float, float]
+    """25 %, 50 % and 75 % of the texts have at most this number, linear between two texts."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A number over a set of texts beside its baseline: the mean of the same number of the other parts.
+
+    >>> beside_others({"a": [3.0] * 5, "b": [1.0] * 5, "c": [2.0] * 5})["a"].baseline
+    1.5
+    """
+
+    own: Spread
+    baseline: float
+    """Mean over texts and over the other parts; NaN without another part."""
+    is_beyond: bool
+    """True if the number is larger than the baseline of the same text by more than `N_ERRORS` standard errors."""
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the spread of one number per text.
+
+    >>> spread([1.0, 2.0, 3.0, 6.0])
+    Spread(n=4, mean=3.0, deviation=2.160246899469287, quartiles=(1.75, 2.5, 3.75))
+    """
+    x = torch.tensor(values, dtype=torch.float64)
+    deviation = float(x.std()) if len(x) > 1 else math.nan
+    low, middle, high = torch.quantile(x, torch.tensor([0.25, 0.5, 0.75], dtype=x.dtype)).tolist()
+    return Spread(len(x), float(x.mean()), deviation, (low, middle, high))
+
+
+def beside_others(values: Mapping[Name, Sequence[float]]) -> dict[Name, Beside]:
+    """Return each part beside the mean of the other parts; `values` has one number per text for each part.
+
+    The difference own − mean of the others is taken text by text, so what a text does to all parts drops out. A part is
+    beyond if the mean of these differences is larger than `N_ERRORS` standard errors (deviation / √n), from
+    `MIN_TEXTS` texts.
+
+    >>> found = beside_others({"a": [1.0, 1.1, 1.2, 1.0, 1.1], "b": [0.0, 0.2, 0.1, 0.0, 0.3], "c": [0.1] * 5})
+    >>> [(name, one.is_beyond) for name, one in found.items()]
+    [('a', True), ('b', False), ('c', False)]
+    """
+    x = torch.tensor(list(values.values()), dtype=torch.float64)  # (parts, texts)
+    others = (x.sum(dim=0) - x) / (len(x) - 1)  # NaN for a single part
+    differences = x - others
+    found: dict[Name, Beside] = {}
+    for name, own, baseline, difference in zip(values, x, others, differences, strict=True):
+        error = float(difference.std()) / math.sqrt(len(difference)) if len(difference) >= MIN_TEXTS else math.inf
+        is_beyond = float(difference.mean()) > N_ERRORS * error
+        found[name] = Beside(spread(own.tolist()), float(baseline.mean()), is_beyond)
+    return found

@@ -11,28 +11,43 @@ tracing; the corruption there is noise on the embeddings). The logit difference 
 
 `patch_residual` copies the residual stream of one layer at one position, of the encoder or of the decoder.
 `patch_heads` copies the context of one head at all positions. All positions or heads are rows of one batch.
+
+Attribution patching (`estimate`) estimates all shares at once. Patching a place adds d = x_clean − x_corrupted to it.
+To first order in d, the metric changes by its gradient (Nanda 2023, "Attribution Patching: Activation Patching At
+Industrial Scale"):
+
+    share ≈ Σ d · ∂m/∂x (corrupted run) / (m_clean − m_corrupted).
+
+It takes two forward passes and one backward pass, exact patching one forward pass per place. The estimate is good where
+d is small. It is poor for the residual stream, where d is large and norms bend the metric. `rank_correlation` compares
+it with the exact shares (Spearman 1904).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from glassformer.common import notebook
-from glassformer.common.errors import UserError, quoted
-from glassformer.inspection.ablation import all_parts, context_name
+from glassformer.common.errors import Progress, UserError, quoted
+from glassformer.evaluation.labels import ranks
+from glassformer.inspection.ablation import all_parts, changed_outputs, context_name
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
-from glassformer.inspection.effects import changed_outputs
-from glassformer.inspection.lens import head_stack, residual_names, token_transformer
-from glassformer.inspection.measures import predicts_next_token
-from glassformer.inspection.spread import Beside, beside_others
+from glassformer.inspection.lens import residual_names, token_transformer
+from glassformer.inspection.measures import Beside, beside_others, predicts_next_token
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention_functions import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
+
+Parts = Literal["positions", "heads"]
+"""The residual stream at each position, or the context of each head."""
+PARTS: tuple[Parts, ...] = ("positions", "heads")
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class Patching:
     """Two runs with inputs of equal shape, and the metric: logit(answer) − logit(wrong) at a position of the output."""
 
     clean: dict[str, Tensor]
-    """Arguments of the network, one row; the tensors of both runs have equal shapes."""
+    """Arguments of the network, one row."""
     corrupted: dict[str, Tensor]
     answer: int
     """Id of the token that the clean run predicts."""
@@ -52,7 +67,6 @@ class Patching:
     """Input tokens of the clean and of the corrupted run for each stack; may be empty."""
 
     def __post_init__(self) -> None:
-        """Raise `UserError` for runs of unequal shapes, equal inputs or equal answers."""
         if self.answer == self.wrong:
             raise UserError(f"the answer and the wrong answer are both token {self.answer}: give two different tokens")
         shapes = [{name: tuple(x.shape) for name, x in run.items()} for run in (self.clean, self.corrupted)]
@@ -63,7 +77,7 @@ class Patching:
 
     def metric(self, logits: Tensor) -> Tensor:
         """Return logit(answer) − logit(wrong) of each row: (R, T, V) → (R,)."""
-        at = at_least_fp32(logits[:, self.position])
+        at = at_least_fp32(logits[:, self.position])  # (R, V)
         return at[:, self.answer] - at[:, self.wrong]
 
     def labels(self, stack: Kind) -> list[str]:
@@ -135,21 +149,22 @@ def patching_of(
     is_pair = network.config.is_encoder_decoder
     if target is not None and not is_pair:
         raise UserError(f"{model.name} has no target side: give no target")
-    # The inputs of both runs.
+    # 1. The inputs of both runs.
     if is_pair:
         traces = [encoded(model, source=text, target=target) for text in (clean, corrupted)]
         _require_equal_lengths("source", [trace.inputs["source_ids"] for trace in traces])
     else:
-        traces = [encoded(model, _ids(model, text)) for text in (clean, corrupted)]
+        read = model.text_ids if model.is_causal_lm else model.filler.ids
+        traces = [encoded(model, read(text)) for text in (clean, corrupted)]
         _require_equal_lengths("text", [trace.inputs["token_ids"] for trace in traces])
     inputs, best = [dict(trace.inputs) for trace in traces], list[int]()
     if is_pair and target is None:
         prefix, best = _before_difference(model, traces)
         inputs = [one | {"token_ids": prefix} for one in inputs]
-    # The position of the answers.
+    # 2. The position of the answers.
     n_positions = inputs[0]["token_ids"].shape[1]
     position = answer_position(model, inputs[0], position)
-    # The answers: one token each, by default the most probable one.
+    # 3. The answers: one token each, by default the most probable one.
     if not best or position not in (-1, n_positions - 1):
         with torch.no_grad(), evaluation_mode(network):
             best = [int(network(**one)[0, position].argmax()) for one in inputs]
@@ -160,12 +175,14 @@ def patching_of(
     if best[0] == best[1]:
         token = quoted(model.tokenizer.tokens(best[:1])[0])
         raise UserError(f"the answer and the wrong answer are both {token}: give two different tokens")
+    # 4. The tokens along the axes; the two runs of an encoder-decoder read the same target.
+    clean_target, corrupted_target = (trace.target[:n_positions] for trace in traces)
+    if is_pair:
+        corrupted_target = clean_target
     tokens: dict[Kind, tuple[list[str], list[str]]] = {
         "encoder": (traces[0].source, traces[1].source),
-        "decoder": (traces[0].target[:n_positions], traces[1].target[:n_positions]),
+        "decoder": (clean_target, corrupted_target),
     }
-    if is_pair:
-        tokens["decoder"] = tokens["decoder"][0], tokens["decoder"][0]
     return Patching(inputs[0], inputs[1], best[0], best[1], position, tokens)
 
 
@@ -233,22 +250,16 @@ class Places:
 
 
 def residual_places(network: Transformer, pair: Patching, stack: Kind | None = None) -> Places:
-    """Return the residual stream at each position, after the embeddings and after each block.
-
-    `stack` is `encoder` or `decoder`, by default the stack that the head reads.
-    """
-    stack = stack or head_stack(token_transformer(network, "patching"))
+    """Return the residual stream at each position of a stack, by default of the stack that the head reads."""
+    stack = stack or token_transformer(network, "patching").config.head_stack_name
     if {"encoder": network.encoder, "decoder": network.decoder}.get(stack) is None:
         raise UserError(f"this model has no stack {stack}: choose encoder or decoder, as far as the model has them")
     return Places(residual_names(network, stack), pair.labels(stack))
 
 
 def head_places(network: Transformer, kind: Kind | None = None) -> Places:
-    """Return the context of each head of each layer, at all positions.
-
-    `kind` is the attention, by default the self-attention of the stack that the head reads.
-    """
-    kind = kind or head_stack(token_transformer(network, "patching"))
+    """Return the context of each head at all positions, by default of self-attention in the stack of the head."""
+    kind = kind or token_transformer(network, "patching").config.head_stack_name
     heads = [part for part in all_parts(network) if part.kind == kind and part.head is not None]
     if not heads:
         raise UserError(f"this model has no attention heads of the kind {kind}")
@@ -257,7 +268,7 @@ def head_places(network: Transformer, kind: Kind | None = None) -> Places:
 
 
 def patch_residual(network: Transformer, pair: Patching, stack: Kind | None = None) -> Restored:
-    """Return the restored share for the embeddings and each block, and each position, (L + 1, T); see `Places`."""
+    """Return the restored share for the embeddings and each block, and each position, (L + 1, T)."""
     return patch(network, pair, residual_places(network, pair, stack))
 
 
@@ -299,7 +310,7 @@ def patch(network: Transformer, pair: Patching, places: Places) -> Restored:
 
         def shares_of(path: str) -> Tensor:
             clean_tensor = clean_tensors[path]
-            row = torch.zeros(clean_tensor.shape[1])
+            shares = torch.zeros(clean_tensor.shape[1])
             # A copy of an equal tensor has share 0
             differs = (clean_tensor != corrupted_tensors[path]).flatten(2).any(dim=2)[0]
             indices = differs.nonzero().flatten().tolist()
@@ -307,10 +318,10 @@ def patch(network: Transformer, pair: Patching, places: Places) -> Restored:
                 network, pair.corrupted, clean_logits, indices, lambda some: {path: copying(clean_tensor, some)}
             )
             for some, logits in patched:
-                row[some] = ((pair.metric(logits).cpu() - corrupted) / (clean - corrupted)).to(row)
-            return row
+                shares[some] = ((pair.metric(logits).cpu() - corrupted) / (clean - corrupted)).to(shares)
+            return shares
 
-        shares = torch.stack([shares_of(path) for path in paths])
+        shares = torch.stack([shares_of(path) for path in paths])  # (L, T) or (L, H)
     return Restored(list(places.names), shares, clean, corrupted, places.columns)
 
 
@@ -352,8 +363,71 @@ def copying(clean: Tensor, indices: Sequence[int]) -> Hook:
     return hook
 
 
-def _ids(model: TrainedModel, text: str) -> list[int]:
-    """Return the ids of a text: as a prompt of a causal model, or with its masks for a masked model."""
-    if model.is_causal_lm:
-        return model.text_ids(text)
-    return model.filler.ids(text)
+def patch_pairs(
+    network: Transformer,
+    pairs: Sequence[Patching],
+    parts: Parts = "positions",
+    stack: Kind | None = None,
+    progress: Progress | None = None,
+) -> tuple[Restored, Restored]:
+    """Return the exact and the estimated shares: means over pairs of runs, with those of each pair.
+
+    Pairs of several lengths need `parts="heads"`.
+
+    ```python
+    texts = (("The king is here:", "The queen is here:"), ("A man is here:", "A woman is here:"))
+    pairs = [patching_of(model, clean, corrupted) for clean, corrupted in texts]
+    exact, estimated = patch_pairs(model.network, pairs, "heads")
+    exact.beside_others()[2, 3].is_beyond, rank_correlation(exact, estimated)
+    ```
+    """
+    exact, estimated = list[Restored](), list[Restored]()
+    for pair in pairs:
+        places = head_places(network, stack) if parts == "heads" else residual_places(network, pair, stack)
+        exact.append(patch(network, pair, places))
+        estimated.append(estimate(network, pair, places))
+        if progress is not None:
+            progress(len(exact), len(pairs))
+    return mean_restored(exact), mean_restored(estimated)
+
+
+def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
+    """Return the estimated shares at the places of `patch`."""
+    paths = list(places.names.values())
+    with evaluation_mode(network):
+        with torch.no_grad():
+            clean_logits, clean_tensors = run_with(network, pair.clean, paths)
+        with torch.enable_grad():
+            corrupted_logits, tensors = run_with(network, pair.corrupted, paths, _requiring_gradient)
+            gradients = torch.autograd.grad(pair.metric(corrupted_logits)[0], [tensors[path] for path in paths])
+    clean, corrupted = metrics_of(pair, clean_logits, corrupted_logits.detach())
+    rows = []
+    for path, gradient in zip(paths, gradients, strict=True):
+        change = (clean_tensors[path] - tensors[path].detach()) * gradient  # (1, T, D) or (1, H, T, W)
+        rows.append(change[0].flatten(1).sum(dim=1).cpu() / (clean - corrupted))
+    return Restored(list(places.names), torch.stack(rows).float(), clean, corrupted, places.columns)
+
+
+def _requiring_gradient(name: str, x: Tensor) -> Tensor:
+    """Return a tensor that records its gradient, also in a network with frozen weights."""
+    return x if x.requires_grad else x.detach().requires_grad_()
+
+
+def rank_correlation(exact: Restored, estimated: Restored) -> float:
+    """Return Spearman's rank correlation of two maps; NaN if one is constant, or if fewer than two cells are left.
+
+    Cells in which both are exactly 0 are left out: there, both runs have equal tensors, and nothing is estimated.
+
+    >>> shares = torch.tensor([[0.0, 0.1, 0.2, 0.9]]), torch.tensor([[0.0, 0.3, 0.2, 5.0]])
+    >>> one, other = (Restored(["a"], x, 1.0, 0.0) for x in shares)
+    >>> round(rank_correlation(one, other), 3)
+    0.5
+    >>> nothing = Restored(["a"], torch.zeros(1, 4), 1.0, 0.0)
+    >>> rank_correlation(nothing, nothing)
+    nan
+    """
+    differs = (exact.shares != 0) | (estimated.shares != 0)
+    if int(differs.sum()) < 2:
+        return math.nan
+    both = [torch.from_numpy(ranks(restored.shares[differs].numpy())) for restored in (exact, estimated)]
+    return float(torch.corrcoef(torch.stack(both))[0, 1])

@@ -1,12 +1,13 @@
-"""Plots of weights and positions; each function returns a matplotlib figure."""
+"""Plots of weights, positions, predictions, patching and confusion; each function returns a matplotlib figure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.common import notebook
 from glassformer.common.figures import (
     GREY,
     SIGNED_MAP,
@@ -17,7 +18,8 @@ from glassformer.common.figures import (
     quiet_axes,
     title,
 )
-from glassformer.inspection.lens import head_stack
+from glassformer.inspection.lens import LensCells
+from glassformer.inspection.patching import Restored
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import RelativeBias
@@ -25,6 +27,7 @@ from glassformer.tasks.requirements import require_positions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
 
 MAX_POSITIONS = 256
@@ -32,15 +35,18 @@ SHARES: dict[str, Any] = {"cmap": WEIGHTS_MAP, "vmin": 0, "vmax": 1}
 """Arguments of `imshow` for values from 0 to 1."""
 _SCHEMES = {"alibi": "ALiBi"}
 """Names of position schemes in titles; the others are named by their kind."""
+MAX_TEXTS = 24
+"""With more columns, cells have no text."""
+MAX_COUNTED = 40
+"""Largest number of classes for which a confusion matrix shows counts; beyond it, it shows colours only."""
+LUMINANCE = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in the luminance of a colour (ITU-R BT.601)."""
 
 
 def heat_map(
     weights: Tensor, rows: Sequence[str], columns: Sequence[str], name: str, axes: tuple[str, str] = ("", "")
 ) -> "Figure":
-    """Plot one matrix of weights from 0 to 1, (T, S): a row for each of T tokens, a column for each of S.
-
-    `axes` are the names of the rows and of the columns.
-    """
+    """Plot a matrix of weights from 0 to 1, (T, S), with the tokens of rows and columns and names of the `axes`."""
     return heat_maps(weights[None], rows, columns, [""], name, axes)
 
 
@@ -58,7 +64,7 @@ def heat_maps(
         raise ValueError(
             f"mismatch: weights {tuple(weights.shape)}, {len(names)} names, {len(rows)} rows, {len(columns)} columns"
         )
-    # Size: a grid of about three to two; a cell is as high as a line of text if all of them fit in 14 inches.
+    # 1. Size: a grid of about three to two; a cell is as high as a line of text if all of them fit in 14 inches.
     across = min(range(1, n + 1), key=lambda k: (max(k * n_columns / 1.5, math.ceil(n / k) * n_rows), k))
     down = math.ceil(n / across)
     row_labels, column_labels = [label(token) for token in rows], [label(token) for token in columns]
@@ -68,7 +74,7 @@ def heat_maps(
     width, height = across * cell * n_columns + side + 1.3, down * (cell * n_rows + of_titles) + top + 0.9
     figure = new_figure(max(3.2, width, 0.4 + 0.085 * len(plain(name))), max(2.2, height))
     figure.set_layout_engine("compressed")  # no gaps between square cells
-    # Matrices.
+    # 2. Matrices.
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for one, matrix, its_name in zip(grid.flat, weights, names, strict=False):
         image = one.imshow(matrix.numpy(), **SHARES, aspect="equal", interpolation="nearest")
@@ -76,7 +82,7 @@ def heat_maps(
         one.spines[:].set_visible(False)
     for one in grid.flat[n:]:
         one.set_axis_off()
-    # Tokens: every one, or as many as fit; single letters are upright.
+    # 3. Tokens: every one, or as many as fit; single letters are upright.
     points = min(9.0, max(5.0, cell * 72 * 0.8))
     for one in grid.flat:
         one.tick_params(length=0, labelsize=points, pad=2, labeltop=one in grid[0], top=False, labelbottom=False)
@@ -87,16 +93,21 @@ def heat_maps(
     for text in (text for one in grid[0] for text in one.get_xticklabels()):
         if not are_letters or len(text.get_text()) > 2:
             text.set_rotation(90)
-    # Names.
+    # 4. Names.
     row_axis, column_axis = axes
     figure.supxlabel(column_axis, fontsize=9, color=GREY)
     figure.supylabel(row_axis, fontsize=9, color=GREY)
     figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
-    bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.5 / height), aspect=18, ticks=[0, 0.5, 1], pad=0.02)
-    bar.outline.set_visible(False)
+    bar = _colour_bar(figure, image, grid, aspect=18, shrink=min(1.0, 2.5 / height), ticks=[0, 0.5, 1])
     bar.ax.tick_params(labelsize=8, color=GREY)
     bar.set_label("weight", fontsize=8.5, color=GREY)
     return figure
+
+
+def _colour_bar(figure: "Figure", image: Any, axes: Any, aspect: int = 28, **more: Any) -> "Colorbar":
+    bar = figure.colorbar(image, ax=axes, aspect=aspect, pad=0.02, **more)
+    bar.outline.set_visible(False)
+    return bar
 
 
 def plot_positions(network: Network, stack: str | None = None) -> "Figure":
@@ -106,7 +117,7 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     """
     require_positions(network.config, stack)
     assert isinstance(network, Transformer)  # `require_positions`
-    stack, config = stack or head_stack(network), network.config
+    stack, config = stack or network.config.head_stack_name, network.config
     part = network.encoder if stack == "encoder" else network.decoder
     max_len = config.encoder_max_len if stack == "encoder" else config.max_len
     assert part is not None  # `require_positions`
@@ -135,9 +146,7 @@ def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
     axes.set_xlabel(x)
     axes.set_ylabel("position, tokens")
     axes.spines[:].set_visible(False)
-    bar = figure.colorbar(image, ax=axes, aspect=28, pad=0.02)
-    bar.outline.set_visible(False)
-    bar.set_label(value)
+    _colour_bar(figure, image, axes).set_label(value)
     return figure
 
 
@@ -187,3 +196,93 @@ def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) 
     axes.spines["left"].set_visible(False)
     axes.spines["right"].set_visible(True)
     axes.spines["right"].set_color(GREY)
+
+
+def plot_lens(cells: LensCells, tokens: Sequence[str], vocabulary: Sequence[str], name: str) -> "Figure":
+    """Plot the most probable token of each layer and position; the colour is its probability."""
+    texts = None
+    if len(tokens) <= MAX_TEXTS:
+        texts = [[label(vocabulary[i]) for i in row] for row in cells.top_ids[:, :, 0].tolist()]
+    labels = cells.layers, list(map(label, tokens))
+    names = name, "layer", "token", "probability"
+    return _table(cells.top_probabilities[:, :, 0], labels, texts, SHARES, names)
+
+
+def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Figure":
+    """Plot the restored share of each layer and position (or head): 0 = as corrupted, 1 = as clean."""
+    values, texts = restored.shares, None
+    if values.shape[1] <= MAX_TEXTS:
+        texts = [[text for text, _ in row] for row in notebook.numbers(values.tolist())]
+    limit = float(values.nan_to_num().abs().max()) or 1.0
+    scale = {"cmap": SIGNED_MAP, "vmin": -limit, "vmax": limit}  # white is 0
+    return _table(
+        values, (restored.layers, list(map(label, columns))), texts, scale, (name, "layer", "", "restored share")
+    )
+
+
+def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
+    """Plot a confusion matrix: counts (n_classes, n_classes), rows are true classes, colours the share of the row."""
+    counts, n = torch.as_tensor(matrix), len(names)
+    if counts.shape != (n, n):
+        raise ValueError(f"expected a square matrix for {n} names of classes, got {tuple(counts.shape)}")
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    axes, unit = ("true class", "predicted class"), "share of the true class"
+    if n > MAX_COUNTED:
+        figure = heat_map(shares, names, names, "Confusion matrix", axes)
+        figure.axes[-1].set_ylabel(unit)
+        return figure
+    shown = [_shortened(plain(name)) for name in names]
+    texts = [[f"{count:,}" for count in row] for row in counts.tolist()]
+    figure = _table(shares, (shown, shown), texts, SHARES, ("Confusion matrix", *axes, unit))
+    for text in figure.axes[0].texts:
+        if text.get_text() == "0":
+            text.set_color("#9A88A8")  # pale zeros make the rest visible
+    return figure
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 32 else f"{name[:24]}…{name[-7:]}"
+
+
+def _table(
+    values: Tensor,
+    labels: tuple[Sequence[str], Sequence[str]],
+    texts: Sequence[Sequence[str]] | None,
+    scale: Mapping[str, Any],
+    names: tuple[str, str, str, str],
+) -> "Figure":
+    """Draw values (R, C) as coloured cells, and their texts; NaN is an empty cell.
+
+    `labels` are those of the rows and the columns, `scale` has arguments of `imshow`, and `names` are the title, the
+    names of both axes, and the unit of the values.
+    """
+    (rows, columns), (n_rows, n_columns), (name, row_axis, column_axis, unit) = labels, values.shape, names
+    # 1. Size: the title begins at the cells; names of a few columns are upright.
+    side, top, of_name, of_unit = (0.085 * max(map(len, letters)) for letters in (rows, columns, [name], [unit]))
+    width, rotation = 0.22, 90
+    if texts is not None:
+        letters = max((len(text) for row in texts for text in row), default=6)
+        width = max(0.5, 0.1 + 0.075 * letters, min(0.1 + top, 4 / n_columns, 1.2))
+    if top < width:
+        rotation, top = 0, 0.2
+    inches = max(width * n_columns + side + 1.5, 1.5 + of_name)
+    figure = new_figure(inches, max(0.3 * n_rows, of_unit) + top + 0.9)
+    # 2. Cells.
+    axes = figure.subplots()
+    image = axes.imshow(values.numpy(), **scale, aspect="auto", interpolation="nearest")
+    colours = image.to_rgba(values.numpy())  # (R, C, 4)
+    for i, row in enumerate(texts or ()):
+        for j, text in enumerate(row):
+            if not values[i, j].isnan():
+                ink = "white" if colours[i, j, :3] @ LUMINANCE < 0.5 else "black"
+                axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=ink, parse_math=False)
+    # 3. Names.
+    axes.set_ylabel(row_axis)
+    axes.set_xlabel(column_axis)
+    axes.set_yticks(range(n_rows), rows, parse_math=False)
+    axes.set_xticks(range(n_columns), columns, rotation=rotation, parse_math=False)
+    axes.tick_params(length=0, labelsize=8.5, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    title(axes, name)
+    _colour_bar(figure, image, axes).set_label(unit)
+    return figure

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from glassformer.common.errors import Progress, UserError
 from glassformer.inspection.ablation import context_name
 from glassformer.inspection.attention_maps import Kind, checked
+from glassformer.inspection.attribution import head_output, module_name, require_heads, values_bias
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.texts import Given, read
-from glassformer.inspection.writes import head_output, module_name, require_heads, values_bias
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 from glassformer.nn.experts import Experts
@@ -102,7 +102,7 @@ class Strongest:
 
     def baseline(self, unit: int) -> tuple[float, float]:
         """Return median and 95 % quantile of the strength of a unit in a random text of the set."""
-        of_unit = torch.stack(self.sample)[:, checked(self.units.what, unit, self.n_units)].double()
+        of_unit = torch.stack(self.sample)[:, checked(self.units.what, unit, self.n_units)].double()  # (texts,)
         median, high = torch.quantile(of_unit, torch.tensor([0.5, 0.95], dtype=torch.float64)).tolist()
         return median, high
 
@@ -169,7 +169,7 @@ def strongest(
         if isinstance(text, Mapping) or text.strip():
             trace = read(model, text)
             activity = activities(model.network, trace.inputs, wanted).nan_to_num(nan=-math.inf)
-            strength = activity.amax(dim=0)
+            strength = activity.amax(dim=0)  # (U,)
             if bool(strength.isfinite().all()):
                 found.add(done - 1, trace, strength, chance)
         if progress is not None:
@@ -186,13 +186,13 @@ def activities(network: nn.Module, inputs: Mapping[str, Tensor], units: Units) -
     name, module = _place(network, units)
     [x] = capture_tensors(network, inputs, [name]).values()
     if units.what == "neuron":
-        activity = x[0].clone()
+        activity = x[0].clone()  # (T, d_ff)
     else:
         attention = require_heads(module)
         contexts = x[0].to(next(attention.parameters()).device) - values_bias(attention)[:, None]  # (H, T, W)
         with evaluation_mode(network):
             lengths = [head_output(attention, context, h).norm(dim=-1) for h, context in enumerate(contexts)]
-        activity = torch.stack(lengths, dim=1).to("cpu", torch.float32)
+        activity = torch.stack(lengths, dim=1).to("cpu", torch.float32)  # (T, H)
     if units.kind == "decoder":
         activity[0] = math.nan
     return activity

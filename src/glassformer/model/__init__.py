@@ -41,7 +41,7 @@ from glassformer.models.devices import choose_device, emulation_note
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt
-from glassformer.tokenization.languages import languages, with_languages
+from glassformer.tokenization.vocabulary import languages, with_languages
 
 OTHER_NAMES = {
     **dict.fromkeys(("num_parameters", "n_parameters"), "model.network.n_parameters()"),

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.objectives.loss import TokenObjective
-from glassformer.tokenization.special_tokens_template import Frame
-from glassformer.tokenization.word_boundaries import WordBoundaries
+from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.vocabulary import WordBoundaries
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig
 from glassformer.data.batching import NOT_SCORED, Batch, Example, pad, padded
 from glassformer.objectives.loss import TokenObjective
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizers
 
 Ids = np.ndarray

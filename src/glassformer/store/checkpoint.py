@@ -7,14 +7,22 @@ newest checkpoint that matches its manifest. Tensors are safetensors, the rest i
 import shutil
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import WEIGHTS, read_manifest
+from glassformer.store.model_directory import (
+    WEIGHTS,
+    model_files,
+    own_paths,
+    read_manifest,
+    read_model,
+    weights_of,
+    write_model_files,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +104,7 @@ def steps(run_folder: Path) -> list[int]:
 
 
 def newest(run_folder: Path, log: Callable[[str], None]) -> Path:
-    """Return the newest checkpoint that matches its manifest; skip damaged ones and report them to `log`."""
+    """Return the newest checkpoint that matches its manifest; report damaged ones to `log`."""
     for step in reversed(steps(run_folder)):
         if is_intact(run_folder, step, log, "trying the previous checkpoint"):
             return path_of(run_folder, step)
@@ -146,8 +154,8 @@ def find(folder: Path, step: int | None = None) -> Path:
 def prune(run_folder: Path, latest: int, keep: int, always: Collection[int | None]) -> None:
     """Delete all but the newest `keep` checkpoints up to `latest` and those in `always`; verify `latest` first.
 
-    Raises `OSError` if one cannot be deleted, after deleting the others.
-    Checkpoints after `latest` are damaged, because the run did not resume from them; the run replaces them later.
+    Raises `OSError` if one cannot be deleted, after deleting the others. Checkpoints after `latest` are damaged,
+    because the run did not resume from them; the run replaces them later.
     """
     path = path_of(run_folder, latest)
     Manifest.read(path).verify(path)
@@ -170,3 +178,23 @@ def clean(run_folder: Path) -> None:
     for unfinished in run_folder.glob(".*.tmp*"):
         with suppress(OSError):
             unfinished.unlink()
+
+
+def merge_directory(folder: Path, out: Path, step: int | None = None) -> int:
+    """Write the model of `folder`, or its checkpoint of a step, with every low-rank update added to its weight.
+
+    Returns the number of merged layers. Raises `UserError` if `out` exists, or if there is nothing to merge.
+    """
+    path = find(folder, step)
+    files.require_new_folder(out, own_paths(folder))
+    from glassformer.models.transforms import merge_lora  # imports torch
+
+    stored = read_model(path)
+    n = merge_lora(stored.network)
+    if not n:
+        raise UserError(f"{folder} has no adapted layers: there is nothing to merge")
+    run = replace(stored.run, lora=None)
+    with files.new_folder(out) as new:
+        write_model_files(new, weights_of(stored.network), stored.tokenizers, run, stored.labels)
+        Manifest.of(new, "model", stored.manifest.step, model_files(stored.manifest)).write(new)
+    return n

@@ -22,7 +22,7 @@ LOCK, OWNER = ".lock", ".owner.json"
 def locked(folder: Path, **facts: Any) -> Iterator[None]:
     """Lock a run folder inside the block; raise `UserError` with the owner if another process has locked it.
 
-    So a lock is never stale. The owner file of a killed process is overwritten. `facts` are stored in it.
+    The owner file stores `facts` too; that of a killed process is overwritten.
     """
     lock = _acquired(folder)
     try:

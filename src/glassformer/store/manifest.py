@@ -71,10 +71,7 @@ class Manifest:
                 raise UserError(f"{folder} is not a complete {self.kind}: its manifest has no {name}")
 
     def verify(self, folder: Path, hashed_bytes: float = math.inf) -> Self:
-        """Return the manifest; raise `UserError` with the first file that is missing or has other content.
-
-        Of files of more than `hashed_bytes`, only the size is compared.
-        """
+        """Return the manifest; raise `UserError` with the first wrong file; sizes alone count above `hashed_bytes`."""
         for name, (size, digest) in self.entries.items():
             path = folder / name
             if not _is_inside(path, folder):

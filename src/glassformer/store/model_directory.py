@@ -89,10 +89,7 @@ def weights_of(network: "nn.Module") -> "dict[str, Tensor]":
 
 
 def load_weights(network: "nn.Module", path: Path, part_of: "PartOf | None" = None) -> None:
-    """Load the weights of a network from safetensors; raise `UserError` listing all tensors that do not fit.
-
-    `part_of` is passed to `store.tensors.fill`.
-    """
+    """Load a network's weights from a file (`tensors.fill`); raise `UserError` listing tensors that do not fit."""
     from glassformer.store.tensors import fill, require_fit
 
     wanted = weights_of(network)
@@ -279,10 +276,7 @@ def require_rows(tokenizers: "Tokenizers", config: ModelConfig, folder: Path) ->
 
 
 def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
-    """Read the manifest of a model directory and compare the files with it (`Manifest.verify`).
-
-    Raises `UserError` if the folder is not a model directory, or is damaged.
-    """
+    """Read the manifest of a model directory, and verify its files; raise `UserError` for a wrong or damaged folder."""
     if not files.exists(folder):
         files.restore_replaced(folder.parent, folder.name)
     if not files.exists(folder):

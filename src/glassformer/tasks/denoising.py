@@ -22,8 +22,8 @@ from glassformer.tasks.batches import Places
 from glassformer.tasks.requirements import BUILT_IN, DENOISED_TEXT, MASKED_TEXT
 from glassformer.tasks.task import ModelParts
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
-from glassformer.tokenization.word_boundaries import word_boundaries
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.tokenization.vocabulary import sentinel_ids, sentinels, word_boundaries
 
 GREEDY = BeamConfig(beam=1, max_ratio=2.0)
 """Greedy search for the samples shown during training."""

@@ -112,7 +112,7 @@ def with_vocabulary(model: ModelConfig, tokenizers: Tokenizers) -> ModelConfig:
     if source is not None and not model.share_embeddings:
         size = _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
-    if tokenizer.is_imported and model.decoder_start_id is not None:
+    if tokenizer.roles is not None and model.decoder_start_id is not None:
         start = model.decoder_start_id  # an imported tokenizer does not define the decoder's start id
     return replace(model, source_vocab_size=size, decoder_start_id=start)
 

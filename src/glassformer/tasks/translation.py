@@ -30,7 +30,8 @@ from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.reporting import LaunchReporter
 from glassformer.tasks.requirements import BUILT_IN, data_of
 from glassformer.tasks.task import ModelParts, RunData, TrainableTask
-from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.tokenization.vocabulary import sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
 GREEDY = BeamConfig(beam=1, max_ratio=3.0)
@@ -102,7 +103,7 @@ class TranslationTask(TrainableTask):
         A mask token in an imported vocabulary shows that the model learned to restore masked texts. A vocabulary
         learned by glassformer always has a mask token, so it does not show this.
         """
-        if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
+        if model.tokenizer.roles is None or model.tokenizer.mask_id is None:
             return None
         return WritingFiller(self.translator(model))
 

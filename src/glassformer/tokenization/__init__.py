@@ -3,9 +3,8 @@
 The rooms below are `common` alone. Begin with `reference.py`, the readable algorithm, then `tokenizer.py`.
 """
 
-from glassformer.tokenization.padding import pad, truncate
-from glassformer.tokenization.pretokenize import SCHEMES, Scheme
-from glassformer.tokenization.special_tokens_template import Frame, Frames
+from glassformer.tokenization.frames import Frame, Frames, pad
+from glassformer.tokenization.schemes import SCHEMES, Scheme
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Learner, Tokenizer
 
-__all__ = ["SCHEMES", "SPECIAL_TOKENS", "Frame", "Frames", "Learner", "Scheme", "Tokenizer", "pad", "truncate"]
+__all__ = ["SCHEMES", "SPECIAL_TOKENS", "Frame", "Frames", "Learner", "Scheme", "Tokenizer", "pad"]

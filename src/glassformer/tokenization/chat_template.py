@@ -1,7 +1,7 @@
 """Chat templates: from the messages of a conversation to the text that a model reads.
 
 The template of a checkpoint is a program of another author, so a process with limits renders it (`template_worker.py`).
-The ids: `conversations.py`.
+`conversations.py` converts the text to ids.
 """
 
 import json
@@ -120,7 +120,6 @@ class ChatTemplate:
 
 
 def _rendered(replies: Iterable[Mapping[str, Any]]) -> list[Rendered]:
-    """Return the texts of replies."""
     found: list[Rendered] = []
     first = None
     for reply in replies:
@@ -205,7 +204,6 @@ def _end(process: "subprocess.Popen[bytes]", of_pid: int) -> None:
 
 
 def _reason(code: int) -> str:
-    """Return why the process of a template has ended, from its exit code."""
     used = f"code {code}"
     if code == OUT_OF_MEMORY:
         used = f"more than {MEMORY_MIB} MiB"

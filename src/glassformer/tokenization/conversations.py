@@ -45,8 +45,6 @@ class EncodedConversation:
 
 @dataclass(frozen=True)
 class _Text:
-    """A rendered conversation."""
-
     text: str
     written: list[Span]
     """Characters that hold special tokens of messages, and are encoded as ordinary text."""
@@ -87,7 +85,7 @@ class ConversationEncoder:
         tokens = {f"{role}_token": tokenizer.id_to_token(i) for role, i in ids.items() if i is not None}
         self.tokenizer, self.template = tokenizer, ChatTemplate(source, tokens)
         special = tokenizer.special_tokens
-        self._control = frozenset(tokenizer.vocab[token] for token in special) - {tokenizer.unk_id}
+        self._control = tokenizer.special_ids - {tokenizer.unk_id}
         self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
         signs = {sign for token in special for sign in token if not (sign.isalnum() or sign.isspace() or sign == "_")}
         self._sign = re.compile(f"[{re.escape(''.join(sorted(signs)))}]" if signs else "(?!)")
@@ -110,19 +108,21 @@ class ConversationEncoder:
         answer are the first ids of the conversation. Raises `UserError` if there is no answer, if one has no end token,
         and if a message changes the text before it.
         """
-        read = self._text(messages, learns=True)
-        answers = read.blocks if self.template.marks_answers else list(self._added(read))
+        # 1. The answers, as characters of the text.
+        read, marks = self._text(messages, learns=True), self.template.marks_answers
+        answers = read.blocks if marks else list(self._added(read))
         if answers is None:
             raise UserError(
                 "the chat template nests, cuts or changes its blocks {% generation %}, so the answers cannot be found: "
                 "put each block around the text of one answer"
             )
         are_trained = self._are_trained(messages, len(answers))
+        # 2. For each answer, the token that ends it, and the tokens that are scored.
         ids, places = self._ids(read)
         is_scored, ends = np.full(len(ids), scored == "all"), []
         for number, ((begin, end), is_one) in enumerate(zip(answers, are_trained, strict=True)):
             after = self._after_end(ids, places, (begin, end), read.text)
-            if after is None and self._special.search(self._tail) and not self.template.marks_answers:
+            if after is None and self._special.search(self._tail) and not marks:
                 is_last = number == len(answers) - 1 and read.text[end:] == self._tail
                 end += len(self._tail) * is_last  # one end token after the whole conversation
                 after = self._after_end(ids, places, (begin, end), read.text) if is_last else _n_within(places, end)
@@ -132,9 +132,8 @@ class ConversationEncoder:
                     "never learn to stop: end each answer with one, inside of the block {% generation %} if it has one"
                 )
             ends.append(after)
-            is_scored[_n_within(places, begin) : _n_before(places, end) if self.template.marks_answers else after] = (
-                is_one
-            )
+            end_of_scored = _n_before(places, end) if marks else after
+            is_scored[_n_within(places, begin) : end_of_scored] = is_one
         if not is_scored.any():
             raise UserError(
                 "no message of the assistant is in the text, or all have weight 0: there is nothing to learn"
@@ -157,6 +156,7 @@ class ConversationEncoder:
         `bare` has no sign of a special token in any message, so no special token in it is put together from their
         parts. It must have the same special tokens as `masked`.
         """
+        # 1. The renderings.
         messages = self._seen(messages)
         masked = with_texts(messages, lambda text: self._special.sub(_mask, text))
         bare = with_texts(masked, lambda text: self._sign.sub(_mask, text))
@@ -171,6 +171,7 @@ class ConversationEncoder:
         }
         day = TRAINING_DAY if learns else None
         found = dict(zip(asked, self.template.texts(list(asked.values()), day=day), strict=True))
+        # 2. Special tokens are either the template's or a message's.
         text = found["text", 0].checked()
         of_template = found.get(("masked", 0), found["text", 0])
         if not _equals_but_for_masks(text, of_template.text):
@@ -180,6 +181,7 @@ class ConversationEncoder:
                 "the chat template makes a special token from parts of one in a message, or leaves one out: remove "
                 f"signs such as {self._first_sign(masked)!r} from the messages"
             )
+        # 3. The parts of the text.
         before, after = ({n: one for (name, n), one in found.items() if name == key} for key in ("before", "after"))
         written = [match.span() for match in re.finditer(f"{MASK}+", of_template.text)]
         return _Text(text, written, before, after, found["blocks", 0].blocks if self.template.marks_answers else None)
@@ -232,7 +234,6 @@ class ConversationEncoder:
         )
 
     def _first_sign(self, messages: Sequence[Message]) -> str:
-        """Return the first sign of a special token in messages."""
         match = self._sign.search("\n".join(text for message in messages for text in texts_in(message)))
         return match.group() if match else ""
 
@@ -342,12 +343,10 @@ def _equals_but_for_masks(text: str, masked: str) -> bool:
 
 
 def _n_within(places: np.ndarray, end: int) -> int:
-    """Return the number of tokens that end at a character or before it."""
     return int((places[:, 1] <= end).sum())
 
 
 def _n_before(places: np.ndarray, end: int) -> int:
-    """Return the number of tokens that begin before a character."""
     return int((places[:, 0] < end).sum())
 
 

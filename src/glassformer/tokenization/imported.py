@@ -13,9 +13,8 @@ from typing import Any
 import tokenizers
 
 from glassformer.common.errors import UserError
-from glassformer.tokenization.decoding import readable, token_bytes
-from glassformer.tokenization.pretokenize import check_text
 from glassformer.tokenization.rust_tokenizer import no_panic, without_forged
+from glassformer.tokenization.schemes import check_text, checked_ids, readable, token_bytes
 from glassformer.tokenization.validate_tokenizer_json import tables
 
 HIDDEN = "\uffff"
@@ -25,18 +24,16 @@ SPACE = "▁"
 
 
 class ImportedCodec:
-    """Encoder and decoder of one imported `tokenizer.json`, run by the Rust library."""
+    """Encoder and decoder of one imported `tokenizer.json`; its methods are those of `Tokenizer`."""
 
-    def __init__(self, rust: tokenizers.Tokenizer, description: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
-        """Set up the codec; `description` is the parsed file of `rust`."""
+    def __init__(
+        self, rust: tokenizers.Tokenizer, description: Mapping[str, Any], vocab: Mapping[str, int], unknown: int | None
+    ) -> None:
+        """Set up the codec; `description` is the parsed file of `rust`, and `unknown` the id of unknown text."""
         self._rust, self._vocab = rust, vocab
         self._decoders = [part for part in tables(description["decoder"]) if "type" in part]
         self._added = {token["content"]: token for token in description["added_tokens"]}
         self._special = frozenset(token for token, flags in self._added.items() if flags["special"])
-        model = description["model"]
-        unknown = vocab.get(model.get("unk_token"))
-        if model["type"] == "Unigram":
-            unknown = model.get("unk_id")
         self._never = {vocab[token] for token in self._special} - {unknown}
         self._encoder = lru_cache(maxsize=4)(self._make_encoder)
 
@@ -58,7 +55,6 @@ class ImportedCodec:
     def encode_with_offsets(
         self, text: str, allow_special: Collection[str] = ()
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the characters of each token as (first, end)."""
         (ids,) = self.encode([text], allow_special)
         with no_panic("the tokenizer cannot encode the text"):
             encoder = self._encoder(frozenset(allow_special))
@@ -77,22 +73,19 @@ class ImportedCodec:
 
     @cached_property
     def words_stand_alone(self) -> bool:
-        """True if a word has the same tokens alone and after a space."""
         one, two = self.encode(["a", "a a"])
         return two == one + one
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> str:
         """Return the text of ids, equal to that of `transformers` without `clean_up_tokenization_spaces`."""
         with no_panic("the tokenizer cannot decode the ids"):
-            return self._rust.decode(_within(ids, len(self._vocab)), skip_special_tokens=skip_special)
+            return self._rust.decode(list(ids), skip_special_tokens=skip_special)
 
     def stream(self, skip_special: bool) -> "ImportedStream":
-        """Return a streaming decoder, which takes one id at a time."""
         skipped = frozenset(self._vocab[token] for token in self._special if skip_special)
         return ImportedStream(lambda ids: self.decode(ids, False), skipped, self._bytes, len(self._vocab))
 
     def show(self, token: str) -> str:
-        """Return a token in readable form."""
         if token in self._added:
             return token
         if self._has("ByteLevel"):
@@ -151,7 +144,7 @@ class ImportedStream:
 
     def push(self, token_id: int) -> str:
         """Return the text that the id completes, '' or several characters; raise `UserError` for an invalid id."""
-        (token_id,) = _within([token_id], self._n_ids)
+        [token_id] = checked_ids([token_id], self._n_ids)
         if token_id in self._skip:
             return ""
         self._ids.append(token_id)
@@ -164,11 +157,8 @@ class ImportedStream:
         return new
 
     def continue_after(self, ids: Iterable[int]) -> None:
-        """Push ids whose text is already known, so that the next text continues it; raise `UserError` for invalid ids.
-
-        Only the last ids are decoded, which is faster than pushing each id.
-        """
-        earlier = [*self._ids, *(i for i in _within(ids, self._n_ids) if i not in self._skip)]
+        """Push ids whose text is already known; only the last ids are decoded, which is faster than pushing each id."""
+        earlier = [*self._ids, *(i for i in checked_ids(ids, self._n_ids) if i not in self._skip)]
         first = next((at for at in reversed(range(len(earlier))) if self._alone(earlier[at])), 0)
         self._ids, self._shown, self._n_shown = earlier[first:], "", 0
         for end in range(len(self._ids), 0, -1):  # without the bytes of an incomplete character
@@ -203,17 +193,11 @@ def hide(description: dict[str, Any], hidden: Collection[str], allowed: Collecti
     special. The `allowed` tokens are therefore marked as not special.
     """
     model = description["model"]
-    vocab: Any = model["vocab"]
-    if isinstance(vocab, list):
-        renamed = set(hidden).intersection(piece for piece, _ in vocab)
-    else:
-        renamed = set(hidden).intersection(vocab) - {model.get("unk_token")}
-    names = {piece: HIDDEN + piece for piece in renamed}
-    if isinstance(vocab, list):
-        vocab = [[names.get(piece, piece), score] for piece, score in vocab]
-    else:
-        vocab = {names.get(piece, piece): i for piece, i in vocab.items()}
-    changed = {**model, "vocab": vocab}
+    scored = isinstance(model["vocab"], list)  # Unigram: pieces and scores; other models: pieces and ids
+    entries = dict(model["vocab"]).items()
+    renamed = set(hidden).intersection(piece for piece, _ in entries) - {model.get("unk_token")}
+    new = [[HIDDEN + piece if piece in renamed else piece, value] for piece, value in entries]
+    changed = {**model, "vocab": new if scored else dict(new)}
     if "merges" in model:
         changed["merges"] = without_forged([(left, right) for left, right in model["merges"]], renamed)
     added = [
@@ -222,14 +206,6 @@ def hide(description: dict[str, Any], hidden: Collection[str], allowed: Collecti
         if token["content"] not in renamed
     ]
     return {**description, "model": changed, "added_tokens": added}
-
-
-def _within(ids: Iterable[int], n_ids: int) -> list[int]:
-    ids = [int(i) for i in ids]
-    for i in ids:
-        if not 0 <= i < n_ids:
-            raise UserError(f"{i} is not a token id: the vocabulary has the ids 0 to {n_ids - 1}")
-    return ids
 
 
 def _level_bytes(token: str) -> bytes:

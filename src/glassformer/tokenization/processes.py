@@ -110,7 +110,7 @@ class _Workers:
         waiting: deque[tuple[int, Future[Any]]] = deque()
         items, end, failure = iter(items), object(), None
         in_flight, n_workers = 0, len(self._all)
-        while failure is None:
+        while True:
             try:
                 item = next(items, end)
             except Exception as error:

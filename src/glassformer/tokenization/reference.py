@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from glassformer.common.errors import UserError
-from glassformer.tokenization.pretokenize import Scheme, pipeline
+from glassformer.tokenization.schemes import Scheme, pipeline
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from tokenizers import AddedToken, models, trainers
 
 from glassformer.common.errors import UserError
 from glassformer.tokenization.bpe import NO_TEXT, check_room
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, SCHEMES, Scheme, check_text, pipeline
+from glassformer.tokenization.schemes import BYTE_TO_CHARACTER, SCHEMES, Scheme, check_text, pipeline
 
 
 def assemble(
     scheme: Scheme, special_tokens: Sequence[str], vocab: dict[str, int], merges: list[tuple[str, str]]
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer of a scheme; with `[UNK]`, each run of unknown characters, or each unknown word, becomes one
-    `[UNK]`."""
+    """Build a tokenizer of a scheme; with `[UNK]`, a run of unknown characters, or an unknown word, is one `[UNK]`."""
     unknown = "[UNK]" if "[UNK]" in special_tokens and scheme != "byte" else None
     if scheme == "whole_words":
         rust = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))

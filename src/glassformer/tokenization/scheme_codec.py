@@ -10,22 +10,29 @@ from itertools import chain
 import tokenizers
 
 from glassformer.common.errors import UserError
-from glassformer.tokenization.chunks import BORDER, Splitter, cut, in_blocks
-from glassformer.tokenization.decoding import TextStream, readable, token_bytes
-from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text, symbols_of
+from glassformer.tokenization.chunks import BORDER, CharacterIds, Splitter, WordIds, cut, in_blocks, split_rows
 from glassformer.tokenization.reference import ReferenceEncoder
 from glassformer.tokenization.rust_tokenizer import Vocabulary
-from glassformer.tokenization.word_ids import CharacterIds, WordIds, split_rows
+from glassformer.tokenization.schemes import (
+    END_OF_WORD,
+    Scheme,
+    TextStream,
+    check_text,
+    readable,
+    symbols_of,
+    token_bytes,
+)
 
 
 class SchemeCodec:
-    """Encoder and decoder of a tokenizer of one of the schemes; see the module docstring of `tokenizer.py`."""
+    """Encoder and decoder of a tokenizer of one of the schemes; its methods are those of `Tokenizer`."""
 
     def __init__(self, rust: tokenizers.Tokenizer, scheme: Scheme, vocabulary: Vocabulary) -> None:
         rust.encode_special_tokens = True  # special tokens in a text are ordinary text; the file cannot store this
         self._rust, self._scheme, self._vocabulary = rust, scheme, vocabulary
         self._vocab, self._unknown = vocabulary.ids, vocabulary.unknown
         self._special = frozenset(vocabulary.special_tokens)
+        self._special_ids = frozenset(self._vocab[token] for token in self._special)
         self._drops_unknown = scheme != "byte" and self._unknown is None
         self._known_characters: set[str] = set()
         self._model, self._id_objects = rust.model, list(self._vocab.values())
@@ -38,24 +45,20 @@ class SchemeCodec:
 
     @property
     def words_stand_alone(self) -> bool:
-        """True if a word has the same tokens alone and after a space."""
         return self._scheme in ("word", "whitespace", "whole_words")
 
     def encode(self, texts: Iterable[str], allow_special: Collection[str] = ()) -> list[list[int]]:
-        """Return the ids of each text."""
         return self._encode_between(texts, allow_special, self._encode_chunks)
 
     def encode_with_dropout(
         self, texts: Iterable[str], allow_special: Collection[str], dropout: float, seed: int
     ) -> list[list[int]]:
-        """Encode with BPE-dropout, with one random stream for all texts."""
         encode = partial(self.reference.encode, dropout=dropout, rng=random.Random(seed))
         return self._encode_between(texts, allow_special, lambda pieces: list(map(encode, pieces)))
 
     def encode_with_offsets(
         self, text: str, allow_special: Collection[str] = ()
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text, and the characters of each token as (first, end)."""
         row = self._cut(text, allow_special) if allow_special else [text]
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
@@ -65,15 +68,14 @@ class SchemeCodec:
                 ids.append(self._vocab[piece])
                 offsets.append((begin, begin + len(piece)))
             else:
-                ids += self._encode_between([piece], (), self._encode_in_rust)[0]
+                self.check_piece(piece)
                 [encoded] = self._rust.encode_batch([piece], add_special_tokens=False)  # other threads run meanwhile
-                places = encoded.offsets
-                offsets += [(begin + first, begin + end) for first, end in places]
+                ids += self._as_ordinary(encoded.ids)
+                offsets += [(begin + first, begin + end) for first, end in encoded.offsets]
             begin += len(piece)
         return ids, offsets
 
     def encode_longest_match(self, text: str, allow_special: Collection[str]) -> list[int]:
-        """Encode by the longest match anywhere in the text first."""
         encode = self.reference.encode_longest_match
         (ids,) = self._encode_between([text], allow_special, lambda pieces: list(map(encode, pieces)))
         return ids
@@ -137,7 +139,6 @@ class SchemeCodec:
 
     @cached_property
     def _ordinary(self) -> dict[str, int]:
-        """The vocabulary without special tokens."""
         return {token: i for token, i in self._vocab.items() if token not in self._special}
 
     @cached_property
@@ -145,13 +146,15 @@ class SchemeCodec:
         return None if self._unknown is None else self._vocab[self._unknown]
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
-        rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
+        encodings = self._rust.encode_batch_fast(pieces, add_special_tokens=False)
+        return [self._as_ordinary(encoding.ids) for encoding in encodings]
+
+    def _as_ordinary(self, ids: list[int]) -> list[int]:
+        """Replace special tokens by `[UNK]`: a model of whole words also encodes words of ordinary text to them."""
         if self._scheme != "whole_words":
-            return rows
-        # A model of whole words also encodes words of ordinary text to special tokens: replace these by `[UNK]`.
+            return ids
         assert self._unknown_id is not None
-        replaced = {self._vocab[token]: self._unknown_id for token in self._special}
-        return [[replaced.get(token, token) for token in row] for row in rows]
+        return [self._unknown_id if i in self._special_ids else i for i in ids]
 
     @cached_property
     def reference(self) -> ReferenceEncoder:
@@ -164,19 +167,16 @@ class SchemeCodec:
         return ReferenceEncoder(self._scheme, self._vocab, self._vocabulary.merges, ordinary, self._unknown)
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> str:
-        """Return the text of ids."""
         stream = self.stream(skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 
     def stream(self, skip_special: bool) -> TextStream:
-        """Return a streaming decoder, which takes one id at a time."""
         skipped: frozenset[int] = frozenset()
         if skip_special:
-            skipped = frozenset(self._vocab[token] for token in self._special if token != self._unknown)
+            skipped = self._special_ids - {self._unknown_id}
         return TextStream(self.pieces, self._scheme, skipped)
 
     def show(self, token: str) -> str:
-        """Return a token in readable form."""
         if token in self._special:
             return token
         if self._scheme == "word":
@@ -187,7 +187,6 @@ class SchemeCodec:
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """Bytes of each token, by id."""
         return [token_bytes(token, self._scheme, special=token in self._special) for token in self._vocab]
 
 

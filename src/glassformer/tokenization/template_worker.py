@@ -77,7 +77,6 @@ class _Names(jinja2.utils.Namespace):
 
 
 def _refuse(message: str) -> NoReturn:
-    """Raise the error of a template that refuses its messages."""
     raise jinja2.TemplateError(message)
 
 

@@ -22,12 +22,10 @@ the rules of a scheme, the scheme is used. Their decoded texts are those of `tra
 
 import hashlib
 import json
-import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -49,14 +47,12 @@ from glassformer.common.errors import (
 from glassformer.tokenization import rust_tokenizer
 from glassformer.tokenization.bpe import learn_bpe, learn_words
 from glassformer.tokenization.chunks import count_chunks
-from glassformer.tokenization.decoding import TextStream, token_bytes
+from glassformer.tokenization.frames import Frames, pad
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
-from glassformer.tokenization.padding import PaddingSide, pad
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme
 from glassformer.tokenization.reference import Explanation, ReferenceEncoder
 from glassformer.tokenization.rust_tokenizer import Vocabulary
 from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
-from glassformer.tokenization.special_tokens_template import Frames
+from glassformer.tokenization.schemes import BYTE_TO_CHARACTER, Scheme, TextStream, checked_ids, token_bytes
 from glassformer.tokenization.validate_tokenizer_json import (
     MAX_TOKENIZER_BYTES,
     ROLES,
@@ -75,12 +71,11 @@ SPECIAL_TOKENS = tuple(ROLE_OF)
 
 
 class Encoded(NamedTuple):
-    """The result of `tokenizer(text)`: `ids, mask = tokenizer("to be")`."""
+    """The result of `tokenizer(text)`: `ids, mask = tokenizer("to be")`, (T,) for one text, (B, T) for several."""
 
     ids: NDArray[np.int64]
-    """(T,) for one text, (B, T) for several."""
     mask: NDArray[np.bool_]
-    """Mask of the same shape: True = a real token, False = padding."""
+    """True = a real token, False = padding."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,6 @@ class TokenReport:
     """UTF-8 bytes."""
     n_tokens: int
     n_unknown: int
-    """Number of `[UNK]` tokens."""
     frequencies: Counter[int]
     """Count of each id that occurs."""
     most_frequent: tuple[tuple[str, int], ...]
@@ -146,7 +140,7 @@ class Tokenizer:
     `vocab` maps every token to its id, `merges` are the merged pairs in order, and `frequencies` has the count of each
     token in the training text, by id (`None` if the learner does not return it). `pad_id`, `eos_id` and so on are
     `None` if the tokenizer lacks this special token. `scheme` is `None` for an imported tokenizer without a scheme.
-    `roles` maps roles to special tokens with other names. `frames` has the special tokens around a text.
+    `roles` maps roles to special tokens; only an imported tokenizer has it. `frames` has what is around a text.
     `chat_template` is the Jinja template of a model that learned conversations, or a list of named ones.
 
     >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char", special_tokens=())
@@ -169,40 +163,41 @@ class Tokenizer:
             )
         rust.no_truncation()
         rust.no_padding()
-        # Special tokens of the roles
+        # 1. Special tokens of the roles
         for role, token in (roles or {}).items():
             if rust.token_to_id(token) is None:
                 raise UserError(f"its {role} token {token!r:.60} is not in its vocabulary")
             rust_tokenizer.add_special_tokens(rust, [token])
-        # Vocabulary
+        # 2. Vocabulary
         self._rust = rust
         description = json.loads(rust.to_str())
+        model, added = description["model"], description["added_tokens"]
         self.scheme: Scheme | None = rust_tokenizer.recognise(description)
         self.roles: Mapping[str, str] | None = None if roles is None else dict(roles)
         self.chat_template = chat_template
         self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
-        self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"].get("merges", [])]
-        added = description["added_tokens"]
+        self.merges: list[tuple[str, str]] = [(left, right) for left, right in model.get("merges", [])]
+        self._tokens = list(self.vocab)
         self.special_tokens: tuple[str, ...] = tuple(token["content"] for token in added if token["special"])
+        self.special_ids = frozenset(self.vocab[token] for token in self.special_tokens)
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
-        # Ids of the roles
+        # 3. Ids of the roles
         names = {role: name for name, role in ROLE_OF.items()} if roles is None else roles
         ids = [self.vocab.get(names.get(role, "")) for role in ROLES]
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
-        # Codec and frames
-        model = description["model"]
         unknown_token: str | None = model.get("unk_token")
-        self.unknown_id: int | None = self.vocab.get(unknown_token or "", model.get("unk_id"))
+        self.unknown_id: int | None = None
         """Id of the token that unknown text is read as; None if there is no unknown text."""
-        if self.scheme == "byte":
-            self.unknown_id = None
+        if self.scheme != "byte":
+            self.unknown_id = self.vocab.get(unknown_token or "", model.get("unk_id"))
+        # 4. Codec and frames
         vocabulary = Vocabulary(self.vocab, self.merges, self.special_tokens, unknown_token, self.frequencies)
         rust_tokenizer.check(vocabulary, self.scheme)
         self._codec: SchemeCodec | ImportedCodec
         if self.scheme is None:
-            self._codec = ImportedCodec(rust, description, self.vocab)
+            self._codec = ImportedCodec(rust, description, self.vocab, self.unknown_id)
         else:
             self._codec = SchemeCodec(rust, self.scheme, vocabulary)
         if self.scheme is not None and roles is None:
@@ -226,14 +221,13 @@ class Tokenizer:
         """Train a tokenizer on texts, which are read once, one at a time, or on the text file of a path.
 
         `vocab_size` includes the special tokens and the alphabet. 0 means only these and no merges (with `char`, a
-        tokenizer of characters; with `whole_words`, all words that occur `min_frequency` times). If no remaining
-        pair occurs `min_frequency` times, training stops early, and the `vocab_size` of the result is smaller than
-        requested. `progress` is called with (number of merges made, number of merges requested).
+        tokenizer of characters; with `whole_words`, all words that occur `min_frequency` times). The result has fewer
+        tokens if no remaining pair occurs so often. `progress` is called with the numbers of merges made and requested.
 
         The learners `glassformer` and `tokenizers` find the same merges: of equally frequent pairs, the one with the
         lowest ids is merged. `greatest_pair` merges the one with the lexicographically greatest bytes. `tokenizers`
-        runs in Rust, returns no frequencies and does not call `progress`. `whole_words` has no merges, and is equal for
-        all learners. Memory holds the distinct chunks; for `char` with merges these are the distinct lines.
+        runs in Rust, returns no frequencies and does not call `progress`. Memory holds the distinct chunks; for `char`
+        with merges these are the distinct lines.
         """
         rust_tokenizer.check_special_tokens(special_tokens)
         if isinstance(texts, (str, Path)):
@@ -267,8 +261,8 @@ class Tokenizer:
         """Make a tokenizer of a vocabulary and its merges, in the order in which they are applied.
 
         `vocab` has the id of each token, special ones included. With the scheme `byte`, tokens are written as in GPT-2
-        (`Ġ` for a space), and the vocabulary has a token for each byte. An id that no token has, as in many published
-        vocabularies, gets the special token `<|unused_ID|>`. Raises `UserError` if the parts do not agree.
+        (`Ġ` for a space). An id that no token has, as in many published vocabularies, gets the special token
+        `<|unused_ID|>`. Raises `UserError` if the parts do not agree.
 
         >>> vocab = {"a": 0, "b": 1, "ab": 2}
         >>> Tokenizer.from_merges(vocab, [("a", "b")], scheme="char").encode("abba")
@@ -298,41 +292,33 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
         """Read the text of a `tokenizer.json`, as `to_json` returns it; raise `UserError` if it is not supported."""
-        description, rust = _read(text)
-        model = description["model"]
+        model, rust = _read(text)
         return cls(rust, model.get("frequencies"), model.get("roles"), model.get("chat_template"))
 
     @classmethod
     def imported(cls, text: str, roles: Mapping[str, str], chat_template: TemplateText | None = None) -> "Tokenizer":
         """Import the tokenizer of another model from the text of its `tokenizer.json`.
 
-        `roles` maps roles (`pad unk bos eos cls sep mask`) to tokens. The file defines the special tokens around a
-        text. A token of `roles` becomes special even if the file does not mark it as special, as in `transformers`.
-        Raises `UserError` for an unsupported file, and for a token of `roles` that the file lacks.
+        `roles` maps roles (`pad unk bos eos cls sep mask`) to tokens, which become special, as in `transformers`. The
+        file defines the special tokens around a text. Raises `UserError` for an unsupported file, and for a token of
+        `roles` that the file lacks.
         """
         check_roles(roles)
         check_chat_template(chat_template)
-        description, rust = _read(text)
-        return cls(rust, description["model"].get("frequencies"), roles, chat_template)
+        model, rust = _read(text)
+        return cls(rust, model.get("frequencies"), roles, chat_template)
 
     def to_json(self) -> str:
-        """Return the text of `tokenizer.json`, with three keys that other programs ignore, if they are set.
-
-        They are `frequencies`, `roles` and `chat_template`, in the part `model`.
-        """
+        """Return the text of `tokenizer.json`; `model` has three more keys, if set, which other programs ignore."""
         description = json.loads(self._rust.to_str())
-        if self.frequencies is not None:
-            description["model"]["frequencies"] = self.frequencies
-        if self.roles is not None:
-            description["model"]["roles"] = dict(self.roles)
-        if self.chat_template is not None:
-            description["model"]["chat_template"] = self.chat_template
+        ours = {"frequencies": self.frequencies, "roles": self.roles, "chat_template": self.chat_template}
+        description["model"] |= {name: value for name, value in ours.items() if value is not None}
         return json.dumps(description, ensure_ascii=False, indent=1) + "\n"
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
-        """Return a tokenizer with additional special tokens at the end; no id changes, existing ones are not repeated.
+        """Return a tokenizer with additional special tokens at the end; no id changes.
 
-        If another token has the same role in `roles`, such as the mask, the token is not added.
+        A token that exists is not added, nor one whose role another token has in `roles`, such as the mask.
 
         >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=("[PAD]",))
         >>> tokenizer.with_special_tokens(["[PAD]", "[CLS]"]).vocab
@@ -348,15 +334,14 @@ class Tokenizer:
         rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
         rust_tokenizer.add_special_tokens(rust, new)
         frequencies = None if self.frequencies is None else [*self.frequencies, *[0] * len(new)]
-        if self.roles is None:
-            return Tokenizer(rust, frequencies, None, self.chat_template)
-        roles = {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}}
-        return Tokenizer(rust, frequencies, roles, self.chat_template)
+        if self.roles is not None:
+            roles = {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}}
+        return Tokenizer(rust, frequencies, roles or self.roles, self.chat_template)
 
     def with_chat_template(self, template: TemplateText | None) -> "Tokenizer":
         """Return this tokenizer with another chat template; raise `UserError` for one of another type."""
         check_chat_template(template)
-        return Tokenizer(tokenizers.Tokenizer.from_str(self._rust.to_str()), self.frequencies, self.roles, template)
+        return _unpickled(self._rust.to_str(), self.frequencies, self.roles, template)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -369,13 +354,7 @@ class Tokenizer:
         return len(self.vocab)
 
     def __len__(self) -> int:
-        """Return `vocab_size`."""
         return self.vocab_size
-
-    @property
-    def is_imported(self) -> bool:
-        """True for a tokenizer made by `imported`; its special tokens are in `roles`."""
-        return self.roles is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._rust.to_str(), self.frequencies, self.roles, self.chat_template)
@@ -384,11 +363,7 @@ class Tokenizer:
         return f"Tokenizer({self.scheme or 'imported'}, {self.vocab_size:,} tokens)"
 
     def __call__(self, text: str | Sequence[str]) -> "Encoded":
-        """Return ids and mask of a text (T,), or of several texts (B, T), padded at the right.
-
-        The ids of a text are those of `encode`, without special tokens around them. Raises `UserError` for texts of
-        unequal length if the tokenizer has no `[PAD]`.
-        """
+        """Return the ids of `encode` and their mask: of a text (T,), or of several (B, T), padded with `[PAD]`."""
         if isinstance(text, str):
             ids = np.array(self.encode(text), dtype=np.int64)
             return Encoded(ids, np.ones(len(ids), dtype=np.bool_))
@@ -409,14 +384,13 @@ class Tokenizer:
 
     def id_to_token(self, token_id: int) -> str:
         """Return the token as written in the vocabulary (`tokens` returns readable ones); raise for an invalid id."""
-        if not 0 <= token_id < self.vocab_size:
-            raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}")
+        [token_id] = checked_ids([token_id], self.vocab_size)
         return self._tokens[token_id]
 
     def encode(
         self, text: str, *, allow_special: Collection[str] = (), dropout: float = 0.0, seed: int | None = None
     ) -> list[int]:
-        """Return the ids of a text without special tokens around it; use `frames`, or a `Frame`, to add them.
+        """Return the ids of a text without special tokens around it, which `frames` adds.
 
         `allow_special` names the special tokens that are recognised in the text. `dropout` is the probability of
         skipping a merge (BPE-dropout), reproducible by `seed`. Raises `UserError` for a character that the
@@ -462,7 +436,6 @@ class Tokenizer:
         ]
 
         def places() -> list[str]:
-            """Describe the first unknown parts of the first text that has any."""
             text = texts[next(i for i, n in enumerate(n_of) if n)]
             ids, offsets = self._codec.encode_with_offsets(text, allow_special)
             spans = [span for i, span in zip(ids, offsets, strict=True) if i == token and text[slice(*span)] != written]
@@ -480,23 +453,22 @@ class Tokenizer:
         >>> tokenizer.encode_with_offsets("a[END]", allow_special=["[END]"])
         ([65, 0], [(0, 1), (1, 6)])
         """
-        self._check_text(text)
-        self._check_allowed(allow_special)
+        self._check_text(text, allow_special)
         ids, offsets = self._codec.encode_with_offsets(text, allow_special)
         self._count_unknown([text], [ids], allow_special)
         return ids, offsets
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
         """Encode by longest match: split at the longest token anywhere in the text, then split both remaining parts."""
-        self._check_text(text)
-        self._check_allowed(allow_special)
+        self._check_text(text, allow_special)
         ids = require_scheme(self._codec, "the longest match").encode_longest_match(text, allow_special)
         self._count_unknown([text], [ids], allow_special)
         return ids
 
-    def _check_text(self, text: object) -> None:
+    def _check_text(self, text: object, allow_special: Collection[str] = ()) -> None:
         if not isinstance(text, str):
             raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
+        self._check_allowed(allow_special)
 
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
@@ -509,10 +481,7 @@ class Tokenizer:
 
     @property
     def encodes_in_pieces(self) -> bool:
-        """True if a text that is cut at line ends (`data.sources.cut`) encodes to the ids of the whole text.
-
-        False for imported tokenizers, which may put a space before each text or merge across lines.
-        """
+        """True if a text that is cut at line ends encodes to the ids of the whole text: not for imported tokenizers."""
         return self.scheme is not None
 
     @property
@@ -548,39 +517,15 @@ class Tokenizer:
             most_frequent=tuple((self.tokens([i])[0], n) for i, n in frequencies.most_common(20)),
         )
 
-    def pad(
-        self,
-        sequences: Sequence[Sequence[int]],
-        *,
-        max_len: int | None = None,
-        side: PaddingSide = "right",
-        truncate_side: PaddingSide | None = None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Pad ids to an array (B, T) with `[PAD]`, and return it with the attention mask; see `padding.pad`."""
+    def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Pad ids at the right with `[PAD]` to an array (B, T), and return it with the attention mask."""
         if self.pad_id is None:
             raise UserError("this tokenizer has no special token [PAD]; add it with with_special_tokens")
-        return pad(sequences, self.pad_id, max_len=max_len, side=side, truncate_side=truncate_side)
-
-    def encode_iterable(self, texts: Iterable[str]) -> Iterator[int]:
-        """Yield the ids of texts one after another, such as the lines of an open file; one text is in memory at a time.
-
-        >>> tokenizer = Tokenizer.train(["a b"], vocab_size=0, scheme="char", special_tokens=())
-        >>> list(tokenizer.encode_iterable(["a b", "b"]))
-        [1, 0, 2, 2]
-        """
-        read = UnknownText()
-        for text in texts:
-            with read:
-                ids = self.encode(text)
-            yield from ids
+        return pad(sequences, self.pad_id)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of ids (see the module docstring); bytes that are not UTF-8 become U+FFFD."""
-        try:
-            whole = [operator.index(token_id) for token_id in ids]
-        except TypeError as error:
-            raise UserError("ids: expected a list of token ids, which are integers") from error
-        return self._codec.decode(whole, skip_special)
+        return self._codec.decode(checked_ids(ids, self.vocab_size), skip_special)
 
     def stream(self, *, skip_special: bool = True, after: Iterable[int] = ()) -> TextStream | ImportedStream:
         """Return a streaming decoder that never cuts a character: `push` one id at a time, then `flush`.
@@ -598,16 +543,14 @@ class Tokenizer:
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return readable tokens: with spaces, `</w>` for the end of a word, `<0xE2>` for a part of a character."""
-        return [self._codec.show(self.id_to_token(token_id)) for token_id in ids]
+        return [self._codec.show(self._tokens[i]) for i in checked_ids(ids, self.vocab_size)]
 
     @property
     def start_id(self) -> int | None:
         """Id of the start token in training: the last one that the file puts before a text, else BOS, else EOS."""
         if before := self.frames.prompt.before:
             return before[-1]
-        if self.bos_id is not None:
-            return self.bos_id
-        return self.eos_id
+        return self.eos_id if self.bos_id is None else self.bos_id
 
     def n_bytes_of(self, ids: Iterable[int]) -> int:
         """Count the UTF-8 bytes of the text of these tokens; special tokens count 0.
@@ -616,13 +559,7 @@ class Tokenizer:
         >>> tokenizer.n_bytes_of([0, 1])
         2
         """
-        special = {self.vocab[token] for token in self.special_tokens}
-        ids = list(ids)
-        if wrong := [i for i in ids if not (isinstance(i, Integral) and 0 <= i < self.vocab_size)]:
-            raise UserError(
-                f"{wrong[0]!r:.60} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}"
-            )
-        return sum(len(self.pieces[i]) for i in ids if i not in special)
+        return sum(len(self.pieces[i]) for i in checked_ids(ids, self.vocab_size) if i not in self.special_ids)
 
     def n_unknown(self, ids: Sequence[int]) -> int:
         """Count the tokens that replace text that is unknown to the tokenizer.
@@ -632,10 +569,6 @@ class Tokenizer:
         1
         """
         return 0 if self.unknown_id is None else list(ids).count(self.unknown_id)
-
-    @cached_property
-    def _tokens(self) -> list[str]:
-        return list(self.vocab)
 
     @property
     def pieces(self) -> list[bytes]:
@@ -648,11 +581,10 @@ def _unpickled(text: str, *settings: Any) -> Tokenizer:
 
 
 def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:
-    """Parse and check a `tokenizer.json`, and return it with the tokenizer that the Rust library builds from it."""
     with rust_tokenizer.no_panic("it is not a valid tokenizer.json"):
         description = files.parse_json(text)
         check_file(description)
-        return description, tokenizers.Tokenizer.from_str(text)
+        return description["model"], tokenizers.Tokenizer.from_str(text)
 
 
 @dataclass(frozen=True)
@@ -665,23 +597,3 @@ class Tokenizers:
     @property
     def source(self) -> Tokenizer:
         return self.separate_source or self.target
-
-
-def sentinels(n: int) -> tuple[str, ...]:
-    """Return `n` sentinels, the special tokens that replace spans.
-
-    >>> sentinels(2)
-    ('[SPAN_0]', '[SPAN_1]')
-    """
-    return tuple(f"[SPAN_{i}]" for i in range(n))
-
-
-def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of a tokenizer's sentinels in order: those of `sentinels`, else those of T5."""
-    for spelling in ("[SPAN_{}]", "<extra_id_{}>"):
-        ids: list[int] = []
-        while (token_id := tokenizer.token_to_id(spelling.format(len(ids)))) is not None:
-            ids.append(token_id)
-        if ids:
-            break
-    return ids

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassformer.common.errors import UserError
-from glassformer.tokenization.pretokenize import WORD_END
+from glassformer.tokenization.schemes import WORD_END
 
 _SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -97,6 +97,7 @@ def check_file(description: Any) -> None:
         raise UserError(f"model.type: expected one of {', '.join(_MODELS)}, got {model['type']!s:.40}")
     if model.get("dropout"):
         raise UserError(f"model.dropout is {model['dropout']!r:.40}, which is not supported; set it to null")
+    # 1. The parts that change or split text.
     parts = [(place, part) for place in _KNOWN for part in _parts(description.get(place))]
     if len(parts) > MAX_PARTS:
         raise UserError(f"it has {len(parts)} parts that change or split text; at most {MAX_PARTS} are supported")
@@ -105,9 +106,11 @@ def check_file(description: Any) -> None:
     before = [part["type"] for place, part in parts if place in ("normalizer", "pre_tokenizer")]
     if twice := [kind for kind in _GROWING if before.count(kind) > 1]:
         raise UserError(f"{_BEGIN}: it has {before.count(twice[0])} parts of type {twice[0]}; only one is supported")
+    # 2. The ids.
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise ValueError("added_tokens is not a list of objects")
     _check_ids(_vocabulary(model), [(token.get("content"), token.get("id")) for token in added])
+    # 3. Settings of the model: those that cost time, and those of this package.
     limit = model.get("max_input_chars_per_word", 0)
     if not _is_count(limit) or limit > MAX_WORD_CHARACTERS:
         raise UserError(f"max_input_chars_per_word: expected at most {MAX_WORD_CHARACTERS}, got {limit!s:.40}")

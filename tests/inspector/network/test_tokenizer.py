@@ -6,7 +6,7 @@ from pathlib import Path
 
 from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.web_file import vocabulary
-from glassformer.tokenization.pretokenize import Scheme
+from glassformer.tokenization.schemes import Scheme
 from glassformer.tokenization.tokenizer import Tokenizer
 from inspector.network.node import run_node
 

@@ -12,9 +12,8 @@ import glassformer
 from glassformer.apps.inspector.web_file import web_file
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
-from glassformer.inspection.ablation import Part
+from glassformer.inspection.ablation import Part, effects, effects_of_texts
 from glassformer.inspection.capture import capture
-from glassformer.inspection.effects import effects, effects_of_texts
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.inspection.strongest import strongest

@@ -30,7 +30,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.conversations import ConversationEncoder, Scored
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 PROBED_LEN = 16

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from glassformer.apps.doctor.adapter import Forward, Interface, Kind, Loss, MaskUse, Rows, call
 from glassformer.common.errors import UserError, first_line
-from glassformer.tokenization.padding import PaddingSide
 
 MIN_LEN = 6
 MIN_VOCABULARY = 4
 EXTRA = 2
 """Number of tokens below `max_len` that are reserved for padding or a continuation."""
+PaddingSide = Literal["left", "right"]
 Outcome = tuple[bool, str]
 """True if the check passed, and a sentence with the measured value."""
 

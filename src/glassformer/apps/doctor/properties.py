@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.apps.doctor.adapter import Rows
-from glassformer.apps.doctor.probe import EXTRA, NotApplicable, Outcome, Probe, gap, matrices, means
-from glassformer.tokenization.padding import PaddingSide
+from glassformer.apps.doctor.probe import EXTRA, NotApplicable, Outcome, PaddingSide, Probe, gap, matrices, means
 
 WEIGHT_FACTOR = 1e8
 """Factor for weights: scores grow by its square, beyond any finite number that a mask might use."""

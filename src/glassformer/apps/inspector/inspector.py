@@ -22,10 +22,9 @@ from glassformer.apps.inspector.app import Packed
 from glassformer.apps.inspector.gallery import Gallery
 from glassformer.common.errors import Progress, UserError
 from glassformer.inspection.ablation import MEANS, Part, ablate
-from glassformer.inspection.attention_maps import MISSING, Heads, Kind, checked, kind_of
+from glassformer.inspection.attention_maps import MISSING, Heads, HeadWeights, Kind, checked, head_weights, kind_of
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.head_scores import LayerScores, Scores, ids_of, score_numbers, uniform_attention
-from glassformer.inspection.head_weights import HeadWeights, head_weights
 from glassformer.inspection.lens import residual_names
 from glassformer.loading import load
 from glassformer.models.transformer import Transformer

@@ -15,7 +15,7 @@ from glassformer.config.transformer import Stack
 from glassformer.inference.sampling import log_softmax
 from glassformer.inference.text import end_ids_of
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.spread import Beside
+from glassformer.inspection.measures import Beside
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -98,11 +98,10 @@ def entropies(log_probs: Tensor) -> list[float]:
 
 def tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return tokens without predictions; a special token has no bytes."""
-    special = {tokenizer.vocab[name] for name in tokenizer.special_tokens}
     rows = []
     for i, text in zip(ids, tokenizer.tokens(ids), strict=True):
-        row: dict[str, Any] = {"id": i, "text": text, "bytes": [], "is_special": i in special}
-        if i not in special:
+        row: dict[str, Any] = {"id": i, "text": text, "bytes": [], "is_special": i in tokenizer.special_ids}
+        if i not in tokenizer.special_ids:
             row["bytes"] = list(tokenizer.pieces[i])
         rows.append(row | {"log_prob": None, "rank": None, "entropy": None, "top": []})
     return rows

@@ -9,8 +9,8 @@ from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, BeamConfig, Gener
 from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.inference.text import never_written
-from glassformer.tokenization.languages import languages
-from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.vocabulary import languages, sentinel_ids
 
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
 STOPPING: dict[bool | str, Literal["full", "estimate", "never"]] = {

@@ -27,8 +27,8 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import require_rows, write_model_files
 from glassformer.tasks.requirements import BUILT_IN
 from glassformer.tasks.task import task_of_kind
-from glassformer.tokenization.languages import language_of, languages, with_languages, without_language
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
+from glassformer.tokenization.vocabulary import language_of, languages, with_languages, without_language
 
 NUMBER = re.compile(r"-?[\d,.]*\d(?:e[+-]?\d+)?|-?inf|nan")
 PROBLEMS = ("single_label_classification", "regression")

@@ -23,8 +23,8 @@ from glassformer.config.transformer import TokenHead, TransformerConfig, VectorH
 from glassformer.inference.text import causal_frame
 from glassformer.store.model_directory import TOKENIZER, StoredModel
 from glassformer.tasks.task import task_of
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
-from glassformer.tokenization.special_tokens_template import template_processing
+from glassformer.tokenization.frames import template_processing
+from glassformer.tokenization.schemes import BYTE_TO_CHARACTER
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_chat_template, tables
 
@@ -187,7 +187,7 @@ def trained_start(stored: StoredModel) -> int | None:
     if is_causal_lm and config.decoder_start_id is not None:
         return config.decoder_start_id
     starts_target = is_seq2seq and config.bos_id == config.decoder_start_id
-    if stored.tokenizers.target.is_imported or starts_target:
+    if stored.tokenizers.target.roles is not None or starts_target:
         return config.bos_id
     return None
 

@@ -22,8 +22,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, shown
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER
-from glassformer.tokenization.special_tokens_template import Frame, template_processing
+from glassformer.tokenization.frames import Frame, template_processing
+from glassformer.tokenization.schemes import BYTE_TO_CHARACTER
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 

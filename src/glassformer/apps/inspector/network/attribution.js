@@ -1,6 +1,6 @@
 /**
  * Direct logit attribution: the logit of a token as a sum of terms, one for each part that writes to the residual
- * stream. Same rules as `inspection/attribution.py` and `inspection/writes.py`.
+ * stream. Same rules as `inspection/attribution.py`.
  *
  * @import { MultiHeadAttention } from "./attention.js"
  * @import { ComputedRun } from "./computed_run.js"

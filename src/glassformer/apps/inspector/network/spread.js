@@ -1,6 +1,6 @@
 /**
  * Statistics over a set of texts: mean, standard deviation and quartiles, and a baseline on the same texts. Same rules
- * as `inspection/spread.py`.
+ * as `inspection/measures.py`.
  *
  * @import { Beside } from "../panels/texts.js"
  */

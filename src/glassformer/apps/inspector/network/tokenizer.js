@@ -1,6 +1,6 @@
 /**
  * Convert text to ids and back, with the rules of glassformer's schemes: chunks, symbols, merges
- * (`tokenization/pretokenize.py`).
+ * (`tokenization/schemes.py`).
  *
  * The browser defines the character classes. The `tokenizers` library uses an earlier Unicode version, so it may split
  * a text differently at characters that a later version added (Unicode 17 added 4,700).

@@ -10,12 +10,10 @@ from glassformer.apps.inspector.app import route
 from glassformer.apps.inspector.inspector import Inspector, Shown
 from glassformer.apps.inspector.panels.tokens import texts_of, tokens_of
 from glassformer.common.errors import Progress, UserError
-from glassformer.inspection.effects import Effects, effects_of_texts, mean_effects
-from glassformer.inspection.effects import effects as effects_of
-from glassformer.inspection.gradient_patching import PARTS, patch_pairs, rank_correlation
-from glassformer.inspection.lens import head_stack
+from glassformer.inspection.ablation import Effects, effects_of_texts, mean_effects
+from glassformer.inspection.ablation import effects as effects_of
 from glassformer.inspection.measures import measure_of
-from glassformer.inspection.patching import Patching, Restored, patching_of
+from glassformer.inspection.patching import PARTS, Patching, Restored, patch_pairs, patching_of, rank_correlation
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -133,7 +131,7 @@ def patch(
     network = chosen.network
     assert isinstance(network, Transformer)  # `patching_of`
     # Patch each part of the stack, exactly and by gradients
-    which = page_data.kind_named(stack or head_stack(network), "stack")
+    which = page_data.kind_named(stack or network.config.head_stack_name, "stack")
     exact, estimated = patch_pairs(network, pairs, parts, which, report)
     clean_tokens, corrupted_tokens = first.tokens[which]
     answer, wrong = chosen.tokenizer.tokens([first.answer, first.wrong])

@@ -18,8 +18,8 @@ from glassformer.config.recurrent import ModelConfig, NoAttention, RecurrentConf
 from glassformer.config.transformer import TransformerConfig
 from glassformer.evaluation import metrics
 from glassformer.inspection.attention_maps import Kind
+from glassformer.inspection.attribution import is_additive
 from glassformer.inspection.texts import validation_texts
-from glassformer.inspection.writes import is_additive
 from glassformer.loading import load
 from glassformer.models.build import build_positions
 from glassformer.store import checkpoint

@@ -9,9 +9,14 @@ r"""Tokenizer schemes: rules that split a text into chunks, each an input of byt
 | `whole_words`| a run of characters without white space               | none: a frequent chunk is one token    |
 
 Merges never cross the border of a chunk. A `Pipeline` splits the text with the `tokenizers` library, so that other
-programs that read the saved `tokenizer.json` produce the same chunks. `chunks.py` does the same faster.
+programs that read the saved `tokenizer.json` produce the same chunks. `chunks.py` does the same faster. A `TextStream`
+decodes ids one at a time, without cutting a character of several bytes.
 """
 
+import codecs
+import operator
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -30,6 +35,8 @@ In a text, the same character is replaced by U+FFFD (the replacement character),
 """
 
 WORD_END = r"(?<=\S)(?=\s|\z)"
+APART = ("whitespace", "whole_words")
+"""Schemes whose decoded tokens are separated by spaces."""
 
 
 def byte_characters() -> list[str]:
@@ -108,6 +115,18 @@ def symbols_of(chunk: str, scheme: Scheme) -> str:
     return chunk.replace(END_OF_WORD, "\ufffd") + END_OF_WORD if scheme == "word" else chunk
 
 
+def checked_ids(ids: Iterable[int], n_ids: int) -> list[int]:
+    """Return ids as integers; raise `UserError` unless all are ids of a vocabulary of `n_ids` tokens."""
+    try:
+        whole = [operator.index(token_id) for token_id in ids]
+    except TypeError as error:
+        raise UserError("ids: expected a list of token ids, which are integers") from error
+    for token_id in whole:
+        if not 0 <= token_id < n_ids:
+            raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {n_ids - 1}")
+    return whole
+
+
 def check_text(text: str) -> None:
     """Raise `UserError` for a text with a lone surrogate, which UTF-8 cannot encode."""
     if text.isascii():
@@ -119,3 +138,78 @@ def check_text(text: str) -> None:
             f"the text has a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}, which "
             "UTF-8 cannot encode; read the text with errors='replace', or remove the surrogate"
         ) from None
+
+
+def token_bytes(token: str, scheme: Scheme, *, special: bool = False) -> bytes:
+    """Return the UTF-8 bytes that a token adds to a decoded text; they may be a part of a character.
+
+    The scheme `whitespace` does not keep the ends of words: every token begins with a space, as with `whole_words`.
+    With the other schemes, the bytes of a special token are its name.
+
+    >>> token_bytes("Ġcafé"[:4], "byte"), token_bytes("er␣", "word"), token_bytes("er", "whitespace")
+    (b' caf', b'er ', b' er')
+    """
+    if scheme == "byte" and not special:
+        return bytes(CHARACTER_TO_BYTE[character] for character in token)
+    if scheme == "word" and not special:
+        token = token.replace(END_OF_WORD, " ")
+    elif scheme in APART:
+        token = " " + token
+    return token.encode("utf-8")
+
+
+def readable(data: bytes) -> str:
+    """Return bytes as text, with bytes of incomplete characters as `<0x..>`.
+
+    >>> readable("é".encode() + "é".encode()[:1])
+    'é<0xC3>'
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    return re.sub("[\udc80-\udcff]", lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)
+
+
+class TextStream:
+    """A streaming decoder: `push` each id, then `flush`; the concatenated results are the decoded text.
+
+    An incomplete character is delayed until its last byte; bytes that are not UTF-8 become U+FFFD. The
+    space after the last word (`word`) or before the first token (`whitespace`) is removed.
+    """
+
+    def __init__(self, pieces: Sequence[bytes], scheme: Scheme, skip: frozenset[int] = frozenset()) -> None:
+        self._pieces = pieces
+        self._skip = skip
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_start = scheme in APART
+        self._holds_spaces_back = scheme == "word"
+        self._held = ""
+
+    def push(self, token_id: int) -> str:
+        """Return the text that the id completes, '' or several characters; raise `UserError` for an invalid id."""
+        if not 0 <= token_id < len(self._pieces):  # without a call for each id
+            checked_ids([token_id], len(self._pieces))
+        if token_id in self._skip:
+            return ""
+        text = self._held + self._decoder.decode(self._pieces[token_id])
+        self._held = ""
+        if self._at_start:
+            text = text.removeprefix(" ")
+            self._at_start = False
+        if self._holds_spaces_back and text.endswith(" "):
+            text, self._held = text[:-1], " "
+        return text
+
+    def continue_after(self, ids: Iterable[int]) -> None:
+        """Push ids whose text is already known, so that the next text continues it; raise `UserError` for invalid ids.
+
+        >>> stream = TextStream([b" one", b" two"], "whitespace")
+        >>> stream.continue_after([0])
+        >>> stream.push(1)
+        ' two'
+        """
+        for token_id in ids:
+            self.push(token_id)
+
+    def flush(self) -> str:
+        """Return the text after the last id: U+FFFD for an incomplete character, else ''."""
+        self._held = ""
+        return self._decoder.decode(b"", final=True)

@@ -1,9 +1,11 @@
-"""Special tokens around a text: `[CLS] A [SEP]` for an encoder, `A </s>` for a source, `<s> A` for a prompt."""
+"""Frames of ids: special tokens around a text (`[CLS] A [SEP]`, `A </s>`, `<s> A`), and padding after short rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tokenizers
 
 from glassformer.common.errors import UserError
@@ -21,27 +23,6 @@ class Frame:
     """Token types of the ids in `between`: 0 for an id that belongs to the first text."""
     second_type: int = 1
     """Token type of the second text and of the ids after it; the first text has 0."""
-
-    @classmethod
-    def parse(cls, template: str, vocab: Mapping[str, int]) -> "Frame":
-        """Parse a template (Devlin et al. 2019, section 3) of special tokens and texts, separated by spaces.
-
-        `A` is the first text, `B` the second. Raises `UserError` if the texts are not in this order, each once, or for
-        a token that is not in `vocab`.
-
-        >>> Frame.parse("[CLS] A [SEP] B [SEP]", {"[CLS]": 4, "[SEP]": 5}).around_pair([7, 8], [9])
-        ([4, 7, 8, 5, 9, 5], [0, 0, 0, 0, 1, 1])
-        """
-        parts = template.split()
-        texts = [part for part in parts if len(part) == 1 and "A" <= part <= "Z"]
-        if texts not in (["A"], ["A", "B"]):
-            raise UserError(f"template: expected A, or A and B in order, as in '[CLS] A [SEP]', got {template!r}")
-        if missing := [part for part in parts if part not in texts and part not in vocab]:
-            raise UserError(f"the template {template!r} has {missing[0]}, which is not a token of the tokenizer")
-        first, last = parts.index("A"), parts.index(texts[-1])
-        tokens = (parts[:first], parts[last + 1 :], parts[first + 1 : last])
-        before, after, between = (tuple(vocab[token] for token in part) for part in tokens)
-        return cls(before, after, between, (0,) * len(between))
 
     @property
     def n_added(self) -> int:
@@ -154,3 +135,19 @@ def _frame(encoding: tokenizers.Encoding, n_texts: int, n: int) -> Frame:
     if (ids, types) != framed:
         raise another
     return frame
+
+
+def pad(sequences: Sequence[npt.ArrayLike], pad_id: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Pad token ids at the right to an array (B, T), and return it with the attention mask (B, T): True = a real token.
+
+    >>> ids, mask = pad([[5, 6, 7], [8]], 0)
+    >>> ids.tolist(), mask.tolist()
+    ([[5, 6, 7], [8, 0, 0]], [[True, True, True], [True, False, False]])
+    """
+    rows = [np.asarray(row, dtype=np.int64) for row in sequences]
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)[:, None]  # (B, 1)
+    mask = np.arange(lengths.max(initial=0)) < lengths  # (B, T)
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    if rows:
+        ids[mask] = np.concatenate(rows)  # row-major, as the True entries are
+    return ids, mask

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 
 from glassformer.common.errors import UserError
-from glassformer.tokenization.special_tokens_template import Frames
+from glassformer.tokenization import Tokenizer, pad
+from glassformer.tokenization.frames import Frames
 
 VOCAB = {"[CLS]": 0, "[SEP]": 1, "</s>": 2, "a": 3, "b": 4, "1": 5}
 SPECIAL = [(token, i) for token, i in VOCAB.items() if i < 3]
@@ -64,3 +65,19 @@ def test_every_template_with_a_before_b_is_read(
 def test_a_template_that_cannot_be_represented_is_refused(pair: str, vocab: dict[str, int]) -> None:
     with pytest.raises(UserError, match="must put text A before text B, each once"):
         Frames.of_file(library(["$A"], pair.split(), vocab))
+
+
+def test_padding_is_at_the_right_and_not_in_the_mask() -> None:
+    ids, mask = pad([[1, 2, 3], [4], []], 9)
+    assert ids.tolist() == [[1, 2, 3], [4, 9, 9], [9, 9, 9]]
+    assert mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
+    assert (str(ids.dtype), str(mask.dtype)) == ("int64", "bool")
+    assert pad([], 0)[0].shape == (0, 0)
+
+
+def test_the_tokenizer_pads_with_its_own_token(characters: Tokenizer, only_bytes: Tokenizer) -> None:
+    ids, mask = characters.pad(characters.encode_batch(["to", "b"]))
+    assert ids[1, 1] == characters.pad_id
+    assert not mask[1, 1]
+    with pytest.raises(UserError, match=r"no special token \[PAD\]"):
+        only_bytes.pad([[1]])
