@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import torch
 
-from glassformer.nn.attention_functions import attention_fused
+from glassformer.nn.attention import attention_fused
 from glassformer.nn.kernels import processor
-from glassformer.nn.kernels.packed import PackedWeights
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.kernels.linear import PackedWeights
+from glassformer.nn.layers import Linear
 from glassformer.nn.masks import Mask
 
 ROUNDS, SECONDS = 7, 0.04

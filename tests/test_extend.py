@@ -116,7 +116,7 @@ from glassformer.config.changes import apply_changes
 from glassformer.cost.hardware import find_gpu
 from glassformer.cost.plan import plan_run
 from glassformer.cost.room import Room, least_memory, way_that_fits
-from glassformer.models.fitting import WHOLE
+from glassformer.models.devices import WHOLE
 from runs import Recording
 
 foreign, gpu = model.run, find_gpu("h200")

@@ -24,7 +24,7 @@ from glassformer.inference.beam import decode_sorted
 from glassformer.inference.classify import embed, predict
 from glassformer.inference.score import continuation_scores, forced_scores
 from glassformer.inference.search import Search
-from glassformer.models.fitting import Fit, InParts, doubled, fitted, split
+from glassformer.models.devices import Fit, InParts, doubled, fitted, split
 from glassformer.models.stacks import Decoder
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import RegressionObjective

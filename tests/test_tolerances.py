@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from configs import random_inputs, random_model
-from glassformer.nn.norms import RMSNorm
+from glassformer.nn.layers import RMSNorm
 from tolerances import LAYER, NETWORK, assert_close, is_close, near, tolerance
 
 TESTS = Path(__file__).parent

@@ -22,7 +22,7 @@ from glassformer.cost.room import (
     way_that_fits,
 )
 from glassformer.data.corpus import Corpus
-from glassformer.models.fitting import Fit
+from glassformer.models.devices import Fit
 from glassformer.tasks.reporting import Silent
 from glassformer.training.run import train_run
 from runs import tiny_run, write_text

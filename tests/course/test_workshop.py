@@ -33,12 +33,11 @@ from glassformer.inference import sampling
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.fill import restore_spans
 from glassformer.inference.search import Search
-from glassformer.models.blocks import BlockInputs
 from glassformer.models.build import build_model
-from glassformer.nn.attention_functions import attention_reference
+from glassformer.nn.attention import attention_reference
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import Rotary, apply_rotary, relative_bucket, rotary_frequencies, sinusoid
-from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.nn.recurrence import SingleHeadAttention
 from glassformer.objectives import noise, preference
 from glassformer.training.schedules import inverse_sqrt
 from tolerances import NETWORK, assert_close, near
@@ -588,7 +587,7 @@ def test_the_block_and_its_feed_forward_layer_equal_the_package() -> None:
     assert_close(found, package.get_submodule("ff")(x), terms=NETWORK)
     allowed = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
     found = SOLUTIONS["block"](x, w, allowed, 2)
-    assert_close(found, package(x, BlockInputs(mask=Mask(causal=True))), terms=NETWORK)
+    assert_close(found, package(x, Inputs(mask=Mask(causal=True))), terms=NETWORK)
 
 
 def test_sampling_equals_the_package() -> None:

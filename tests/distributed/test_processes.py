@@ -26,7 +26,7 @@ from glassformer.config.train import AdamConfig, EarlyStopping, MuonConfig, Para
 from glassformer.config.transformer import Stack
 from glassformer.data.batching import Batch
 from glassformer.models.build import build_model
-from glassformer.models.fitting import Fit
+from glassformer.models.devices import Fit
 from glassformer.nn.kernels import processor
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums

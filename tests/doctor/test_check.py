@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -90,7 +91,8 @@ def test_a_model_of_labels_is_checked_by_its_hidden_states(
     network = build_model(c.TransformerConfig(encoder=STACK, d_model=32, vocab_size=V, head=head))
     assert check_model(network).ok
     forward = Encoder.forward
-    monkeypatch.setattr(Encoder, "forward", lambda self, ids, mask=None, **others: forward(self, ids, None, **others))
+    padded = {"attention_mask": None}
+    monkeypatch.setattr(Encoder, "forward", lambda self, ids, given: forward(self, ids, replace(given, **padded)))
     assert "padding-right" in {name for name, found in status(check_model(network)).items() if found == "failed"}
 
 

@@ -18,7 +18,7 @@ from glassformer.common.errors import Note, UserError, enough_memory
 from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
 from glassformer.data.tokens import TokenCache, content_hash, open_streams, prepare
-from glassformer.models.fitting import InParts
+from glassformer.models.devices import InParts
 from glassformer.store import checkpoint
 from glassformer.store.tensors import read_tensors, save_tensors
 from glassformer.tokenization.tokenizer import Tokenizer

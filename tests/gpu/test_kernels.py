@@ -15,9 +15,10 @@ from glassformer.inference.beam import beam_search
 from glassformer.inference.generation import Generation
 from glassformer.inference.rows import Settings
 from glassformer.inference.search import Search
-from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.attention import attention_fused, attention_reference
 from glassformer.nn.experts import Experts, Router
-from glassformer.nn.kernels import cross_entropy, grouped
+from glassformer.nn.kernels import cross_entropy
+from glassformer.nn.kernels import linear as grouped
 from glassformer.nn.masks import Mask
 from glassformer.objectives import loss
 from tolerances import NETWORK, assert_close

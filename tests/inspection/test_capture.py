@@ -18,7 +18,7 @@ from glassformer.inspection.capture import STANDARD, capture, capture_tensors, m
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn import attention
-from glassformer.nn.attention_functions import attention_reference
+from glassformer.nn.attention import attention_reference
 from glassformer.tasks.reporting import Outcome
 from interop.checkpoints import imported, randomise
 from tolerances import NETWORK, assert_close, is_close

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.attention import attention_fused, attention_reference
 from glassformer.nn.kernels import attention, processor
 from glassformer.nn.kernels.attention import Blocks
 from glassformer.nn.masks import Mask

@@ -19,7 +19,7 @@ from configs import GPT, LLAMA, Recorder, random_ids, random_model
 from glassformer.config.train import AdamWConfig
 from glassformer.config.transformer import AlibiPositions, TransformerConfig
 from glassformer.data.batching import Batch
-from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.attention import attention_fused, attention_reference
 from glassformer.nn.kernels import flex_attention
 from glassformer.nn.kernels.flex_attention import prefers_flex
 from glassformer.nn.masks import Mask

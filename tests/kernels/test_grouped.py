@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from glassformer.nn.experts import Experts, Router
-from glassformer.nn.kernels import grouped
-from glassformer.nn.kernels.grouped import Groups
+from glassformer.nn.kernels import linear as grouped
+from glassformer.nn.kernels.linear import Groups
 from tolerances import assert_close
 
 GROUPS = Groups(torch.tensor([1] * 3 + [3] * 4 + [4]), n_groups=6)

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn.kernels import linear as products
-from glassformer.nn.kernels import packed as packed_weights
 from glassformer.nn.kernels import processor
-from glassformer.nn.kernels.packed import PackedWeights
+from glassformer.nn.kernels.linear import PackedWeights
 from glassformer.nn.kernels.processor import Processor
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.layers import Linear
 from tolerances import assert_close, is_close
 
 CAN = processor.detect()
@@ -34,7 +33,7 @@ float16 adds in float16 or in fp32, depending on the processor: √512 of 512 te
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every fast path on every CPU whose libraries have it, and for every size."""
     monkeypatch.setattr(processor, "this", FAST)
-    monkeypatch.setattr(packed_weights, "MIN_PACKED", 1)
+    monkeypatch.setattr(products, "MIN_PACKED", 1)
     monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
 
 
@@ -132,11 +131,11 @@ def test_packed_weights_give_the_products_of_the_layer(dtype: torch.dtype, shape
         assert_close(found, expected, terms=ROUNDINGS[dtype])
         assert found.dtype == dtype
     packs = {torch.float32: True, torch.bfloat16: CAN.packs_bfloat16, torch.float16: False}
-    assert (one.weight in packed_weights._packed) == packs[dtype]
+    assert (one.weight in products._packed) == packs[dtype]
     assert one(x).requires_grad, "gradients need the plain layer"
     assert (
         set(one.state_dict()) == {"weight", *(["bias"] if bias else [])}
-        and copy.deepcopy(one).weight not in packed_weights._packed
+        and copy.deepcopy(one).weight not in products._packed
     )
 
 
@@ -168,25 +167,25 @@ def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> No
 
 @pytest.mark.usefixtures("everywhere")
 def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_weights, "MAX_PACKED_BYTES", 0)
+    monkeypatch.setattr(products, "MAX_PACKED_BYTES", 0)
     one, x = layer(), torch.randn(5, 24)
     with PackedWeights(), torch.no_grad():
         assert_close(one(x), F.linear(x, one.weight, one.bias))
-    assert one.weight not in packed_weights._packed
+    assert one.weight not in products._packed
 
 
 def test_blocks_nest() -> None:
     with PackedWeights() as outer:
         with PackedWeights() as inner:
-            assert packed_weights._here.block is inner
-        assert packed_weights._here.block is outer
-    assert packed_weights._here.block is None
+            assert products._here.block is inner
+        assert products._here.block is outer
+    assert products._here.block is None
 
 
 def test_a_block_belongs_to_its_thread() -> None:
     seen = []
     with PackedWeights():
-        thread = threading.Thread(target=lambda: seen.append(getattr(packed_weights._here, "block", None)))
+        thread = threading.Thread(target=lambda: seen.append(getattr(products._here, "block", None)))
         thread.start()
         thread.join()
     assert seen == [None]
@@ -256,9 +255,9 @@ def test_packed_copies_of_a_network_are_freed() -> None:
     large = Linear(512, 512)
     with PackedWeights(), torch.inference_mode():
         large(torch.zeros(3, 512))
-    assert large.weight in packed_weights._packed
-    packed_weights.forget_packed(nn.Sequential(large))
-    assert large.weight not in packed_weights._packed
+    assert large.weight in products._packed
+    products.forget_packed(nn.Sequential(large))
+    assert large.weight not in products._packed
 
 
 def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +266,7 @@ def test_bfloat16_weights_are_not_packed_by_a_processor_that_cannot(monkeypatch:
     large, x = Linear(512, 512).bfloat16(), torch.randn(1, 512).bfloat16()
     with PackedWeights(), torch.inference_mode():
         found = large(x)
-    assert large.weight not in packed_weights._packed
+    assert large.weight not in products._packed
     assert torch.equal(found, F.linear(x, large.weight, large.bias))
 
 

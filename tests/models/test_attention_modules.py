@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from configs import GPT, random_ids, random_model, randomise
 from glassformer.config.transformer import NoPositions
 from glassformer.models.transformer import Transformer
-from glassformer.nn import AttentionCost, CacheStep, LayerCache, Linear, Mask, attention_fused
+from glassformer.nn import AttentionCost, LayerCache, Linear, Mask, attention_fused
 from tolerances import assert_close
 
 PAGE = Path(__file__).parents[2] / "docs" / "extend" / "attention-module.md"
@@ -28,10 +28,12 @@ class LatentAttention(nn.Module):
         self.q_proj, self.latent_proj = Linear(d_model, d_model), Linear(d_model, d_latent)
         self.kv_proj, self.out_proj = Linear(d_latent, 2 * d_model), Linear(d_model, d_model)
 
-    def forward(self, x: Tensor, memory: None = None, *, mask: Mask, step: CacheStep | None = None, **_: Any) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: None = None, *, mask: Mask, cache: LayerCache | None = None, **_: Any
+    ) -> Tensor:
         latent = self.latent_proj(x)[:, None]  # (B, 1, T, d_latent)
-        if step is not None:
-            latent, _ = step.cache.append(latent, latent[..., :0], step.slots)
+        if cache is not None:
+            latent, _ = cache.append(latent, latent[..., :0])
         key, value = (
             heads.squeeze(1).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
             for heads in self.kv_proj(latent).chunk(2, -1)

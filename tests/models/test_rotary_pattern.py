@@ -23,7 +23,7 @@ def test_each_layer_rotates_by_its_base() -> None:
     frequencies.append(frequencies[0])  # the pattern repeats
     x = tap.seen["decoder.embeddings"]
     for i, (block, expected) in enumerate(zip(model.decoder.blocks, frequencies, strict=True)):
-        query, key, _ = block.self_attn.project_self(block.self_attn_norm(x))
+        query, key, _ = block.self_attn.project(block.self_attn_norm(x))
         if expected is not None:
             cos_sin = Rotary(expected)(positions)
             query, key = apply_rotary(query, *cos_sin), apply_rotary(key, *cos_sin)

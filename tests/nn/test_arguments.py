@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from glassformer import models
 from glassformer import nn as layers
-from glassformer.nn.norms import RMSNorm
+from glassformer.nn.layers import RMSNorm
 
 X = torch.zeros(2, 5, 8)
 IDS = torch.zeros(2, 5, dtype=torch.long)
@@ -69,7 +69,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = 
     "Residual": (
         lambda **k: models.PreNormBlock(8, layers.MultiHeadAttention(8, 2), None, None, models.Residual(**k)),
         {"norm": RMSNorm},
-        (X, models.BlockInputs(layers.Mask())),
+        (X, models.Inputs()),
     ),
 }
 NAMES = {

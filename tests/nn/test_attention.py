@@ -15,20 +15,21 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs import Recorder, randomise
-from glassformer.nn.attention import HeadSizes, MultiHeadAttention, Projections
-from glassformer.nn.attention_functions import (
-    additive_scores,
+from glassformer.nn.attention import (
+    HeadSizes,
+    MultiHeadAttention,
+    Projections,
     attention_fused,
     attention_reference,
     masked_softmax,
-    multiplicative_scores,
     repeat_kv,
     scaled_dot_product_scores,
 )
 from glassformer.nn.kernels import attention as kernels
-from glassformer.nn.kv_cache import CacheStep, Slots
+from glassformer.nn.kv_cache import Slots
+from glassformer.nn.layers import RMSNorm
 from glassformer.nn.masks import Mask
-from glassformer.nn.norms import RMSNorm
+from glassformer.nn.recurrence import additive_scores, multiplicative_scores
 from tolerances import NETWORK, assert_close, is_close, sampled, sampled_mean
 
 B, H, T, S, K = 3, 4, 6, 6, 5
@@ -320,7 +321,8 @@ def test_the_cache_holds_all_earlier_keys_and_values() -> None:
     cache = made.new_cache(2, 4, x)
     expected = made(x, mask=Mask(causal=True))
     for t in range(4):
-        out = made(x[:, t : t + 1], step=CacheStep(cache, Slots(t, t + 1)))
+        cache.slots = Slots(t, t + 1)
+        out = made(x[:, t : t + 1], cache=cache)
         assert_close(out, expected[:, t : t + 1])
 
 
@@ -336,8 +338,10 @@ def test_a_cache_on_a_cpu_keeps_half_precision_in_fp32(
     cache = made.new_cache(2, n_prompt + 1, x)
     cache.grow(n_prompt + 2)
     assert cache.keys.dtype == cache.values.dtype == torch.float32
-    prompt = made(x[:, :-1], step=CacheStep(cache, Slots(0, n_prompt)), mask=Mask(causal=True), tap=tap)
-    token = made(x[:, -1:], step=CacheStep(cache, Slots(n_prompt, n_prompt + 1)), tap=tap)
+    cache.slots = Slots(0, n_prompt)
+    prompt = made(x[:, :-1], cache=cache, mask=Mask(causal=True), tap=tap)
+    cache.slots = Slots(n_prompt, n_prompt + 1)
+    token = made(x[:, -1:], cache=cache, tap=tap)
     found = torch.cat((prompt, token), 1)
     assert found.dtype == dtype
     assert (found - expected).abs().max() < 0.03 * expected.abs().max()

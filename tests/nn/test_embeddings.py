@@ -8,9 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.nn.embeddings import Embeddings, EmbeddingTables
-from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, relu2
-from glassformer.nn.norms import LayerNorm
+from glassformer.nn.layers import ACTIVATIONS, Embeddings, EmbeddingTables, FeedForward, LayerNorm, relu2
 from glassformer.nn.positions import LearnedPositions
 from tolerances import assert_close, sampled_mean
 

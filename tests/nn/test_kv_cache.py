@@ -28,8 +28,10 @@ def state() -> TransformerState:
 def test_a_run_of_slots() -> None:
     cache = layer()
     key, value = torch.randn(N_ROWS, G, 2, K), torch.randn(N_ROWS, G, 2, W)
-    cache.append(key, value, Slots(0, 2))
-    keys, values = cache.append(key + 1, value + 1, Slots(2, 4))
+    cache.slots = Slots(0, 2)
+    cache.append(key, value)
+    cache.slots = Slots(2, 4)
+    keys, values = cache.append(key + 1, value + 1)
     assert torch.equal(keys, torch.cat([key, key + 1], 2)) and torch.equal(values, torch.cat([value, value + 1], 2))
 
 
@@ -37,7 +39,8 @@ def test_a_slot_for_each_token() -> None:
     """Row 0 writes slots 2 and 3; row 1 slot 0, after padding; row 2 slot 5, before padding."""
     cache = layer()
     key, value = torch.randn(N_ROWS, G, 2, K), torch.randn(N_ROWS, G, 2, W)
-    keys, values = cache.append(key, value, Slots(None, 6, torch.tensor([[2, 3], [MAX_LEN, 0], [5, MAX_LEN]])))
+    cache.slots = Slots(None, 6, torch.tensor([[2, 3], [MAX_LEN, 0], [5, MAX_LEN]]))
+    keys, values = cache.append(key, value)
     expected_keys, expected_values = torch.zeros(N_ROWS, G, 6, K), torch.zeros(N_ROWS, G, 6, W)
     for row, slot, token in ((0, 2, 0), (0, 3, 1), (1, 0, 1), (2, 5, 0)):
         expected_keys[row, :, slot] = key[row, :, token]
@@ -64,8 +67,8 @@ def test_buffers_double_when_full_and_keep_their_contents() -> None:
     key, value = torch.randn(N_ROWS, G, 20, K), torch.randn(N_ROWS, G, 20, W)
     sizes = []
     for t in range(20):
-        grown.make_room(t + 1)
-        keys, values = cache.append(key[:, :, t : t + 1], value[:, :, t : t + 1], Slots(t, t + 1))
+        grown.make_room(Slots(t, t + 1))
+        keys, values = cache.append(key[:, :, t : t + 1], value[:, :, t : t + 1])
         assert torch.equal(keys, key[:, :, : t + 1]) and torch.equal(values, value[:, :, : t + 1])
         sizes.append(cache.n_slots)
         if t:
@@ -135,7 +138,7 @@ def test_a_branched_state_is_not_joined() -> None:
 def test_a_branching_state_copies_only_filled_slots() -> None:
     branched = state().branched()
     assert branched.layers[0].keys.shape == (N_ROWS, G, 4 + 1, K)
-    branched.make_room(10)  # more than max_len: tokens of several branches
+    branched.make_room(Slots(9, 10))  # more than max_len: tokens of several branches
     assert branched.layers[0].values.shape == (N_ROWS, G, 11, W)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
+from glassformer.nn.layers import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from tolerances import NETWORK, assert_close
 
 WIDTH = 7

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from configs import Recorder, randomise
-from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.nn.recurrence import SingleHeadAttention
 from tolerances import assert_close
 
 B, T, S, D_QUERY, D_MEMORY, A = 3, 4, 5, 6, 8, 7

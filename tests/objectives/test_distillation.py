@@ -13,7 +13,7 @@ from configs import BERT, GPT, PAPER, TINY, random_ids, random_model
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import SequenceHead
 from glassformer.data.batching import NOT_SCORED, Batch, Example
-from glassformer.models.fitting import Fit
+from glassformer.models.devices import Fit
 from glassformer.objectives import distillation
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective

@@ -11,12 +11,11 @@ from torch.nn import functional as F
 
 from configs import GPT, Recorder, randomise
 from glassformer.config.transformer import Stack, TransformerConfig
-from glassformer.models.blocks import Block, BlockInputs, PostNormBlock, PreNormBlock, Residual
+from glassformer.models.blocks import Block, Inputs, PostNormBlock, PreNormBlock, Residual
 from glassformer.models.build import build_model
 from glassformer.nn.attention import MultiHeadAttention, Projections
-from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
+from glassformer.nn.layers import ACTIVATIONS, FeedForward, LayerNorm
 from glassformer.nn.masks import Mask
-from glassformer.nn.norms import LayerNorm
 from parity.pairs import Pairs
 from tolerances import NETWORK, assert_close
 
@@ -165,7 +164,7 @@ def test_encoder_layer(mask: str, norm_first: bool, kind: tuple[str, bool]) -> N
     x, x2 = vectors(B, T, D, seed=1)
     our_mask, masks = MASKS[mask]
     expected = theirs(x2, masks.get("attn_mask"), masks.get("key_padding_mask"))
-    assert_equal(ours(x, BlockInputs(mask=our_mask)), expected, pairs, (x, x2))
+    assert_equal(ours(x, Inputs(mask=our_mask)), expected, pairs, (x, x2))
 
 
 @pytest.mark.parametrize(("mask", "norm_first", "kind"), LAYER_KINDS)
@@ -182,7 +181,7 @@ def test_decoder_layer(mask: str, norm_first: bool, kind: tuple[str, bool], sour
     x, x2 = vectors(B, T, D, seed=1)
     memory, memory2 = vectors(B, S, D, seed=2)
     our_mask, masks = MASKS[mask]
-    inputs = BlockInputs(mask=our_mask, memory=memory, memory_mask=Mask(keys=SOURCE_PADDING if source_padded else None))
+    inputs = Inputs(mask=our_mask, memory=memory, memory_mask=Mask(keys=SOURCE_PADDING if source_padded else None))
     expected = theirs(
         x2,
         memory2,

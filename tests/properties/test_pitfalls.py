@@ -32,10 +32,9 @@ from glassformer.inference.score import forced_scores
 from glassformer.inference.search import Search, length_penalty
 from glassformer.models import init
 from glassformer.models.build import build_model
-from glassformer.nn.attention import HeadSizes, MultiHeadAttention
-from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.attention import HeadSizes, MultiHeadAttention, attention_fused, attention_reference
+from glassformer.nn.layers import LayerNorm
 from glassformer.nn.masks import Mask
-from glassformer.nn.norms import LayerNorm
 from glassformer.nn.positions import sinusoid
 from tolerances import F64, assert_close, near, sampled, sampled_mean
 

@@ -23,7 +23,7 @@ from glassformer.cost.flops import Shape, forward_flops
 from glassformer.cost.hardware import find_gpu
 from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import plan_run
-from glassformer.models.fitting import Fit
+from glassformer.models.devices import Fit
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_run
 from runs import (

@@ -14,7 +14,7 @@ from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import HALF, Memory, sharded, training_memory
 from glassformer.cost.parameters import parameter_counts, with_least_sizes
 from glassformer.cost.plan import full_shape
-from glassformer.models.fitting import WHOLE, Fit, doubled
+from glassformer.models.devices import WHOLE, Fit, doubled
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.task import unknown_loss
 

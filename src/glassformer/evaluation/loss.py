@@ -22,8 +22,7 @@ from glassformer.common.seeds import Stream, rng
 from glassformer.data.batching import Batch, Example, evaluation_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.models.build import Network
-from glassformer.models.devices import evaluation_mode
-from glassformer.models.fitting import InParts
+from glassformer.models.devices import InParts, evaluation_mode
 from glassformer.objectives.loss import Forward, Objective
 from glassformer.objectives.noise import MaskedObjective
 

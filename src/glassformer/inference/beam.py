@@ -42,8 +42,8 @@ from glassformer.inference.contexts import Ids, SourceBatch
 from glassformer.inference.decodable import Decodable, branched
 from glassformer.inference.sampling import log_softmax
 from glassformer.inference.search import Hypothesis, Observer, Search, Step, Steps
-from glassformer.models.fitting import InParts
-from glassformer.nn.kernels.packed import PackedWeights
+from glassformer.models.devices import InParts
+from glassformer.nn.kernels.linear import PackedWeights
 
 CHUNK = 64
 """Size in tokens of a chunk of the vocabulary; the maximum of each chunk is computed first."""

@@ -14,8 +14,7 @@ from glassformer.config.transformer import Head, TransformerConfig, VectorHead
 from glassformer.data.batching import Example, evaluation_places, example_rows, pad, padded
 from glassformer.data.rows import encode_tagged, encode_texts
 from glassformer.models.build import Network
-from glassformer.models.devices import evaluation_mode
-from glassformer.models.fitting import InParts
+from glassformer.models.devices import InParts, evaluation_mode
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.tokenization.frames import Frame

@@ -16,7 +16,7 @@ from glassformer.inference.search import Hypothesis, Search, Steps
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.translator import Translation
 from glassformer.inference.writer import RowText, Writer, with_settings
-from glassformer.nn.kernels.packed import PackedWeights
+from glassformer.nn.kernels.linear import PackedWeights
 
 
 def best_continuations(

@@ -24,7 +24,7 @@ from torch import Tensor
 from glassformer.inference.contexts import Context, read_contexts
 from glassformer.inference.decodable import Decodable, joined
 from glassformer.inference.rows import Finish, Likely, Request, Row, rows_of
-from glassformer.nn.kernels.packed import PackedWeights
+from glassformer.nn.kernels.linear import PackedWeights
 
 
 class Step(NamedTuple):

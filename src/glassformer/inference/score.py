@@ -15,7 +15,7 @@ from glassformer.inference.contexts import Context, Ids, read_contexts
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import log_softmax
 from glassformer.models.build import Network
-from glassformer.models.fitting import InParts
+from glassformer.models.devices import InParts
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.common.errors import UserError
-from glassformer.nn.attention import Memory
-from glassformer.nn.attention_functions import at_least_fp32, capped
+from glassformer.nn.attention import Memory, at_least_fp32, capped
 from glassformer.nn.masks import Mask
 
 Kind = Literal["encoder", "decoder", "cross"]

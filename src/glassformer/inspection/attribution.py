@@ -40,9 +40,8 @@ from glassformer.inspection.patching import answer_id, answer_position
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
-from glassformer.nn.attention import MultiHeadAttention
-from glassformer.nn.attention_functions import at_least_fp32
-from glassformer.nn.norms import LayerNorm, RMSNorm
+from glassformer.nn.attention import MultiHeadAttention, at_least_fp32
+from glassformer.nn.layers import LayerNorm, RMSNorm
 from glassformer.tasks.trained_model import TrainedModel
 
 Map = Callable[[Tensor], Tensor]

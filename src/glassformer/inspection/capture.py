@@ -23,7 +23,7 @@ A GRU has the gates `reset`, `keep` and `new`, an LSTM `write`, `keep`, `new`, `
 Those of an encoder, and its `state`, are in the order of reading: "backward" begins with the last token.
 
 `cross_attn` in place of `self_attn` is the attention to the source; a recurrent decoder has `decoder.cross_attn`. With
-a tap, attention runs the readable formulas (`nn/attention_functions.py`) and equals the fused kernel to rounding.
+a tap, attention runs the readable formulas (`nn/attention.py`) and equals the fused kernel to rounding.
 """
 
 import contextlib

@@ -23,7 +23,7 @@ from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace
 from glassformer.inspection.measures import next_labels, predicts_next_token
 from glassformer.models.transformer import Transformer
-from glassformer.nn.attention_functions import at_least_fp32
+from glassformer.nn.attention import at_least_fp32
 from glassformer.tasks.requirements import require_token_transformer
 from glassformer.tasks.trained_model import TrainedModel
 

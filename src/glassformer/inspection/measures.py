@@ -32,7 +32,7 @@ from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import NOT_SCORED
 from glassformer.models.build import Network
 from glassformer.models.devices import evaluation_mode
-from glassformer.nn.attention_functions import at_least_fp32
+from glassformer.nn.attention import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 
 N_ERRORS = 3.0

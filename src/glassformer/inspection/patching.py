@@ -42,7 +42,7 @@ from glassformer.inspection.lens import residual_names, token_transformer
 from glassformer.inspection.measures import Beside, beside_others, predicts_next_token
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
-from glassformer.nn.attention_functions import at_least_fp32
+from glassformer.nn.attention import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 
 Parts = Literal["positions", "heads"]

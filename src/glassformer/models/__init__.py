@@ -5,7 +5,7 @@ The rooms below are `nn`, `config` and `common`. Begin with `blocks.py`, then `s
 
 from glassformer.models.blocks import (
     Block,
-    BlockInputs,
+    Inputs,
     OutputNormBlock,
     ParallelBlock,
     PostNormBlock,
@@ -31,9 +31,9 @@ from glassformer.models.transforms import LoraLinear, add_lora, merge_lora
 
 __all__ = [
     "Block",
-    "BlockInputs",
     "Decoder",
     "Encoder",
+    "Inputs",
     "LoraLinear",
     "OutputNormBlock",
     "ParallelBlock",

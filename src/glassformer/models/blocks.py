@@ -7,31 +7,42 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.arguments import function, number
-from glassformer.nn.attention import Attention, Memory, Tap, scoped, tapped
+from glassformer.models.state import TransformerState
+from glassformer.nn.attention import Attention, Memory, Tap, scoped
 from glassformer.nn.experts import Experts
-from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.kv_cache import CacheStep
+from glassformer.nn.kv_cache import Cache
+from glassformer.nn.layers import FeedForward, NormFactory, function, number
 from glassformer.nn.masks import Mask
-from glassformer.nn.norms import NormFactory
 
 
 @dataclass(frozen=True)
-class BlockInputs:
-    """Inputs of a block beside the hidden states; most are the same for all blocks of a stack.
+class Inputs:
+    """Everything that a forward pass reads besides the token ids (B, T); stacks and blocks take this object.
 
-    No default is an instance of a class of this package: `torch.compile` would break the graph at every block.
+    A field of None is computed where it is needed, or is not used. No default is an instance of a class of this
+    package: `torch.compile` would break the graph at every block.
     """
 
-    mask: Mask
-    rotary: tuple[Tensor, Tensor] | None = None
-    memory: Memory | None = None
-    memory_mask: Mask | None = None
-    step: CacheStep | None = None
-    """In generation: the cache of the block's self-attention, and the slots of the new tokens."""
-    real: Tensor | None = None
-    """(B, T) bool: tokens that count as load of experts in training; None = all."""
+    # The caller gives these, by the names of a `Batch`. Masks are bool, and True marks a real token.
+    attention_mask: Tensor | None = None  # (B, T)
+    source_ids: Tensor | None = None  # (B, S)
+    source_attention_mask: Tensor | None = None  # (B, S)
+    token_types: Tensor | None = None  # (B, T): the part of a pair that each token belongs to
+    positions: Tensor | None = None  # (T,) or (B, T); by default, those among the real tokens of a row
+    document_ids: Tensor | None = None  # (B, T): no token sees another document; -1 fills a row
     tap: Tap | None = None
+
+    # The network and a step of generation add these.
+    memory: Memory | None = None  # (B, S, D); in generation, a block gets its own projection
+    state: TransformerState | None = None  # the earlier tokens
+    key_positions: Tensor | None = None  # (S,) or (B, S), if they differ from `positions`
+    mask: Mask | None = None  # of the self-attention; by default, causality, padding and documents
+
+    # The stack adds these for its blocks.
+    memory_mask: Mask | None = None  # of the cross-attention
+    rotary: tuple[Tensor, Tensor] | None = None  # cosines and sines, (1 or B, 1, T, K') each
+    cache: Cache | None = None  # of the self-attention
+    real: Tensor | None = None  # (B, T): the tokens that experts count in training; None = all
 
 
 @dataclass(frozen=True)
@@ -85,34 +96,32 @@ class Block(nn.Module, ABC):
 
         inputs, outputs = self.normalises_inputs, self.normalises_outputs
         self.self_attn_norm = norm(inputs)
-        self.self_attn = self_attn
+        self.self_attn: Any = self_attn
         self.self_attn_out_norm = norm(outputs)
         self.cross_attn_norm = norm(cross_attn is not None and inputs)
-        self.cross_attn = cross_attn
+        self.cross_attn: Any = cross_attn
         self.cross_attn_out_norm = norm(cross_attn is not None and outputs)
         self.ff_norm = norm(ff is not None and inputs and not self.shares_norm)
-        self.ff = ff
+        self.ff: Any = ff
         self.ff_out_norm = norm(ff is not None and outputs)
         self.residual = residual
 
     @abstractmethod
-    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         """Apply the block to `x` (B, T, D); return (B, T, D)."""
 
-    def attention(self, h: Tensor, inputs: BlockInputs) -> Tensor:
+    def attention(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Return the term of the self-attention, of `h` (B, T, D)."""
         tap = scoped(inputs.tap, "self_attn")
-        return self.added(self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, step=inputs.step, tap=tap))
+        return self.added(self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, cache=inputs.cache, tap=tap))
 
-    def cross_attention(self, h: Tensor, inputs: BlockInputs) -> Tensor:
+    def cross_attention(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Return the term of the cross-attention, of `h` (B, T, D)."""
-        assert self.cross_attn is not None
         tap = scoped(inputs.tap, "cross_attn")
         return self.added(self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=tap))
 
-    def feed_forward(self, h: Tensor, inputs: BlockInputs) -> Tensor:
+    def feed_forward(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Return the term of the feed-forward, of `h` (B, T, D)."""
-        assert self.ff is not None
         return self.added(self.ff(h) if inputs.real is None else self.ff(h, real=inputs.real))
 
     def added(self, y: Tensor) -> Tensor:
@@ -130,78 +139,57 @@ class PreNormBlock(Block):
     >>> from glassformer.nn import MultiHeadAttention
     >>> attention, ff = MultiHeadAttention(16, n_heads=4), FeedForward(16, 64)
     >>> block = PreNormBlock(16, attention, None, ff, Residual(nn.LayerNorm))
-    >>> block(torch.zeros(2, 5, 16), BlockInputs(Mask(causal=True))).shape
+    >>> block(torch.zeros(2, 5, 16), Inputs(mask=Mask(causal=True))).shape
     torch.Size([2, 5, 16])
     """
 
-    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         x = x + self.attention(self.self_attn_norm(x), inputs)
         if self.cross_attn is not None:
             x = x + self.cross_attention(self.cross_attn_norm(x), inputs)
         if self.ff is not None:
             x = x + self.feed_forward(self.ff_norm(x), inputs)
-        return tapped(inputs.tap, "residual", x)
+        return x
 
 
 class PostNormBlock(Block):
-    """norm(x + sublayer(x)) (Vaswani 2017, section 3.1).
+    """norm(x + sublayer(x)) (Vaswani 2017, section 3.1)."""
 
-    >>> import torch
-    >>> from glassformer.nn import MultiHeadAttention
-    >>> block = PostNormBlock(16, MultiHeadAttention(16, 4), None, FeedForward(16, 64), Residual(nn.LayerNorm))
-    >>> block(torch.zeros(2, 5, 16), BlockInputs(Mask())).shape
-    torch.Size([2, 5, 16])
-    """
-
-    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         x = self.self_attn_norm(x + self.attention(x, inputs))
         if self.cross_attn is not None:
             x = self.cross_attn_norm(x + self.cross_attention(x, inputs))
         if self.ff is not None:
             x = self.ff_norm(x + self.feed_forward(x, inputs))
-        return tapped(inputs.tap, "residual", x)
+        return x
 
 
 class OutputNormBlock(Block):
-    """x + norm(sublayer(x)) (OLMo 2: Walsh 2024, section 3.1).
-
-    >>> import torch
-    >>> from glassformer.nn import MultiHeadAttention
-    >>> block = OutputNormBlock(16, MultiHeadAttention(16, 4), None, FeedForward(16, 64), Residual(nn.LayerNorm))
-    >>> block.self_attn_norm is None, block.self_attn_out_norm is None
-    (True, False)
-    """
+    """x + norm(sublayer(x)) (OLMo 2: Walsh 2024, section 3.1)."""
 
     normalises_inputs, normalises_outputs = False, True
 
-    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         x = x + self.self_attn_out_norm(self.attention(x, inputs))
         if self.cross_attn is not None:
             x = x + self.cross_attn_out_norm(self.cross_attention(x, inputs))
         if self.ff is not None:
             x = x + self.ff_out_norm(self.feed_forward(x, inputs))
-        return tapped(inputs.tap, "residual", x)
+        return x
 
 
 class SandwichBlock(Block):
-    """x + norm(sublayer(norm(x))) (Ding 2021, section 3.3).
-
-    >>> import torch
-    >>> from glassformer.nn import MultiHeadAttention
-    >>> block = SandwichBlock(16, MultiHeadAttention(16, 4), None, FeedForward(16, 64), Residual(nn.LayerNorm))
-    >>> block.self_attn_norm is None, block.self_attn_out_norm is None
-    (False, False)
-    """
+    """x + norm(sublayer(norm(x))) (Ding 2021, section 3.3)."""
 
     normalises_outputs = True
 
-    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         x = x + self.self_attn_out_norm(self.attention(self.self_attn_norm(x), inputs))
         if self.cross_attn is not None:
             x = x + self.cross_attn_out_norm(self.cross_attention(self.cross_attn_norm(x), inputs))
         if self.ff is not None:
             x = x + self.ff_out_norm(self.feed_forward(self.ff_norm(x), inputs))
-        return tapped(inputs.tap, "residual", x)
+        return x
 
 
 class ParallelBlock(Block):
@@ -211,18 +199,18 @@ class ParallelBlock(Block):
     >>> from glassformer.nn import MultiHeadAttention
     >>> residual = Residual(nn.LayerNorm)
     >>> block = ParallelBlock(16, MultiHeadAttention(16, n_heads=4), None, FeedForward(16, 64), residual)
-    >>> block(torch.zeros(2, 5, 16), BlockInputs(Mask(causal=True))).shape
+    >>> block(torch.zeros(2, 5, 16), Inputs(mask=Mask(causal=True))).shape
     torch.Size([2, 5, 16])
     """
 
-    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         h = self.self_attn_norm(x)
         y = x + self.attention(h, inputs)
         if self.cross_attn is not None:
             y = y + self.cross_attention(self.cross_attn_norm(y), inputs)
         if self.ff is not None:
             y = y + self.feed_forward(h if self.ff_norm is None else self.ff_norm(x), inputs)
-        return tapped(inputs.tap, "residual", y)
+        return y
 
 
 class SharedNormBlock(ParallelBlock):

@@ -13,8 +13,7 @@ from torch.overrides import TorchFunctionMode
 from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
 from glassformer.config.presets import preset
-from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.models import recurrent_stacks as r
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.models.blocks import BLOCKS, Block, Residual
 from glassformer.models.heads import (
     Pooler,
@@ -23,42 +22,40 @@ from glassformer.models.heads import (
     SequenceVector,
     TokenLogits,
     TokenTransform,
+    vocabulary_projection,
 )
-from glassformer.models.init import init_recurrent_weights, init_weights
-from glassformer.models.recurrent import RecurrentModel
+from glassformer.models.init import init_weights
+from glassformer.models.recurrent import RecurrentModel, build_recurrent, init_recurrent_weights
 from glassformer.models.stacks import Decoder, Encoder, StackParts
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
 from glassformer.nn.attention import Attention, HeadSizes, MultiHeadAttention, Projections
-from glassformer.nn.embeddings import Embeddings, EmbeddingTables
 from glassformer.nn.experts import Experts, Router
-from glassformer.nn.feedforward import ACTIVATIONS, Activation, FeedForward
-from glassformer.nn.linear_layers import Linear
-from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
-from glassformer.nn.recurrence import CellStep, gru_step, lstm_step, rnn_step
-from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.nn.layers import (
+    ACTIVATIONS,
+    Activation,
+    Embeddings,
+    EmbeddingTables,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    NormFactory,
+    RMSNorm,
+)
 
 Network = Transformer | RecurrentModel
 """A network that `build_model` returns."""
 
-CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
-    "rnn": (nn.RNN, rnn_step),
-    "gru": (nn.GRU, gru_step),
-    "lstm": (nn.LSTM, lstm_step),
-}
-"""PyTorch module of each recurrent cell, and the function that computes one step of it."""
 POOLERS: dict[str, Activation] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
 """Activation of each pooler; the other poolers, "none" and "unused", have no activation."""
 
 
 @overload
-def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu") -> Transformer: ...
+def build_model(config: c.TransformerConfig | str, device: str | torch.device = "cpu") -> Transformer: ...
 @overload
 def build_model(config: RecurrentConfig, device: str | torch.device = "cpu") -> RecurrentModel: ...
 @overload
 def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network: ...
-@overload
-def build_model(config: str, device: str | torch.device = "cpu") -> Transformer: ...
 def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -> Network:
     """Build a freshly initialised model of a configuration, or of a preset by name.
 
@@ -78,7 +75,7 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
         if torch.device(device).type == "meta":
             return undrawn_model(config)
         if isinstance(config, RecurrentConfig):
-            recurrent = _recurrent(config)
+            recurrent = build_recurrent(config)
             init_recurrent_weights(recurrent, config)
             return recurrent
         transformer = _transformer(config)
@@ -89,7 +86,7 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
 def undrawn_model(config: ModelConfig) -> Network:
     """Build a model whose weights have no values: until they are written, the system gives them no memory."""
     with _NothingDrawn():
-        return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+        return build_recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
 
 
 class _NothingDrawn(TorchFunctionMode):
@@ -135,23 +132,25 @@ def _stack_parts(
     cross: bool = False,
 ) -> StackParts:
     norm, width = _norm(config), config.table_width
+    # 1. Embeddings: tokens, positions that are added to them, and parts of a pair.
     added, rotaries, score_bias = build_positions(config, stack, n_positions, causal)
     token_types = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
-    embedding_norm = norm(width) if config.embedding_norm else None
     embeddings = Embeddings(
         EmbeddingTables(table, added, token_types),
         config.d_model,
-        norm=embedding_norm,
+        norm=norm(width) if config.embedding_norm else None,
         scale=config.embedding_scale or math.sqrt(config.d_model),
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
+    # 2. Blocks, and the last norm.
     blocks = [_block(config, stack, cross) for _ in range(stack.n_layers)]
     if blocks and not config.first_norm:
         blocks[0].self_attn_norm = nn.Identity()
+    final_norm = norm(config.d_model) if config.final_norm else None
+    # 3. Patterns over the blocks: windows, and bases of rotary positions.
     pattern = stack.window_pattern or (0,)
     windows = [pattern[i % len(pattern)] for i in range(stack.n_layers)]
-    final_norm = norm(config.d_model) if config.final_norm else None
     rotary_of = [-1] * stack.n_layers
     if isinstance(config.positions, c.RotaryPositions):
         numbers = {0.0: -1} | {base: i for i, base in enumerate(rotaries)}
@@ -253,23 +252,29 @@ def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
 
 
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
-    head = config.head
-    if isinstance(head, (c.PositionHead, c.SequenceHead)) and head.n_labels < 1:
-        raise UserError(f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data")
-    if isinstance(head, c.PositionHead):
-        return PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
-    if isinstance(head, c.VectorHead):
-        return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
-    if isinstance(head, c.SequenceHead):
-        pooler, unit = _pooler(config, head), (head.mean, head.std or 1.0)
-        return SequenceLogits(head.pooling, pooler, Linear(config.d_model, head.n_labels, bias=head.bias), unit)
-    width = config.table_width
-    transform = _transform(config, head, width)
-    scale = config.logit_scale or config.d_model**-0.5
-    projection = _vocabulary_projection(config, width, table)
-    return TokenLogits(
-        config.d_model, projection, transform=transform, bias=head.bias, scale=scale, cap=config.logit_cap
-    )
+    match config.head:
+        case c.PositionHead() | c.SequenceHead() as head if head.n_labels < 1:
+            raise UserError(
+                f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data"
+            )
+        case c.PositionHead() as head:
+            return PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
+        case c.SequenceHead() as head:
+            pooler = _pooler(config, head)
+            projection = Linear(config.d_model, head.n_labels, bias=head.bias)
+            return SequenceLogits(head.pooling, pooler, projection, (head.mean, head.std or 1.0))
+        case c.VectorHead() as head:
+            return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
+        case head:
+            transform = _transform(config, head, config.table_width)
+            return TokenLogits(
+                config.d_model,
+                vocabulary_projection(table, config.table_width, tied=config.tie_output),
+                transform=transform,
+                bias=head.bias,
+                scale=config.logit_scale or config.d_model**-0.5,
+                cap=config.logit_cap,
+            )
 
 
 def _transform(config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int) -> TokenTransform | None:
@@ -285,55 +290,3 @@ def _pooler(config: c.TransformerConfig, head: c.SequenceHead | c.VectorHead) ->
         return None
     norm = _norm(config)(config.d_model) if getattr(head, "pooler_norm", False) else None
     return Pooler(Linear(config.d_model, config.d_model, bias=config.head_bias), POOLERS.get(head.pooler), norm)
-
-
-def _vocabulary_projection(config: ModelConfig, width: int, table: nn.Embedding) -> Linear:
-    projection = Linear(width, config.vocab_size, bias=False)
-    if config.tie_output:
-        projection.weight = table.weight
-    return projection
-
-
-def _recurrent(config: RecurrentConfig) -> RecurrentModel:
-    source_table = nn.Embedding(config.encoder_vocab_size, config.d_embedding)
-    target_table = source_table if config.share_embeddings else nn.Embedding(config.vocab_size, config.d_embedding)
-    encoder = r.RecurrentEncoder(
-        source_table,
-        _cells(config, config.d_embedding, config.d_encoder, config.bidirectional),
-        CELLS[config.cell][1],
-        reverse=config.reverse_source,
-        embedding_dropout=config.embedding_dropout,
-    )
-    bridge = None
-    if config.bidirectional or config.d_encoder != config.d_decoder:
-        bridge = r.Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
-    output = TokenLogits(config.d_readout, _vocabulary_projection(config, config.d_readout, target_table))
-    return RecurrentModel(config, encoder, bridge, _recurrent_decoder(config, target_table), output)
-
-
-def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> r.RecurrentDecoder:
-    def parts(d_fed: int) -> r.DecoderParts:
-        """Build the parts; `d_fed` is the width of the vector that is concatenated with the token at each step."""
-        cells = _cells(config, config.d_embedding + d_fed, config.d_decoder, bidirectional=False)
-        return r.DecoderParts(table, cells, CELLS[config.cell][1], config.embedding_dropout)
-
-    def maxout(d_context: int) -> r.MaxoutReadout | None:
-        deep_output = getattr(config.attention, "deep_output", False)
-        return r.MaxoutReadout(config.d_decoder, config.d_embedding, d_context) if deep_output else None
-
-    attention = config.attention
-    if isinstance(attention, NoAttention):
-        every_step = attention.context_every_step
-        d_fed = config.d_memory if every_step else 0
-        return r.PlainDecoder(parts(d_fed), maxout(config.d_memory), context_every_step=every_step)
-    cross_attn = SingleHeadAttention(config.d_decoder, config.d_memory, attention.score, attention.d_attention or None)
-    if isinstance(attention, AttendBefore):
-        return r.AttendBeforeDecoder(parts(cross_attn.d_context), maxout(cross_attn.d_context), cross_attn)
-    d_fed = config.d_decoder if attention.input_feeding else 0
-    return r.AttendAfterDecoder(parts(d_fed), cross_attn, input_feeding=attention.input_feeding)
-
-
-def _cells(config: RecurrentConfig, d_input: int, d_state: int, bidirectional: bool) -> nn.RNNBase:
-    dropout = config.layer_dropout if config.n_layers > 1 else 0.0  # dropout between layers
-    module: Any = CELLS[config.cell][0]
-    return module(d_input, d_state, config.n_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)

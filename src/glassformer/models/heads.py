@@ -1,16 +1,13 @@
 """Output heads: logits over tokens or labels, per position or per sequence, or a vector per sequence."""
 
-import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.arguments import number, one_of
-from glassformer.nn.attention_functions import capped
-from glassformer.nn.feedforward import Activation, activation_of
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.attention import capped
+from glassformer.nn.layers import Activation, Linear, activation_of, number, one_of
 
 
 class TokenTransform(nn.Module):
@@ -79,6 +76,14 @@ class TokenLogits(nn.Module):
         if self.bias is not None:
             logits = logits + self.bias
         return capped(logits, self.cap)
+
+
+def vocabulary_projection(table: nn.Embedding, width: int, *, tied: bool) -> Linear:
+    """Return a layer (…, width) → (…, V) for the tokens of a table, with the weight of the table if it is tied."""
+    projection = Linear(width, table.num_embeddings, bias=False)
+    if tied:
+        projection.weight = table.weight
+    return projection
 
 
 class PositionLogits(nn.Module):
@@ -151,7 +156,7 @@ class SequenceVector(nn.Module):
         if pooler is not None:
             self.pooler, self.pooler_norm = pooler.dense, pooler.norm
             self.pooler_activation = None if pooler.activation is None else activation_of(pooler.activation)
-        self.normalize = functools.partial(F.normalize, dim=-1) if normalize else None
+        self.normalize = normalize
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map (B, T, D) and a mask (B, T), True = real, to (B, D)."""
@@ -160,7 +165,9 @@ class SequenceVector(nn.Module):
             x = self.pooler_activation(self.pooler(x))
         if self.pooler_norm is not None:
             x = self.pooler_norm(x)
-        return x if self.normalize is None else self.normalize(x)
+        if self.normalize:
+            x = F.normalize(x, dim=-1)
+        return x
 
 
 class SequenceLogits(SequenceVector):

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 from glassformer.models.state import join_masks, join_rows
 from glassformer.nn.attention import Tap, scoped, tapped
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.layers import Linear
 from glassformer.nn.recurrence import (
     CellStep,
+    SingleHeadAttention,
     States,
     Stepper,
     in_order,
@@ -26,7 +27,6 @@ from glassformer.nn.recurrence import (
     run_masked,
     where,
 )
-from glassformer.nn.single_head_attention import SingleHeadAttention
 
 
 @dataclass(frozen=True)
@@ -257,35 +257,24 @@ class RecurrentDecoder(nn.Module, ABC):
         step = Stepper(self.cells, self.cell_step, x.shape[2])
         reads, contexts = [], []
         is_real = [None] * x.shape[1] if real is None else real.unbind(dim=1)
-        for projected, in_rows in zip(step.project(x), is_real, strict=True):
-            read, context, state = self.advance(step, projected, state, in_rows, tap)
+        for projected, in_rows in zip(step.project(x), is_real, strict=True):  # (B, G·D), (B,)
+            # 1. The cells read the token and the vector beside it.
+            fed = self.fed(state, tap)  # (B, ·)
+            layers = step(projected, fed, state.layers, scoped(tap, "cells"))
+            if tap is not None:
+                hidden, *cell = layers[-1]
+                layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
+            # 2. The readout, which the next step may read.
+            read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)  # (B, 1, ·), (B, 1, C)
+            attentional = None if state.attentional is None else read[:, 0]
+            after = replace(state, layers=layers, attentional=attentional)
+            # 3. Padding does not change the state of its row.
+            if in_rows is not None:
+                after = after.or_else(state, in_rows)
+            state = after
             reads.append(read)
             contexts.append(context)
         return torch.cat(reads, dim=1), torch.cat(contexts, dim=1), state
-
-    def advance(
-        self,
-        step: Stepper,
-        projected: Tensor,
-        state: RecurrentState,
-        real: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> tuple[Tensor, Tensor, RecurrentState]:
-        """Run one step: return the readout (B, 1, ·), the context (B, 1, C) and the new state.
-
-        `projected` (B, G·D) is the token's part of the step's input; rows with `real` (B,) False keep their state.
-        """
-        fed = self.fed(state, tap)
-        layers = step(projected, fed, state.layers, scoped(tap, "cells"))
-        if tap is not None:
-            hidden, *cell = layers[-1]
-            layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
-        read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)
-        attentional = None if state.attentional is None else read[:, 0]
-        after = replace(state, layers=layers, attentional=attentional)
-        if real is not None:
-            after = after.or_else(state, real)
-        return read, context, after
 
     def _at_once(self, x: Tensor, state: RecurrentState, real: Tensor | None) -> tuple[Tensor, Tensor, RecurrentState]:
         fed = self.fed(state)

@@ -1,55 +1,25 @@
-"""Encoder and decoder stacks: embeddings, blocks, final norm. Inputs shared by the blocks are computed here once."""
+"""Encoder and decoder stacks: embeddings, blocks, final norm. What the blocks share is computed here once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from glassformer.models.blocks import Block, BlockInputs
+from glassformer.models.blocks import Block, Inputs
 from glassformer.models.branches import Branches
 from glassformer.models.state import TransformerState
 from glassformer.nn.attention import Tap, tapped
-from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.experts import Experts
-from glassformer.nn.kv_cache import CacheStep, Slots
+from glassformer.nn.kv_cache import Slots
+from glassformer.nn.layers import Embeddings
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
 
-
-class StackInputs(TypedDict, total=False):
-    """Inputs of a stack besides token ids (B, T), their mask and a memory."""
-
-    token_types: Tensor | None
-    """(B, T): the part of a pair that each token belongs to."""
-    positions: Tensor | None
-    """(B, T); by default, those among the real tokens of a row."""
-    document_ids: Tensor | None
-    """(B, T): no token sees another document; -1 fills a row."""
-
-
-@dataclass(frozen=True)
-class Positions:
-    """Positions of the tokens, (T,) or (B, T), and (S,) or (B, S)."""
-
-    of_queries: Tensor
-    of_keys: Tensor
-
-
-@dataclass(frozen=True)
-class Past:
-    """The cached tokens of one step of generation, and the slots of its new tokens."""
-
-    state: TransformerState
-    slots: Slots
-
-    def add_to(self, inputs: BlockInputs, i: int) -> BlockInputs:
-        """Return the inputs of block `i` with its cache and its projected source."""
-        memory = None if self.state.memory is None else self.state.memory[i]
-        step = CacheStep(self.state.layers[i], self.slots)
-        return BlockInputs(inputs.mask, inputs.rotary, memory, inputs.memory_mask, step, inputs.real, inputs.tap)
+NO_RULE = Mask(is_prepared=True)
+"""The mask of a query that sees all keys."""
 
 
 @dataclass(frozen=True)
@@ -88,81 +58,80 @@ class _BlockStack(nn.Module):
         self.activation_checkpointing = 0
         """n = every n-th block is recomputed in the backward pass, from the first on; 0 = none. The trainer sets it."""
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        tap: Tap | None = None,
-        **inputs: Unpack[StackInputs],
-    ) -> Tensor:
-        """Return states (B, T, D) of `token_ids` (B, T), `memory` (B, S, D); masks (B, T) and (B, S), True = real."""
-        positions, document_ids = inputs.get("positions"), inputs.get("document_ids")
+    def forward(self, token_ids: Tensor, inputs: Inputs | None = None) -> Tensor:
+        """Return the hidden states (B, T, D) of `token_ids` (B, T)."""
+        inputs = inputs or Inputs()
+        tap, state, positions = inputs.tap, inputs.state, inputs.positions
+        # 1. The first hidden states.
         if positions is None:
-            positions = self.token_positions(token_ids, attention_mask)
-        documents, real = None, attention_mask
-        if document_ids is not None:
-            documents, real = (document_ids, document_ids), document_ids >= 0  # -1 fills a packed row
-        if not (self.has_experts and self.training):
-            real = None
-        mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, inputs.get("token_types"))
-        memory_rule = _memory_mask(memory_mask, x)
-        of_blocks = BlockInputs(mask, memory=memory, memory_mask=memory_rule, real=real, tap=tap)
-        return self.run_blocks(x, of_blocks, Positions(positions, positions))
-
-    def run_blocks(self, x: Tensor, inputs: BlockInputs, positions: Positions, past: Past | None = None) -> Tensor:
-        """Run `x` (B, T, D) through every block and the final norm; return (B, T, D).
-
-        Adds windows, score bias and rotary angles to `inputs`, and in generation the caches of the `past`.
-        """
-        tap = inputs.tap
-        # Positions act on queries and keys, or on the scores.
-        bias = None if self.score_bias is None else self.score_bias(positions.of_queries, positions.of_keys)
-        kinds = self._by_kind(x, inputs, positions, bias)
-        # Blocks.
+            positions = self.token_positions(token_ids, inputs.attention_mask)  # (T,) or (B, T)
+        x = self.embeddings(token_ids, positions, inputs.token_types)  # (B, T, D)
+        # 2. What blocks of one kind share.
+        of_kind = self._by_kind(x, inputs, positions)
+        # 3. The blocks. A cache, a projected source and a tap belong to one block.
         x = tapped(tap, "embeddings", x)
         every = self.activation_checkpointing
+        if state is not None or not self.training:
+            every = 0
         for i, block in enumerate(self.blocks):
-            of_block = kinds[self.windows[i], self.rotary_of[i]]
+            block_inputs = of_kind[self.windows[i], self.rotary_of[i]]
+            if state is not None:
+                own = {"cache": state.layers[i], "memory": state.memory and state.memory[i]}
+                block_inputs = Inputs(**vars(block_inputs) | own)
             if tap is not None:
-                of_block = replace(of_block, tap=tap.scope(f"blocks.{i}"))
-            if past is not None:
-                of_block = past.add_to(of_block, i)
-            if self.training and past is None and every and i % every == 0:
-                x = checkpoint(block, x, of_block, use_reentrant=False)
+                block_inputs = replace(block_inputs, tap=tap.scope(f"blocks.{i}"))
+            if every and i % every == 0:
+                x = checkpoint(block, x, block_inputs, use_reentrant=False)
             else:
-                x = block(x, of_block)
-        # Final norm.
+                x = block(x, block_inputs)
+            if tap is not None:
+                x = tapped(block_inputs.tap, "residual", x)
+        # 4. The final norm.
         if self.final_norm is not None:
             x = self.final_norm(x)
         return tapped(tap, "final", x)
 
-    def _by_kind(
-        self, x: Tensor, inputs: BlockInputs, positions: Positions, bias: Tensor | None
-    ) -> dict[tuple[int, int], BlockInputs]:
+    def _by_kind(self, x: Tensor, inputs: Inputs, positions: Tensor) -> dict[tuple[int, int], Inputs]:
         """Return the inputs of the blocks by window and rotary module: they share one mask and one table of angles."""
-        n_keys = positions.of_keys.shape[-1]
+        # 1. The rules of attention. The tokens that experts count are not padding.
+        mask, real = inputs.mask, inputs.attention_mask
+        if mask is None:
+            documents = None
+            if inputs.document_ids is not None:
+                documents, real = (inputs.document_ids, inputs.document_ids), inputs.document_ids >= 0
+            mask = Mask(causal=self.causal, keys=inputs.attention_mask, documents=documents)
+        if not (self.has_experts and self.training):
+            real = None
+        memory_mask, source_keys = None, inputs.source_attention_mask
+        if source_keys is not None:
+            memory_mask = Mask(keys=source_keys).materialized(x.shape[1], source_keys.shape[1], x.device)
+        # 2. Positions act on queries and keys, or on the scores.
+        key_positions = inputs.key_positions
+        if key_positions is None:
+            key_positions = positions
+        bias = None if self.score_bias is None else self.score_bias(positions, key_positions)
         angles: list[tuple[Tensor, Tensor] | None] = []
         for rotary in self.rotaries:
-            angles.append(rotary(positions.of_queries))
+            angles.append(rotary(positions))
         angles.append(None)
+        # 3. One mask for each window.
+        n_keys = key_positions.shape[-1]
         masks: dict[int, Mask] = {}
-        kinds: dict[tuple[int, int], BlockInputs] = {}
+        kinds: dict[tuple[int, int], Inputs] = {}
         block: Any
         for window, number, block in zip(self.windows, self.rotary_of, self.blocks, strict=False):
             if (window, number) in kinds:
                 continue
             if window not in masks:
-                mask = replace(inputs.mask, bias=bias, window=window)
+                rules = mask
+                if window or bias is not None:
+                    rules = replace(mask, bias=bias, window=window)
                 if inputs.tap is None:
-                    masks[window] = block.self_attn.prepare_mask(mask, x, n_keys)
+                    masks[window] = block.self_attn.prepare_mask(rules, x, n_keys)
                 else:
-                    masks[window] = mask.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
-            of_all = (inputs.memory, inputs.memory_mask, inputs.step, inputs.real, inputs.tap)
-            kinds[window, number] = BlockInputs(masks[window], angles[number], *of_all)
+                    masks[window] = rules.materialized(x.shape[1], n_keys, x.device)  # for the readable formulas
+            shared = {"mask": masks[window], "memory_mask": memory_mask, "rotary": angles[number], "real": real}
+            kinds[window, number] = Inputs(**vars(inputs) | shared)
         return kinds
 
     def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -210,7 +179,7 @@ class Decoder(_BlockStack):
         if state.branches is not None:
             return self._step_branches(token_ids, state, state.branches.grown(state.lengths), tap)
         n_new = token_ids.shape[1]
-        # Positions of the new tokens, and their slots.
+        # 1. Positions of the new tokens, and their slots.
         if state.uniform and (attention_mask is None or bool(attention_mask.all())):
             positions = torch.arange(state.longest, state.longest + n_new, device=token_ids.device)
             slots = Slots(state.longest, state.longest + n_new)
@@ -223,19 +192,18 @@ class Decoder(_BlockStack):
             slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, -1))
         if slots.n_filled > state.max_len:
             raise ValueError(f"expected at most {state.max_len} tokens in this state, got {slots.n_filled}")
-        self.check_length(slots.n_filled)
-        state.make_room(slots.n_filled)
-        # Slots are positions: the causal rule alone hides both the future and slots that only longer rows have filled.
-        key_positions = torch.arange(slots.n_filled, device=token_ids.device)
+        # 2. Slots are positions: the causal rule alone hides both the future and slots that only longer rows filled.
         if slots.start is not None and n_new == 1 and not any(self.windows):
-            mask = Mask()  # one query that sees all filled slots
+            mask = NO_RULE
         elif slots.start == 0:
             mask = Mask(causal=True)
         else:
             mask = Mask(causal=True, query_index=positions)
-        x = self.embeddings(token_ids, positions)
-        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x), tap=tap)
-        x = self.run_blocks(x, inputs, Positions(positions, key_positions), Past(state, slots))
+        # 3. The blocks, which write to the slots.
+        self.check_length(slots.n_filled)
+        state.make_room(slots)
+        slot_positions = torch.arange(slots.n_filled, device=token_ids.device)
+        x = self._read(token_ids, state, mask, (positions, slot_positions), tap)
         return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=slots.start is not None)
 
     def _step_branches(
@@ -248,19 +216,23 @@ class Decoder(_BlockStack):
         if token_ids.shape[1] != 1:
             raise ValueError("token_ids: expected one token per row, because this state has branched")
         self.check_length(state.longest + 1)
+        state.make_room(Slots(branches.n_slots - branches.width, branches.n_slots))
         positions = branches.fold(state.lengths[:, None])  # (groups, width)
         mask = Mask(query_index=positions, key_index=branches.positions, pairs=branches.fold(branches.seen[:, None]))
-        slots = Slots(branches.n_slots - branches.width, branches.n_slots)
-        state.make_room(slots.n_filled)
-        x = self.embeddings(branches.fold(token_ids), positions)
-        inputs = BlockInputs(mask, memory_mask=_memory_mask(state.memory_mask, x), tap=tap)
-        x = self.run_blocks(x, inputs, Positions(positions, branches.positions), Past(state, slots))
+        x = self._read(branches.fold(token_ids), state, mask, (positions, branches.positions), tap)
         state = replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
         return branches.unfold(x), state
 
-
-def _memory_mask(memory_mask: Tensor | None, x: Tensor) -> Mask | None:
-    """Return the mask of the cross-attention, by the length of the source."""
-    if memory_mask is None:
-        return None
-    return Mask(keys=memory_mask).materialized(x.shape[1], memory_mask.shape[1], x.device)
+    def _read(
+        self, token_ids: Tensor, state: TransformerState, mask: Mask, at: tuple[Tensor, Tensor], tap: Tap | None
+    ) -> Tensor:
+        """Read tokens after those of a state; `at` has the positions of queries and keys."""
+        inputs = Inputs(
+            source_attention_mask=state.memory_mask,
+            tap=tap,
+            positions=at[0],
+            key_positions=at[1],
+            mask=mask,
+            state=state,
+        )
+        return self.forward(token_ids, inputs)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.models.branches import Branches
-from glassformer.nn.kv_cache import Cache, LayerCache
+from glassformer.nn.kv_cache import Cache, LayerCache, Slots
 
 
 def join_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
@@ -115,15 +115,16 @@ class TransformerState:
         layers = [layer.branched(self.longest) for layer in slotted]
         return replace(self, layers=layers, branches=Branches.at(self.lengths, self.longest))
 
-    def make_room(self, n_filled: int) -> None:
-        """Grow the caches in place until `n_filled` tokens fit.
+    def make_room(self, slots: Slots) -> None:
+        """Give the caches the slots of the new tokens, and grow caches in place, at least to double their size.
 
         Rows that have not branched need at most `max_len` slots plus the one for padding.
         """
-        max_slots = self.max_len + 1 if self.branches is None else None
         for layer in self.layers:
-            if isinstance(layer, LayerCache):
-                layer.make_room(n_filled, max_slots)
+            layer.slots = slots
+            if isinstance(layer, LayerCache) and slots.n_filled >= layer.keys.shape[2]:
+                n_slots = max(2 * layer.n_slots, slots.n_filled + 1)
+                layer.grow(n_slots if self.branches is not None else min(n_slots, self.max_len + 1))
 
     @property
     def _slotted(self) -> list[LayerCache]:

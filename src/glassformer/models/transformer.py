@@ -1,16 +1,17 @@
 """The Transformer in its three kinds, by the stacks it has: encoder, decoder or both."""
 
-from typing import Unpack, cast
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.config.transformer import TransformerConfig
-from glassformer.models.blocks import Block
+from glassformer.models.blocks import Inputs
 from glassformer.models.heads import SequenceVector
-from glassformer.models.stacks import Decoder, Encoder, StackInputs
+from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.state import TransformerState
-from glassformer.nn.attention import Attention, Probe, Tap, scoped
+from glassformer.nn.attention import Probe, Tap, scoped
 from glassformer.nn.kv_cache import cache_dtype
 
 
@@ -39,15 +40,15 @@ class Transformer(nn.Module):
         source_attention_mask: Tensor | None = None,
         loss_positions: Tensor | None = None,
         tap: Tap | None = None,
-        **inputs: Unpack[StackInputs],
+        **others: Any,
     ) -> Tensor:
         """Return logits: (B, T, V) over tokens, (B, T, n_labels) per position or (B, n_labels); or vectors (B, D).
 
-        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token; the `StackInputs` by name. With
+        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token; other `Inputs` by name. With
         `loss_positions` (N,), b · T + t, return their logits only, (N, V).
         """
-        source = {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
-        hidden = self.hidden(token_ids, attention_mask, **source, tap=tap, **inputs)
+        others |= {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
+        hidden = self.hidden(token_ids, attention_mask, tap=tap, **others)
         if loss_positions is not None:
             return self.head(hidden.flatten(0, 1)[loss_positions])
         return self.head(hidden, attention_mask)
@@ -57,37 +58,31 @@ class Transformer(nn.Module):
         token_ids: Tensor,
         attention_mask: Tensor | None = None,
         *,
-        source_ids: Tensor | None = None,
-        source_attention_mask: Tensor | None = None,
         tap: Tap | None = None,
-        **inputs: Unpack[StackInputs],
+        **others: Any,
     ) -> Tensor:
         """Return the hidden states that the head reads, (B, T, D); the arguments are those of `forward`.
 
         If the model reads a text twice, `token_ids` is the text: the encoder reads it, and the decoder reads it one
         position later, after its start token.
         """
-        if self.config.reads_text_twice and source_ids is None:
+        inputs = Inputs(attention_mask, **others)
+        if self.config.reads_text_twice and inputs.source_ids is None:
             start = self.config.decoder_start_id
             if start is None:
                 raise ValueError("config.decoder_start_id is missing: the decoder needs a first token")
-            source_ids, source_attention_mask = token_ids, attention_mask
+            inputs = replace(inputs, source_ids=token_ids, source_attention_mask=attention_mask)
             token_ids = torch.cat([torch.full_like(token_ids[:, :1], start), token_ids[:, :-1]], dim=1)
+        memory = self.encode(inputs.source_ids, inputs.source_attention_mask, tap=tap)
         name = self.config.head_stack_name
-        return getattr(self, name)(
-            token_ids,
-            attention_mask,
-            memory=self.encode(source_ids, source_attention_mask, tap=tap),
-            memory_mask=source_attention_mask,
-            tap=scoped(tap, name),
-            **inputs,
-        )
+        return getattr(self, name)(token_ids, replace(inputs, memory=memory, tap=scoped(tap, name)))
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map hidden states to logits; only pooling over a sequence needs the mask."""
-        if isinstance(self.output, SequenceVector):
-            return self.output(hidden, attention_mask)
-        return self.output(hidden)
+        head = self.output
+        if isinstance(head, SequenceVector):
+            return head(hidden, attention_mask)
+        return head(hidden)
 
     def encode(
         self, source_ids: Tensor | None, source_attention_mask: Tensor | None = None, *, tap: Tap | None = None
@@ -99,7 +94,7 @@ class Transformer(nn.Module):
             return None
         if source_ids is None:
             raise ValueError("a model with an encoder and a decoder needs source_ids")
-        return self.encoder(source_ids, source_attention_mask, tap=scoped(tap, "encoder"))
+        return self.encoder(source_ids, Inputs(source_attention_mask, tap=scoped(tap, "encoder")))
 
     def start(
         self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
@@ -107,11 +102,12 @@ class Transformer(nn.Module):
         """Return an empty state for `n_rows` rows of at most `max_len` tokens; encode the source once."""
         if self.decoder is None:
             raise ValueError("an encoder alone cannot generate; use a model with a decoder")
-        weight = next(self.decoder.blocks.parameters())
-        blocks = [cast(Block, block) for block in self.decoder.blocks]
+        blocks: Any = self.decoder.blocks
+        weight = next(blocks.parameters())
         encoded, memory = self.encode(source_ids, source_attention_mask), None
         if encoded is not None:
-            memory = [_project(encoded, block.cross_attn) for block in blocks]
+            projected = (block.cross_attn.project_memory(encoded) for block in blocks)
+            memory = [tuple(x.to(cache_dtype(x)) for x in of_block) for of_block in projected]
         return TransformerState(
             layers=[block.self_attn.new_cache(n_rows, max_len, weight) for block in blocks],
             max_len=max_len,
@@ -155,8 +151,3 @@ class Transformer(nn.Module):
     def n_parameters(self) -> int:
         """Return the number of trained parameters; a tied table counts once."""
         return sum(p.numel() for p in self.parameters())
-
-
-def _project(encoded: Tensor, attention: Attention | None) -> tuple[Tensor, ...]:
-    assert attention is not None
-    return tuple(x.to(cache_dtype(x)) for x in attention.project_memory(encoded))

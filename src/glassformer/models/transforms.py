@@ -16,8 +16,7 @@ from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import MultiHeadAttention
-from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.linear_layers import Linear, stacked
+from glassformer.nn.layers import FeedForward, Linear, stacked
 
 # Low-rank adaptation
 

@@ -12,24 +12,36 @@ Nothing else of glassformer is imported here; `kernels/` has the fast paths. Beg
 Letters in the docstrings: B batch, T query length, S key length, D d_model, H heads, G key-value heads, K key width.
 """
 
-from glassformer.nn.attention import Attention, AttentionCost, HeadSizes, MultiHeadAttention, Projections, Tap
-from glassformer.nn.attention_functions import (
-    additive_scores,
+from glassformer.nn.attention import (
+    Attention,
+    AttentionCost,
+    HeadSizes,
+    MultiHeadAttention,
+    Projections,
+    Tap,
     attention_fused,
     attention_reference,
     capped,
     masked_softmax,
-    multiplicative_scores,
     scaled_dot_product_scores,
 )
-from glassformer.nn.embeddings import Embeddings, EmbeddingTables
 from glassformer.nn.experts import ExpertLinear, Experts, Router, balance_loss
-from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
 from glassformer.nn.kernels.attention import repeat_kv
-from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache, Slots
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.kv_cache import Cache, LayerCache, Slots
+from glassformer.nn.layers import (
+    ACTIVATIONS,
+    Embeddings,
+    EmbeddingTables,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    gelu_tanh,
+    layer_norm_reference,
+    relu2,
+    rms_norm_reference,
+)
 from glassformer.nn.masks import Mask, positions_from_mask
-from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from glassformer.nn.positions import (
     AlibiBias,
     LearnedPositions,
@@ -45,8 +57,14 @@ from glassformer.nn.positions import (
     sinusoid,
     yarn_scaled,
 )
-from glassformer.nn.recurrence import gru_step, lstm_step, rnn_step
-from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.nn.recurrence import (
+    SingleHeadAttention,
+    additive_scores,
+    gru_step,
+    lstm_step,
+    multiplicative_scores,
+    rnn_step,
+)
 
 __all__ = [
     "ACTIVATIONS",
@@ -54,7 +72,6 @@ __all__ = [
     "Attention",
     "AttentionCost",
     "Cache",
-    "CacheStep",
     "EmbeddingTables",
     "Embeddings",
     "ExpertLinear",

@@ -1,22 +1,117 @@
-"""Multi-head attention: projections, heads, scores, mask, softmax, values, output.
+"""Attention: its formulas, which are the reference of every fast path, and the multi-head attention of a block.
 
-`Attention` is what a block needs of its attention; `MultiHeadAttention` is the one of the paper.
+Letters: B batch, H heads, G key-value heads, T query length, S key length, K key width, W value width, D d_model.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from glassformer.nn.arguments import function, number
-from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.kernels.attention import scale_or_default
-from glassformer.nn.kernels.flex_attention import prefers_flex
-from glassformer.nn.kv_cache import Cache, CacheStep, LayerCache
-from glassformer.nn.linear_layers import Linear, stacked
+from glassformer.nn.kernels.attention import attend, repeat_kv, scale_or_default
+from glassformer.nn.kernels.flex_attention import attention_flex, prefers_flex
+from glassformer.nn.kv_cache import Cache, LayerCache
+from glassformer.nn.layers import Linear, NormFactory, function, number, stacked
 from glassformer.nn.masks import Mask
-from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
+
+# Formulas: scores → weights → context
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """Return a tensor of bf16 or fp16 in fp32, and any other one unchanged."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
+    """Compute score(q, k) = q·k / √K, the scores in equation 1 of Vaswani (2017).
+
+    `query` (B, H, T, K), `key` (B, H, S, K) → (B, H, T, S). `scale` replaces 1/√K. The factor 1/√K keeps the variance
+    of a dot product of K independent unit-variance terms at 1; without it, the softmax saturates as K grows.
+    """
+    return query @ key.transpose(-2, -1) * scale_or_default(scale, query.shape[-1])
+
+
+def capped(x: Tensor, cap: float) -> Tensor:
+    """Bound scores or logits smoothly: cap · tanh(x / cap) (Gemma 2, section 2); 0 = no bound.
+
+    >>> capped(torch.tensor([1.0, 1000.0]), 50.0)
+    tensor([ 0.9999, 50.0000])
+    """
+    return x if not cap else cap * torch.tanh(x / cap)
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Apply softmax over the allowed keys; a query without an allowed key gets zeros, with finite gradients.
+
+    `scores` (..., T, S), `allowed` bool and broadcastable, True = may attend.
+
+    >>> masked_softmax(torch.zeros(2, 2), torch.tensor([[True, True], [False, False]]))
+    tensor([[0.5000, 0.5000],
+            [0.0000, 0.0000]])
+    """
+    if allowed is None:
+        return scores.softmax(dim=-1)
+    row_has_key = allowed.any(dim=-1, keepdim=True)
+    # -inf instead of a large negative number, because it excludes a key in every precision. A row without a key is
+    # unmasked for the softmax and zeroed afterwards: the gradient of a softmax over only -inf is NaN.
+    weights = scores.masked_fill(~(allowed | ~row_has_key), -math.inf).softmax(dim=-1)
+    return weights.masked_fill(~row_has_key, 0.0)
+
+
+def attention_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    tap: Callable[[str, Tensor], Tensor] | None = None,
+    cap: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute softmax(capped(scale · q kᵀ) + bias) v step by step; return (context, weights, scores).
+
+    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W); the bias is that of the `mask`. `tap` is called with
+    each named tensor, and its result replaces that tensor: the scores before the mask, the weights before dropout.
+    Inputs in half precision are computed in fp32 (`at_least_fp32`), because the fused kernels do not round scores and
+    weights to half precision; only the returned context is like `query`.
+    """
+    tap = (lambda name, x: x) if tap is None else tap
+    n_heads, dtype = query.shape[1], query.dtype
+    query, key, value = at_least_fp32(query), at_least_fp32(key), at_least_fp32(value)
+    scores = capped(scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale), cap)  # (B, H, T, S)
+    if mask.bias is not None:
+        scores = scores + mask.bias
+    scores = tap("scores", scores)
+    allowed = None if mask.is_trivial else mask.dense(query.shape[2], key.shape[2], query.device)
+    weights = tap("weights", masked_softmax(scores, allowed))
+    context = tap("context", F.dropout(weights, dropout) @ repeat_kv(value, n_heads))  # (B, H, T, W)
+    return context.to(dtype), weights, scores
+
+
+def attention_fused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float | None = None, dropout: float = 0.0
+) -> Tensor:
+    """Return the context of `attention_reference`, softmax(scale · q kᵀ + bias) v, without storing the weights.
+
+    The two are equal up to rounding and the random numbers of dropout, so that a reader may stop at
+    `attention_reference`. `kernels/attention.py` chooses the kernel. A mask with a `block_mask` is for FlexAttention,
+    which has neither bias nor dropout.
+    """
+    if scale is None:
+        scale = scale_or_default(None, query.shape[-1])
+    if mask.block_mask is not None and mask.bias is None and not dropout:
+        return attention_flex(query, key, value, mask.block_mask, scale)
+    if not mask.is_prepared:
+        mask = mask.materialized(query.shape[2], key.shape[2], query.device)
+    return attend(query, key, value, mask, scale, dropout)
+
+
+# Modules
 
 Memory = Tensor | tuple[Tensor, ...]
 """Input of a cross-attention: the encoder's output (B, S, D), or its `project_memory`."""
@@ -90,10 +185,13 @@ class Attention(Protocol):
         *,
         mask: Mask | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
-        step: CacheStep | None = None,
+        cache: Any = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """Attend from `x` (B, T, D) to itself or to `memory`; return (B, T, D). With a `step`, use its cache."""
+        """Attend from `x` (B, T, D) to itself or to `memory`; return (B, T, D).
+
+        In generation, the keys of earlier tokens are in the `cache`, which is one of `new_cache`.
+        """
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
         """Return the mask in the form that the module reads; a stack calls it once for its blocks."""
@@ -196,14 +294,14 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
-        step: CacheStep | None = None,
+        cache: LayerCache | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """Attend from `x` (B, T, D) to itself, or to `memory` (B, S, D) or its projection; return (B, T, D).
 
-        Without a `mask`, every query sees every key. With a `step` of generation, keys and values of `x` are written to
-        its slots, and queries attend to all filled slots. Raises `TypeError` if `mask` is not a `Mask`, and
-        `ValueError` if the width of `x` is not D.
+        Without a `mask`, every query sees every key. With a `cache`, keys and values of `x` are written to its slots,
+        and queries attend to all filled slots. Raises `TypeError` if `mask` is not a `Mask`, and `ValueError` if the
+        width of `x` is not D.
         """
         if mask is None:
             mask = Mask()
@@ -211,42 +309,38 @@ class MultiHeadAttention(nn.Module):
             raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
         if x.shape[-1] != self.d_model:
             raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
-        # Projections, split into heads.
-        query, key, value = self.project(x, memory, rotary)
-        if step is not None:
-            key, value = step.cache.append(key, value, step.slots)
-        # Scores, mask, softmax, weighted values: one fused kernel, or the formulas one by one.
-        dropout = self._active_dropout
+        # 1. Projections, split into heads. In generation, earlier keys and values come before the new ones.
+        query, key, value = self.project(x, memory, rotary)  # (B, H, T, K), (B, G, S, K), (B, G, S, K)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        # 2. Scores, mask, softmax, weighted values: one fused kernel, or the formulas one by one.
+        dropout = self.dropout if self.training else 0.0
         if tap is None and not self.cap:
             context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, K)
         else:
             query, key, value = tapped(tap, "query", query), tapped(tap, "key", key), tapped(tap, "value", value)
             context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap, self.cap)
-        # Concatenated heads, output projection.
+        # 3. Concatenated heads, output projection.
         return self.out_proj(context.transpose(1, 2).flatten(2))  # (B, T, H·K) → (B, T, D)
 
     def project(
         self, x: Tensor, memory: Memory | None = None, rotary: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return query (B, H, T, K), key (B, G, S, K) and value (B, G, S, K) of `forward`, with rotary positions."""
-        if memory is None:
-            query, key, value = self.project_self(x)
-        else:
+        if memory is not None:
             if isinstance(memory, Tensor):
                 memory = self.project_memory(memory)
             query = self.heads(self.q_proj(x), self.q_norm)
             key, value = memory
+        else:
+            if self.fused_qkv:
+                query, key, value = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
+            else:
+                query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+            query, key, value = self.heads(query, self.q_norm), self.heads(key, self.k_norm), self.heads(value)
         if rotary is not None:
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
         return query, key, value
-
-    def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project `x` (B, T, D) to query (B, H, T, K), key (B, G, T, K) and value (B, G, T, K)."""
-        if self.fused_qkv:
-            q, k, v = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
-        else:
-            q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        return self.heads(q, self.q_norm), self.heads(k, self.k_norm), self.heads(v)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, K)."""
@@ -264,7 +358,8 @@ class MultiHeadAttention(nn.Module):
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
         """Return the mask with blocks for FlexAttention, or with its dense matrix, if the kernel reads one of them."""
-        if not self.cap and mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_head), self._active_dropout):
+        dropout = self.dropout if self.training else 0.0
+        if not self.cap and mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_head), dropout):
             return mask.as_blocks()
         return mask.materialized(x.shape[1], n_keys, x.device)
 
@@ -288,7 +383,3 @@ class MultiHeadAttention(nn.Module):
             return
         self.qkv_proj, self.fused_qkv = stacked([self.q_proj, self.k_proj, self.v_proj]), True
         del self.q_proj, self.k_proj, self.v_proj
-
-    @property
-    def _active_dropout(self) -> float:
-        return self.dropout if self.training else 0.0

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.arguments import number
-from glassformer.nn.feedforward import Activation, activation_of
-from glassformer.nn.kernels.grouped import Groups, grouped_linear
-from glassformer.nn.linear_layers import Linear
+from glassformer.nn.kernels.linear import Groups, grouped_linear
+from glassformer.nn.layers import Activation, Linear, activation_of, number
 
 
 class Router(nn.Module):
@@ -108,7 +106,7 @@ class ExpertLinear(nn.Module):
     """Matrices of the experts, (E·out, in), and their biases, (E·out,): stacked by rows, as in a fused attention.
 
     >>> matrices = ExpertLinear(n_experts=2, n_in=8, n_out=16)
-    >>> from glassformer.nn.kernels.grouped import Groups
+    >>> from glassformer.nn.kernels.linear import Groups
     >>> groups = Groups(torch.tensor([0, 0, 0, 1, 1]), n_groups=2)  # 3 rows for expert 0, 2 for expert 1
     >>> matrices.of_groups(torch.randn(5, 8), groups).shape
     torch.Size([5, 16])
@@ -137,7 +135,7 @@ class Experts(nn.Module):
 
     Each expert is a `FeedForward` layer of inner width `d_ff`. `reference` is the formula as a loop; `forward` equals
     it up to rounding, with one product per expert over all its tokens, or on some GPUs one for all experts
-    (`kernels/grouped.py`). The experts of a token do not depend on others.
+    (`kernels/linear.py`). The experts of a token do not depend on others.
 
     >>> experts = Experts(Router(8, n_experts=4, n_active=2), d_ff=16)
     >>> x = torch.randn(1, 3, 8)

@@ -7,7 +7,7 @@ the caller and grow as needed. Rows of a beam share their buffers (`models/branc
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -53,6 +53,9 @@ class Cache(ABC):
     as a recurrent state, cannot.
     """
 
+    slots: Slots
+    """The slots of the new tokens, which the state sets before each step."""
+
     @abstractmethod
     def select(self, rows: Tensor, n_filled: int) -> Self:
         """Return a new cache whose row i is row `rows[i]`; `n_filled` slots are in use."""
@@ -60,15 +63,6 @@ class Cache(ABC):
     @abstractmethod
     def joined(self, other: Self, n_filled: int, n_filled_of_other: int) -> Self:
         """Return a new cache with the rows of this one, then those of `other`."""
-
-
-@dataclass(frozen=True)
-class CacheStep:
-    """The cache of one attention, and the slots of the new tokens of one step."""
-
-    cache: Any
-    """A `Cache`, of the class that the attention makes."""
-    slots: Slots
 
 
 @dataclass
@@ -92,8 +86,9 @@ class LayerCache(Cache):
         """Number of slots per row, including the one for padding."""
         return self.keys.shape[2]
 
-    def append(self, key: Tensor, value: Tensor, to: Slots) -> tuple[Tensor, Tensor]:
-        """Write (B, G, T, ·) into its slots in place; return all filled slots, (B, G, S, ·)."""
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write (B, G, T, ·) into the `slots` in place; return all filled slots, (B, G, S, ·)."""
+        to = self.slots
         if to.start is not None:
             self.keys[:, :, to.start : to.n_filled] = key
             self.values[:, :, to.start : to.n_filled] = value
@@ -125,15 +120,6 @@ class LayerCache(Cache):
     def compacted(self, groups: Tensor, slots: Tensor) -> Self:
         """Return buffers with the groups and slots that remain, in the memory of these."""
         return type(self)(*(_compacted(x, groups, slots) for x in self._buffers))
-
-    def make_room(self, n_filled: int, max_slots: int | None) -> None:
-        """Grow in place, at least to double the size, until `n_filled` slots and the one for padding fit."""
-        if n_filled < self.n_slots:
-            return
-        n_slots = max(2 * self.n_slots, n_filled + 1)
-        if max_slots is not None:
-            n_slots = min(n_slots, max_slots)
-        self.grow(n_slots)
 
     def grow(self, n_slots: int) -> None:
         """Replace the buffers by ones of `n_slots` slots; keep all slots except the last, which holds padding."""

@@ -38,8 +38,12 @@ class Mask:
     """(B, T, S) bool: the keys that each query sees, at least one."""
     bias: Tensor | None = None
     """(B or 1, H, T, S): added to the scores."""
+    is_prepared: bool = False
+    """True if the next two fields hold what a kernel reads, computed once for the blocks of a stack."""
     allowed: Tensor | None = None
-    """(B or 1, 1, T, S) bool: the precomputed dense mask, shared by the blocks of a stack."""
+    """(B or 1, 1, T, S) bool: the dense form; `None` if the kernel needs none, with or without its causal rule."""
+    empty: Tensor | None = None
+    """(B, 1, T, 1) bool: queries that may attend to no key; `None` if there can be none."""
     block_mask: BlockMask | None = None
     """The rules for FlexAttention, in place of `allowed`: which keys a block of queries reads."""
 
@@ -92,10 +96,18 @@ class Mask:
         return allowed[:, None]
 
     def materialized(self, n_queries: int, n_keys: int, device: torch.device) -> "Mask":
-        """Return the mask with its dense form stored, unless the kernel does not read it; it does with a bias."""
-        if self.is_trivial or (self.is_only_causal and self.bias is None):
+        """Return the mask with its dense form, unless a kernel can do without: with no rule, or the causal one alone.
+
+        The causal rule of a kernel starts at query 0 and key 0 of as many tokens, and takes no bias.
+        """
+        if self.is_prepared:
             return self
-        return replace(self, allowed=self.dense(n_queries, n_keys, device))
+        if self.is_trivial or (self.is_only_causal and self.bias is None and n_queries == n_keys):
+            return replace(self, is_prepared=True)
+        allowed, empty = self.dense(n_queries, n_keys, device), None
+        if self.may_leave_a_row_empty:
+            empty = ~allowed.any(dim=-1, keepdim=True)
+        return replace(self, is_prepared=True, allowed=allowed, empty=empty)
 
     @property
     def can_be_blocks(self) -> bool:

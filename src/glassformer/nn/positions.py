@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.arguments import number, one_of
+from glassformer.nn.layers import number, one_of
 from glassformer.nn.masks import with_rows
 
 LAYOUTS = ("interleaved", "halves")

@@ -1,21 +1,23 @@
-"""Recurrent layers: PyTorch's modules for a whole sequence, or one step at a time with the same weights.
+"""Recurrent layers: PyTorch's modules for a whole sequence, or one step at a time; and the attention of a decoder.
 
 Letters: B batch, T length, E width of the input, D width of the state, G gates. The state of a layer is a tuple of
 tensors (B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of those, bottom layer first.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from glassformer.nn.attention import Tap, scoped, tapped, tapped_as_one
+from glassformer.nn.attention import Tap, masked_softmax, scaled_dot_product_scores, scoped, tapped, tapped_as_one
 from glassformer.nn.kernels import processor
 from glassformer.nn.kernels.linear import product_dtype
+from glassformer.nn.layers import Linear, one_of
 
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]
@@ -249,3 +251,92 @@ def _apart(cells: nn.RNNBase, last: Tensor | tuple[Tensor, ...]) -> States:
 def _as_multiplied(weight: Tensor) -> Tensor:
     """Cast a weight to autocast's precision once; autocast itself would cast a slice of a matrix at every step."""
     return weight.to(product_dtype(weight))
+
+
+# The attention of a recurrent decoder
+
+
+def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
+    """Compute score(q, k) = vᵀ tanh(q + k) of projected q = W₁h and k = W₂s (Bahdanau 2015, appendix A.1.2).
+
+    `query` (B, T, A), `key` (B, S, A), `vector` (A,) → (B, T, S).
+
+    >>> additive_scores(torch.zeros(1, 1, 2), torch.zeros(1, 3, 2), torch.ones(2)).shape
+    torch.Size([1, 1, 3])
+    """
+    return torch.tanh(query[:, :, None] + key[:, None, :]) @ vector
+
+
+def multiplicative_scores(query: Tensor, key: Tensor) -> Tensor:
+    """Compute score(q, k) = qᵀk: Luong (2015), equation 8 "dot"; "general" if `key` is already W·s.
+
+    `query` (B, T, A), `key` (B, S, A) → (B, T, S).
+    """
+    return query @ key.transpose(-2, -1)
+
+
+Score = Literal["additive", "dot", "general", "scaled_dot"]
+
+_PROJECTED: dict[Score, str] = {"additive": "qk", "dot": "", "general": "k", "scaled_dot": "qkv"}
+"""Letters of the queries (q), keys (k) and values (v) that have a projection matrix, for each score."""
+
+
+class SingleHeadAttention(nn.Module):
+    """Attention context = Σⱼ softmaxⱼ(score(h, sⱼ)) vⱼ of a state h (width `d_query`) and memory sⱼ (width `d_memory`).
+
+    - "additive": vᵀ tanh(W₁h + W₂s) (Bahdanau 2015, appendix A.1.2), which is Luong's "concat" vᵀ tanh(W[h; s])
+      with W split into two halves.
+    - "dot": hᵀs, "general": hᵀW s (Luong 2015, section 3.1, equation 8).
+    - "scaled_dot": (W₁h)ᵀ(W₂s) / √A over the values W₃s (Vaswani 2017, equation 1, with one head).
+
+    Letters: B batch, T query length, S source length, A `d_attention`, W `d_context`, the width of a value: `d_memory`,
+    or A if values are projected. "dot" and "general" have no A, and "dot" needs `d_query` equal to `d_memory`.
+    """
+
+    def __init__(self, d_query: int, d_memory: int, score: Score, d_attention: int | None = None) -> None:
+        super().__init__()
+        projected = _PROJECTED[one_of("score", score, _PROJECTED)]
+        if score == "dot" and d_query != d_memory:
+            raise ValueError(f"score dot: expected d_query equal to d_memory, got {d_query} and {d_memory}")
+        d_key, self.d_context = d_query, d_memory
+        self.q_proj: nn.Module = nn.Identity()
+        self.k_proj: nn.Module = nn.Identity()
+        self.v_proj: nn.Module = nn.Identity()
+        if "q" in projected:
+            d_key = d_attention or d_query
+            self.q_proj = Linear(d_query, d_key, bias=False)
+        if "k" in projected:
+            self.k_proj = Linear(d_memory, d_key, bias=False)
+        if "v" in projected:
+            self.d_context = d_key
+            self.v_proj = Linear(d_memory, d_key, bias=False)
+        self.vector = None
+        if score == "additive":
+            self.vector = nn.Parameter(torch.empty(d_key))
+            nn.init.uniform_(self.vector, -1 / math.sqrt(d_key), 1 / math.sqrt(d_key))
+        self.multiply = multiplicative_scores
+        if score == "scaled_dot":
+            self.multiply = scaled_dot_product_scores
+
+    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Project `memory` (B, S, D) to keys (B, S, A) and values (B, S, W), once per source."""
+        return self.k_proj(memory), self.v_proj(memory)
+
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, tap: Tap | None = None
+    ) -> Tensor:
+        """Return the context (B, T, W) of `query` (B, T, D) on projected `keys`, `values`; `mask` (B, S) True = real.
+
+        A row without a real token gets zeros. The tap receives scores and weights (B, 1, T, S), context (B, 1, T, W).
+        """
+        if mask is not None:
+            mask = mask[:, None]  # (B, 1, S)
+        scores = tapped_as_one(tap, "scores", self.scores(self.q_proj(query), keys))
+        weights = tapped_as_one(tap, "weights", masked_softmax(scores, mask))
+        return tapped_as_one(tap, "context", weights @ values)
+
+    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Return the scores (B, T, S) of a projected query and projected keys."""
+        if self.vector is None:
+            return self.multiply(query, keys)
+        return additive_scores(query, keys, self.vector)

@@ -48,10 +48,9 @@ from glassformer.inference.rows import Settings
 from glassformer.inference.text import EncodedPrompt
 from glassformer.inference.writer import RowText
 from glassformer.models.build import Network, build_model
-from glassformer.models.devices import evaluation_mode, numerics
-from glassformer.models.fitting import InParts
+from glassformer.models.devices import InParts, evaluation_mode, numerics
 from glassformer.models.transforms import take_weights
-from glassformer.nn.kernels.packed import forget_packed
+from glassformer.nn.kernels.linear import forget_packed
 from glassformer.objectives.causal import answer_rows
 from glassformer.objectives.loss import scored_log_p
 from glassformer.objectives.preference import GroupPolicyObjective, PreferenceObjective, Rollout, advantages

@@ -14,8 +14,7 @@ from glassformer.cost.plan import full_shape
 from glassformer.cost.room import Room, smallest_part, step_memory
 from glassformer.evaluation.compare import describe_model
 from glassformer.models.build import Network
-from glassformer.models.devices import repeats_bits
-from glassformer.models.fitting import WHOLE, Fit
+from glassformer.models.devices import WHOLE, Fit, repeats_bits
 from glassformer.store import checkpoint
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.preparation import micro_batch

@@ -11,7 +11,7 @@ from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.evaluation import metrics
 from glassformer.evaluation.loss import LossReport, evaluate_loss
 from glassformer.models.devices import evaluation_mode
-from glassformer.nn.kernels.packed import forget_packed
+from glassformer.nn.kernels.linear import forget_packed
 from glassformer.tasks.batches import TrainingData, in_precision
 from glassformer.tasks.reporting import Evaluation
 from glassformer.training.averaging import ExponentialAverage

@@ -16,8 +16,7 @@ from glassformer.config.train import AUTO
 from glassformer.cost.plan import least_seconds
 from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.models.build import undrawn_model
-from glassformer.models.devices import choose_compile, choose_precision
-from glassformer.models.fitting import Fit
+from glassformer.models.devices import Fit, choose_compile, choose_precision
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.manifest import Manifest

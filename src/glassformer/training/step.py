@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from glassformer.common.errors import UserError
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
-from glassformer.models.devices import autocast_dtype
-from glassformer.models.fitting import Fit, doubled, fitted, split
+from glassformer.models.devices import Fit, autocast_dtype, doubled, fitted, split
 from glassformer.nn.kernels.flex_attention import dense_masks
 from glassformer.objectives.loss import LossSums, Objective
 from glassformer.training.averaging import ExponentialAverage

@@ -10,7 +10,7 @@ from glassformer.common.errors import Log, UserError
 from glassformer.config.schema import from_dict
 from glassformer.config.train import NEW_RUN, TrainConfig
 from glassformer.evaluation.loss import LossReport
-from glassformer.models.fitting import Fit
+from glassformer.models.devices import Fit
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training.non_finite import LossScale

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from glassformer.models.build import POOLERS
 from glassformer.models.heads import pool
-from glassformer.nn import attention_functions as a
-from glassformer.nn import norms, positions, recurrence
-from glassformer.nn.feedforward import ACTIVATIONS
+from glassformer.nn import attention as a
+from glassformer.nn import layers as norms
+from glassformer.nn import positions, recurrence
+from glassformer.nn.layers import ACTIVATIONS
 from glassformer.nn.masks import Mask
 from inspector.network.node import run_node
 from tolerances import assert_close, is_close
@@ -61,13 +62,13 @@ CASES: dict[str, tuple[str, str, list[Any], Callable[[], Any]]] = {
         "attention_functions",
         "additiveScores",
         [X, X[:2], ROW],
-        lambda: a.additive_scores(X[None], X[None, :2], ROW)[0],
+        lambda: recurrence.additive_scores(X[None], X[None, :2], ROW)[0],
     ),
     "multiplicative": (
         "attention_functions",
         "multiplicativeScores",
         [X, X[:2]],
-        lambda: a.multiplicative_scores(X, X[:2]),
+        lambda: recurrence.multiplicative_scores(X, X[:2]),
     ),
     "softmax": ("attention_functions", "maskedSoftmax", [SCORES, None], lambda: a.masked_softmax(SCORES, None)),
     "masked softmax": (

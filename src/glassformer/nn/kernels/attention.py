@@ -8,7 +8,6 @@ attention is slower. So `Blocks` computes the formulas of the reference over blo
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -29,53 +28,34 @@ MIN_QUERIES = 128
 """Smallest number of queries that a block of one row is divided into."""
 
 
-@dataclass(frozen=True)
-class ScoreRules:
-    """Rules from the products q kᵀ to the weights."""
-
-    scale: float
-    """Factor of the products."""
-    dropout: float = 0.0
-    """Dropout of the weights."""
-    is_causal: bool = False
-    """True if the only rule is that query t sees keys up to t, with T = S; there is no bias then."""
-    allowed: Tensor | None = None
-    """(B or 1, 1, T, S) bool, True = may attend; None if no pair is hidden, or by the causal rule only."""
-    may_leave_a_row_empty: bool = False
-    """True if `allowed` may hide all keys of a query."""
-    bias: Tensor | None = None
-    """(B or 1, H, T, S), added to the scores."""
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, rules: ScoreRules) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
     """Return softmax(scale · q kᵀ + bias) v over the allowed keys, (B, H, T, W); a query without a key gets zeros.
 
-    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W). On a CPU in half precision, the backward of the
-    fused kernel, and its forward for a single query, are several times slower than in fp32. So attention is computed by
-    blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values of a cache may be in fp32 beside
-    queries in half precision; the context is like the queries.
+    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W), `mask` a `Mask` that is prepared. On a CPU in half
+    precision, the backward of the fused kernel, and its forward for a single query, are several times slower than in
+    fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values of
+    a cache may be in fp32 beside queries in half precision; the context is like the queries.
     """
-    n_heads, dtype, empty = query.shape[1], query.dtype, None
-    allowed, bias = rules.allowed, rules.bias
-    if allowed is not None and rules.may_leave_a_row_empty:
-        empty = ~allowed.any(dim=-1, keepdim=True)
+    n_heads, dtype = query.shape[1], query.dtype
+    allowed, empty, bias = mask.allowed, mask.empty, mask.bias
+    is_causal = mask.causal and allowed is None
+    if empty is not None:
         allowed = allowed | empty  # a softmax over only -inf is NaN
     if dtype == torch.bfloat16 and _pays_by_blocks(query, key, bias):
         key, value = (repeat_kv(x.to(dtype), n_heads) for x in (key, value))
         if bias is None and allowed is not None:
             bias = query.new_zeros(allowed.shape)
-        mask, how = _masked(bias, allowed, dtype), (rules.is_causal, rules.scale, rules.dropout)
-        context = Blocks.apply(query, key, value, mask, *how)
+        context = Blocks.apply(query, key, value, _masked(bias, allowed, dtype), is_causal, scale, dropout)
     else:
         is_slow = dtype in _HALVES and _is_slow(query, key)
         if is_slow:
             query, key, value = query.float(), key.float(), value.float()
-        mask = allowed if bias is None else _masked(bias, allowed, query.dtype)
+        attn_mask = allowed if bias is None else _masked(bias, allowed, query.dtype)
         has_groups = key.shape[1] != n_heads
-        if has_groups and not _kernel_takes_groups(query, value, mask is not None):
+        if has_groups and not _kernel_takes_groups(query, value, attn_mask is not None):
             key, value, has_groups = repeat_kv(key, n_heads), repeat_kv(value, n_heads), False
-        options: dict[str, Any] = {"dropout_p": rules.dropout, "is_causal": rules.is_causal, "scale": rules.scale}
-        options |= {"attn_mask": mask, "enable_gqa": has_groups}
+        options: dict[str, Any] = {"dropout_p": dropout, "is_causal": is_causal, "scale": scale}
+        options |= {"attn_mask": attn_mask, "enable_gqa": has_groups}
         if is_slow and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):  # entering the block costs as much as the kernel
                 context = F.scaled_dot_product_attention(query, key, value, **options)

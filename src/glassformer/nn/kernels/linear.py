@@ -5,12 +5,17 @@ layers multiply by copies of their weights in the layout of oneDNN's kernels. A 
 unchanged.
 """
 
+import functools
+import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.nn.kernels import processor
 
@@ -95,3 +100,202 @@ class _Product(torch.autograd.Function):
         of_weight = for_weight(grad_rows.T, x_rows.T) if needs_weight else None
         of_bias = grad_rows.sum(dim=0) if needs_bias else None
         return of_x, of_weight, of_bias, None, None, None
+
+
+# Packed weights: copies in the layout of the kernels of oneDNN, for generation on a CPU
+
+MIN_PACKED = 1 << 17
+"""Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
+MAX_PACKED_BYTES = 2 << 30
+"""Packed weights are copies: of a larger network, only the first layers are packed."""
+
+
+class _Here(threading.local):
+    """The block that is open in this thread.
+
+    Each thread has the attribute from its start: a compiled network is compiled again if an attribute is added.
+    """
+
+    def __init__(self) -> None:
+        self.block: PackedWeights | None = None
+
+
+_here = _Here()
+_packed = WeakTensorKeyDictionary()
+"""By weight: the `_identity` of the values that were packed, and the packed weight."""
+_lock = threading.Lock()
+"""Held while `_packed` is read or changed."""
+
+
+def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
+    """Return x Wᵀ + b of a layer: by packed weights in a block of `PackedWeights`, otherwise by `linear`."""
+    block = _here.block
+    if block is None or torch.compiler.is_dynamo_compiling():
+        return linear(x, layer.weight, layer.bias)
+    # The product that was chosen at the first use of the weight in this block
+    product = block.chosen.get((id(layer._parameters["weight"]), x.dtype))
+    if product is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        product = block.choose(layer.weight, layer.bias, x)
+    return product(x)
+
+
+class PackedWeights:
+    """Block in which the layers of a CPU multiply, without gradients, by packed copies of their weights.
+
+    A block may be entered many times; each copy is compared with its weight at its first use. The copies stay
+    for later blocks. Other threads are not affected.
+
+    >>> layer, packed = nn.Linear(2, 3), PackedWeights()
+    >>> for _ in range(2):
+    ...     with packed, torch.inference_mode():
+    ...         y = linear_layer(layer, torch.zeros(1, 2))
+    """
+
+    def __init__(self) -> None:
+        self.chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Tensor]] = {}
+        """The product of each weight and dtype of an input, by the `id` of the weight, which the product keeps."""
+        self._before: list[PackedWeights | None] = []
+
+    def __enter__(self) -> Self:
+        self._before.append(_here.block)
+        _here.block = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _here.block = self._before.pop()
+
+    def choose(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the product of a weight; keep it if it depends on the weight and the dtype of `x` alone."""
+        product = partial(linear, weight=weight, bias=bias)
+        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not is_plain(x, weight):
+            return product
+        if weight.dtype != x.dtype or not x.numel():
+            return product
+        packed = _pack(weight)
+        if packed is not None:
+            product = partial(onednn_product, weight=packed, bias=bias)
+        elif not processor.this.is_fast_in_bfloat16:  # `linear` is `F.linear` then, for inputs of any size
+            product = partial(F.linear, weight=weight, bias=bias)
+        self.chosen[id(weight), x.dtype] = product
+        return product
+
+
+def forget_packed(network: nn.Module) -> None:
+    """Free the packed copies of the weights of a network, for example because they are about to change."""
+    with _lock:
+        for weight in network.parameters():
+            _packed.pop(weight, None)
+
+
+def _identity(weight: Tensor) -> tuple[Any, ...]:
+    """Return the address of a weight, and sums of its bits that change with its values and with their order.
+
+    PyTorch's counter of changes does not count those through `weight.data`. Sums of integers are exact and fast.
+    """
+    bits = weight.view(torch.int64)
+    sums = (bits.sum(dim=1), bits.sum(dim=0))
+    return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
+
+
+def _pack(weight: Tensor) -> Tensor | None:
+    """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
+    values, here = weight.detach(), processor.this
+    is_packed = {
+        torch.float32: here.uses_onednn,
+        torch.bfloat16: here.is_fast_in_bfloat16 and here.packs_bfloat16,
+    }
+    if values.numel() < MIN_PACKED or not values.is_contiguous() or not is_packed.get(values.dtype):
+        return None
+    if any(n * values.element_size() % 8 for n in (values.shape[1], values.storage_offset())):
+        return None  # `_identity` reads 8 bytes at a time
+    with _lock:
+        identity, found = _identity(values), _packed.pop(weight, None)
+        if found is None or found[0] != identity:
+            if sum(each.nbytes for each in [*_packed, weight]) > MAX_PACKED_BYTES:
+                return None
+            found = identity, torch.ops.mkldnn._reorder_linear_weight(values)
+        _packed[weight] = found
+        return found[1]
+
+
+# Products of rows in groups, each with a matrix of its own: the fast path of experts
+
+ALIGNED_BYTES = 16
+"""The kernel requires that rows and matrices begin at multiples of this number of bytes."""
+MAX_GROUPS = 1023
+"""Largest number of groups of the kernel."""
+
+
+class Groups:
+    """The groups of N rows that are sorted by group.
+
+    >>> Groups(torch.tensor([0, 0, 2]), n_groups=3).ends
+    tensor([2, 2, 3], dtype=torch.int32)
+    """
+
+    def __init__(self, of_rows: Tensor, n_groups: int) -> None:
+        self.of_rows = of_rows
+        """(N,): the group of each row, in ascending order."""
+        numbers = torch.arange(n_groups, device=of_rows.device)
+        self.ends = torch.searchsorted(of_rows, numbers, right=True, out_int32=True)
+        """(G,): the row after the last one of each group."""
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """The number of rows of each group; on a GPU, the first use waits for its results."""
+        return self.ends.diff(prepend=self.ends.new_zeros(1)).tolist()
+
+
+def grouped_linear(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x Wᵀ + b for `rows` (N, in), where each group has its own W and b; (N, out).
+
+    `weight` (G·out, in) and `bias` (G·out) are stacked by groups. A group without rows takes no time.
+
+    >>> rows, weight = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[10.0], [0.0], [20.0]])
+    >>> grouped_linear(rows, Groups(torch.tensor([0, 0, 2]), n_groups=3), weight, None)
+    tensor([[10.],
+            [20.],
+            [60.]])
+    """
+    multiply = _by_kernel if _fits_kernel(rows, groups, weight) else _by_loop
+    return multiply(rows, groups, weight, bias)
+
+
+def _by_loop(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None) -> Tensor:
+    n_groups = len(groups.ends)
+    # The gradient of `unbind` is one tensor for all groups; an index would fill a tensor of zeros for each.
+    weights = weight.unflatten(0, (n_groups, -1)).unbind()
+    biases = [None] * n_groups if bias is None else bias.unflatten(0, (n_groups, -1)).unbind()
+    parts = zip(rows.split(groups.sizes), weights, biases, strict=True)
+    return torch.cat([linear(part, w, b) for part, w, b in parts if len(part)])
+
+
+def _by_kernel(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None) -> Tensor:
+    n_groups, dtype = len(groups.ends), product_dtype(rows)
+    # Autocast does not know this function, so the operands are cast here.
+    weights = weight.to(dtype).unflatten(0, (n_groups, -1))  # (G, out, in)
+    product = F.grouped_mm(rows.to(dtype), weights.transpose(1, 2), offs=groups.ends)
+    if bias is not None:
+        product = product + bias.to(dtype).unflatten(0, (n_groups, -1))[groups.of_rows]
+    return product
+
+
+def _fits_kernel(rows: Tensor, groups: Groups, weight: Tensor) -> bool:
+    """Return True if the product of these groups is one kernel, forward and backward."""
+    if not has_kernel(rows.device) or is_transformed() or product_dtype(rows) != torch.bfloat16:
+        return False
+    n_groups = len(groups.ends)
+    widths = (rows.shape[1], len(weight) // n_groups)
+    begins = (weight.data_ptr(), *(width * torch.bfloat16.itemsize for width in widths))
+    return n_groups <= MAX_GROUPS and all(n % ALIGNED_BYTES == 0 for n in begins)
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Return True for a GPU of NVIDIA of compute capability 9 (Hopper), on Linux.
+
+    On capability 10, the kernel of PyTorch 2.13 has wrong gradients for groups without rows
+    (https://github.com/pytorch/pytorch/issues/172439). On Windows, PyTorch is built without it.
+    """
+    if device.type != "cuda" or torch.version.cuda is None or sys.platform != "linux":
+        return False
+    return torch.cuda.get_device_capability(device)[0] == 9

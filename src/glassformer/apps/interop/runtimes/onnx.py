@@ -39,6 +39,7 @@ from glassformer.common import files
 from glassformer.common.errors import UserError, first_line, needs
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig, VectorHead
+from glassformer.models import blocks
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import LABELS, StoredModel, weights_of
 
@@ -151,9 +152,9 @@ class _Decoder(_Whole):
         self, input_ids: Tensor, encoder_attention_mask: Tensor, encoder_hidden_states: Tensor
     ) -> tuple[Tensor, ...]:
         assert self.network.decoder is not None
-        memory_mask = encoder_attention_mask != 0
         real = torch.ones_like(input_ids, dtype=torch.bool)  # a mask, because a kernel's causal rule cannot be traced
-        hidden = self.network.decoder(input_ids, real, memory=encoder_hidden_states, memory_mask=memory_mask)
+        inputs = blocks.Inputs(real, source_attention_mask=encoder_attention_mask != 0, memory=encoder_hidden_states)
+        hidden = self.network.decoder(input_ids, inputs)
         return _outputs(self.network.config, self.network.head(hidden), hidden)
 
 

@@ -1,0 +1,273 @@
+"""The small layers: linear, norms, feed-forward and embeddings, and the checks of the arguments of all layers."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.nn.kernels.linear import linear_layer
+
+
+def one_of(name: str, value: Any, names: Collection[str]) -> Any:
+    """Return a name that is in `names`; raise `ValueError` for another value.
+
+    >>> one_of("pooling", "mean", ("first", "mean"))
+    'mean'
+    """
+    if not (isinstance(value, str) and value in names):
+        raise ValueError(f"{name}: expected one of {', '.join(names)}, got {value!r:.60}")
+    return value
+
+
+def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, whole: bool = False) -> Any:
+    """Return a number between `low` and `high`; raise `TypeError` for another type, `ValueError` for another number.
+
+    >>> number("dropout", 0.5, 0, 1)
+    0.5
+    """
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise TypeError(f"{name}: expected {'a whole number' if whole else 'a number'}, got {value!r:.60}")
+    if not low <= value <= high:
+        raise ValueError(f"{name}: expected a number from {low} to {high}, got {value}")
+    return value
+
+
+def function(name: str, value: Any) -> Any:
+    """Return a function; raise `TypeError` for another type.
+
+    >>> function("qk_norm", abs)(-1)
+    1
+    """
+    if not callable(value):
+        raise TypeError(f"{name}: expected a function, got {value!r:.60}")
+    return value
+
+
+class Linear(nn.Linear):
+    """`nn.Linear`, y = x Wᵀ + b.
+
+    `linear_layer` equals `F.linear(x, self.weight, self.bias)` up to rounding, so that a reader may stop there; it
+    calls the fastest library of the processor.
+    """
+
+    parts: tuple[int, ...] = ()
+    """Numbers of outputs of the matrices that are stacked in the weight; empty for one matrix."""
+
+    forward = linear_layer  # type: ignore[assignment]
+
+
+@torch.no_grad()
+def stacked(layers: Sequence[nn.Linear]) -> Linear:
+    """Return one layer whose output is that of several layers with the same input, one after the other.
+
+    >>> first, second, x = Linear(2, 3), Linear(2, 1), torch.ones(1, 2)
+    >>> torch.allclose(stacked([first, second])(x), torch.cat([first(x), second(x)], dim=1))
+    True
+    """
+    weight, bias = layers[0].weight, layers[0].bias
+    parts = tuple(layer.out_features for layer in layers)
+    one = Linear(layers[0].in_features, sum(parts), bias is not None, device=weight.device, dtype=weight.dtype)
+    one.parts = parts
+    one.weight.copy_(torch.cat([layer.weight for layer in layers]))
+    if bias is not None:
+        one.bias.copy_(torch.cat([layer.bias for layer in layers]))
+    return one.train(layers[0].training)
+
+
+def layer_norm_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Compute y = (x - mean) / √(var + eps) · weight + bias over the last axis (Ba 2016, equations 3 and 4).
+
+    The variance is the biased one (divided by the width), and eps is added inside the root.
+
+    >>> layer_norm_reference(torch.tensor([1.0, 3.0]), None, None, 0.0)
+    tensor([-1.,  1.])
+    """
+    mean = x.mean(dim=-1, keepdim=True)
+    variance = (x - mean).square().mean(dim=-1, keepdim=True)
+    y = (x - mean) / torch.sqrt(variance + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def rms_norm_reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Compute y = x / √(mean(x²) + eps) · weight over the last axis (Zhang 2019, equation 4).
+
+    >>> rms_norm_reference(torch.tensor([3.0, 3.0]), None, 0.0)
+    tensor([1., 1.])
+    """
+    y = x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + eps)
+    return y if weight is None else y * weight
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation (`layer_norm_reference`) with PyTorch's fused kernel; scale and shift are optional."""
+
+    def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.width, self.eps = width, number("eps", eps, 0)
+        self.weight = nn.Parameter(torch.ones(width)) if weight else None
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.width,), self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}"
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation (`rms_norm_reference`) with PyTorch's operator; the scale is optional."""
+
+    def __init__(self, width: int, eps: float = 1e-5, weight: bool = True) -> None:
+        super().__init__()
+        self.width, self.eps = width, number("eps", eps, 0)
+        self.weight = nn.Parameter(torch.ones(width)) if weight else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Under autocast, x may have a lower precision than the weight; the fused operator needs equal dtypes.
+        weight = self.weight
+        return torch.rms_norm(x, (self.width,), None if weight is None else weight.to(x.dtype), self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}"
+
+
+NormFactory = Callable[[int], nn.Module]
+"""Function that makes the chosen norm for a width."""
+
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Compute max(0, x)² (So 2021).
+
+    >>> import torch
+    >>> relu2(torch.tensor([-1.0, 2.0]))
+    tensor([0., 4.])
+    """
+    return x.relu().square()
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """Compute GELU in its tanh approximation (Hendrycks 2016, section 2), as GPT-2 does.
+
+    >>> import torch
+    >>> gelu_tanh(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1588,  0.0000,  0.8412])
+    """
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Activation] = {f.__name__: f for f in (F.relu, F.gelu, gelu_tanh, F.silu, relu2)}
+
+
+def activation_of(given: Activation | str) -> Activation:
+    """Return an activation, given as a function or by its name in `ACTIVATIONS`.
+
+    >>> activation_of("relu2") is activation_of(relu2)
+    True
+    """
+    if isinstance(given, str):
+        given = ACTIVATIONS[one_of("activation", given, ACTIVATIONS)]
+    return function("activation", given)
+
+
+class FeedForward(nn.Module):
+    """Feed-forward layer: down(act(up(x))) (Vaswani 2017, eq. 2), or gated: down(act(gate(x)) · up(x)) (Shazeer 2020).
+
+    `activation` is a function or a name of `ACTIVATIONS`, GELU by default, as in `TransformerConfig`; the paper uses
+    ReLU.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: Activation | str = F.gelu,
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
+        self.activation = activation_of(activation)
+        self.dropout = number("dropout", dropout, 0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.gate_proj
+        h = self.activation(self.up_proj(x)) if gate is None else self.activation(gate(x)) * self.up_proj(x)
+        if self.dropout:
+            h = F.dropout(h, self.dropout, self.training)
+        return self.down_proj(h)
+
+
+@dataclass(frozen=True)
+class EmbeddingTables:
+    """The tables of an embedding layer, whose rows are added for each token; all have one width."""
+
+    tokens: nn.Embedding
+    positions: nn.Module | None = None
+    """Module that returns a vector for each position."""
+    token_types: nn.Embedding | None = None
+
+
+class Embeddings(nn.Module):
+    """Embedding layer: (tokens · scale + types + positions) → norm → dropout → projection.
+
+    The token table may be narrower than the model (`d_embedding`, Lan 2020). Then positions, types and norm have the
+    same width, and a projection widens the sum. During training, token dropout
+    zeroes whole token vectors and scales up the others (Gal 2016, "A Theoretically Grounded Application of Dropout in
+    RNNs", section 4.2). Each position is dropped independently, whereas Gal drops a word at all its positions.
+    """
+
+    def __init__(
+        self,
+        tables: EmbeddingTables,
+        d_model: int,
+        *,
+        norm: nn.Module | None = None,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+        token_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.tokens = tables.tokens
+        self.positions = tables.positions
+        self.token_types = tables.token_types
+        self.norm = norm
+        self.projection = None
+        if self.tokens.embedding_dim != d_model:
+            self.projection = Linear(self.tokens.embedding_dim, d_model, bias=False)
+        self.scale = number("scale", scale)
+        self.dropout = number("dropout", dropout, 0, 1)
+        self.token_dropout = number("token_dropout", token_dropout, 0, 1)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
+        """Embed `token_ids` (B, T) at `positions` (T,) or (B, T); return (B, T, d_model)."""
+        x = self.tokens(token_ids)
+        if self.token_dropout:
+            x = x * F.dropout(x.new_ones(*token_ids.shape, 1), self.token_dropout, self.training)
+        if self.scale != 1:
+            x = x * self.scale
+        if self.token_types is not None:
+            if token_types is None:
+                token_types = torch.zeros_like(token_ids)
+            x = x + self.token_types(token_types)
+        elif token_types is not None:
+            raise ValueError("token_types: expected None, because this model has n_token_types 0; leave it out")
+        if self.positions is not None:
+            x = x + self.positions(positions).to(x.dtype)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.dropout:
+            x = F.dropout(x, self.dropout, self.training)
+        if self.projection is not None:
+            x = self.projection(x)
+        return x
