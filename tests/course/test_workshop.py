@@ -33,6 +33,7 @@ from glassformer.inference import sampling
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.fill import restore_spans
 from glassformer.inference.search import Search
+from glassformer.models.blocks import Inputs
 from glassformer.models.build import build_model
 from glassformer.nn.attention import attention_reference
 from glassformer.nn.masks import Mask, positions_from_mask
