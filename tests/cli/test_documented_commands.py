@@ -520,7 +520,7 @@ class Reader(World):
             short = {key.rpartition(".")[2] for key in signature.keys}
             for name in options if signature.keys else ():
                 if "." in name or name in short:
-                    require_key(name, options[name])
+                    require_key(name, str(options[name]))
             raise IsRead
 
         patch.setattr(Signature, "read", only_read)
