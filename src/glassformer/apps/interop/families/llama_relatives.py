@@ -72,7 +72,7 @@ def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
 
 def write_stablelm(config: TransformerConfig) -> dict[str, Any]:
     keys = {"num_key_value_heads": config.attention_widths(config.head_stack).n_kv_heads}
-    keys |= {"use_parallel_residual": config.norm_order == "parallel"}
+    keys |= {"use_parallel_residual": config.norm_order == "parallel_shared"}
     return keys | write_rotary(config.positions, with_fraction=True)
 
 
