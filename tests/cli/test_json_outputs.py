@@ -37,9 +37,10 @@ def documented(verb: str) -> Keys:
     """Return the types of each key in the tables of a verb's section, and in that of all verbs."""
     found: Keys = {}
     text = SECTIONS["Common rules"] + SECTIONS[verb]
-    for key, words in re.findall(r"^\| `(.+?)` \| (.+?) \| .+ \|$", text, re.MULTILINE):
+    for keys, words in re.findall(r"^\| `(.+?)` \| (.+?) \| .+ \|$", text, re.MULTILINE):
         names = re.sub("true or false|true, false", "boolean", words).split(" or ")
-        found.setdefault(key, set()).update(*(TYPES[name] for name in names))
+        for key in keys.split("`, `"):
+            found.setdefault(key, set()).update(*(TYPES[name] for name in names))
     return found
 
 
