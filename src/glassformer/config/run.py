@@ -373,7 +373,9 @@ class BeamConfig:
     section: ClassVar[str] = ""
     beam: int = setting(4, "number of live hypotheses per sentence; 1 = greedy search", between(1, MAX_BEAM))
     length_penalty: float = setting(
-        1.0, "exponent of the length penalty: 0 = sum of log-probabilities; larger favours longer outputs", "(-∞, ∞)"
+        1.0,
+        "exponent of the length penalty: 0 = sum of log-probabilities; larger favours longer outputs",
+        between(-10, 10),
     )
     length_penalty_type: Literal["gnmt", "average"] = setting(
         "gnmt", "divisor of the sum: ((5 + length) / 6)^penalty (gnmt; Wu 2016, equation 14) or length^penalty"

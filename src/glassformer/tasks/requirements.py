@@ -361,6 +361,7 @@ def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()
         raise UserError(f"data.kind: expected {wanted.kind} for objective.kind {kind}, got {data.kind}")
     if isinstance(data, PairData):
         raise UserError(f"objective.kind: expected seq2seq for pairs, got {kind}")
-    assert isinstance(data, LabelData)
-    right = "tagging" if data.outputs == "tags" else "classification"
-    raise UserError(f"objective.kind: expected {right} for data.outputs {data.outputs}, got {kind}")
+    if isinstance(data, LabelData):
+        right = "tagging" if data.outputs == "tags" else "classification"
+        raise UserError(f"objective.kind: expected {right} for data.outputs {data.outputs}, got {kind}")
+    raise UserError(f"data.kind: expected {wanted.kind} for objective.kind {kind}, got {data.kind}")

@@ -80,7 +80,8 @@ class Trainer:
         """The least time of a step (`speed.seconds_at_peak`), if it is known."""
         self.saved_step = -1
         """Step of the newest checkpoint; -1 for a run without one."""
-        self.after_step: Callable[[], None] = lambda: None
+        self.profile_step: Callable[[], None] = lambda: None
+        """Called after each step: it ends a step of the profile."""
         self.reports: dict[str, LossReport] = {}
         """The reports of the last evaluation."""
         self.bad: NonFinite | None = None
@@ -102,7 +103,7 @@ class Trainer:
             deadline = self.host.began + (config.max_time or math.inf)
             stop = stack.enter_context(stop_on_signals(deadline, self._log_late_stop))
             if self.ranks.is_first:
-                self.after_step = stack.enter_context(
+                self.profile_step = stack.enter_context(
                     profiling(config.profile_steps, self.folder, self.host.device, self.reporter.log)
                 )
             # The steps
@@ -148,7 +149,7 @@ class Trainer:
         try:
             self._one_step()
             with self.clock.paused():
-                self.after_step()
+                self.profile_step()
             return self._after_step(stop, end)
         except NonFinite as bad:
             self.bad = bad.with_traceback(None)  # its frames would keep tensors
