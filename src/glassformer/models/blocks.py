@@ -153,7 +153,14 @@ class PreNormBlock(Block):
 
 
 class PostNormBlock(Block):
-    """norm(x + sublayer(x)) (Vaswani 2017, section 3.1)."""
+    """norm(x + sublayer(x)) (Vaswani 2017, section 3.1).
+
+    >>> import torch
+    >>> from glassformer.nn import MultiHeadAttention
+    >>> block = PostNormBlock(16, MultiHeadAttention(16, 4), None, FeedForward(16, 64), Residual(nn.LayerNorm))
+    >>> block(torch.zeros(2, 5, 16), Inputs(mask=Mask())).shape
+    torch.Size([2, 5, 16])
+    """
 
     def forward(self, x: Tensor, inputs: Inputs) -> Tensor:
         x = self.self_attn_norm(x + self.attention(x, inputs))
@@ -165,7 +172,13 @@ class PostNormBlock(Block):
 
 
 class OutputNormBlock(Block):
-    """x + norm(sublayer(x)) (OLMo 2: Walsh 2024, section 3.1)."""
+    """x + norm(sublayer(x)) (OLMo 2: Walsh 2024, section 3.1).
+
+    >>> from glassformer.nn import MultiHeadAttention
+    >>> block = OutputNormBlock(16, MultiHeadAttention(16, 4), None, FeedForward(16, 64), Residual(nn.LayerNorm))
+    >>> block.self_attn_norm is None, block.self_attn_out_norm is None
+    (True, False)
+    """
 
     normalises_inputs, normalises_outputs = False, True
 
@@ -179,7 +192,13 @@ class OutputNormBlock(Block):
 
 
 class SandwichBlock(Block):
-    """x + norm(sublayer(norm(x))) (Ding 2021, section 3.3)."""
+    """x + norm(sublayer(norm(x))) (Ding 2021, section 3.3).
+
+    >>> from glassformer.nn import MultiHeadAttention
+    >>> block = SandwichBlock(16, MultiHeadAttention(16, 4), None, FeedForward(16, 64), Residual(nn.LayerNorm))
+    >>> block.self_attn_norm is None, block.self_attn_out_norm is None
+    (False, False)
+    """
 
     normalises_outputs = True
 
