@@ -1,14 +1,14 @@
 """Addresses of data, and what is read from each.
 
-A source has a reader of records (`records.Read`). `SOURCES` has it by the suffix of a file or by the prefix of another
-address, such as `hf:NAME`. To add a source, write a reader and add it here: texts, pairs, labels, the recognition of
-own data and the checks before a run then know it.
+A source reads the records at an address (`records.Read`). The keys of `SOURCES` are suffixes of files, and prefixes of
+other addresses such as `hf:NAME`. To add a source, write a reader and add it to `SOURCES`. Texts, pairs, labels, the
+recognition of own data and the checks before a run then use it.
 
-A file of another suffix is a text; the other kinds of data read records from it if its content has them
-(`formats.layout_of`). A folder means its `.txt`, `.md` and `.jsonl` files, or else its `.parquet` files, subfolders
-included, sorted by path; other files and hidden files are skipped. A pattern such as `src/**/*.py` means the files that
-match it, in the same order. `{a,b}` in a pattern means one of several parts: `notes/*.{txt,md}`, or `{notes,diary}` for
-two folders.
+A file of another suffix is one text. Kinds of data other than text read records from it, if its content is records
+(`formats.layout_of`). A folder means its `.txt`, `.md` and `.jsonl` files, or its `.parquet` files if it has no such
+file. Files of subfolders are included, and all files are sorted by path. Other files and hidden files are skipped. A
+pattern such as `src/**/*.py` means the files that match it, in the same order. `{a,b}` in a pattern means one of
+several parts: `notes/*.{txt,md}`, or `{notes,diary}` for two folders.
 """
 
 import os
@@ -28,11 +28,11 @@ from glassformer.data.records import Kind, Read, Record, Request
 from glassformer.data.text_files import fault, suffix_of
 
 FOLDER_SUFFIXES = ((".txt", ".md", ".jsonl"), (".parquet",))
-"""Suffixes of the files that a folder means: the first group of which it has files."""
+"""Suffixes of the files that are read from a folder: those of the first group of which the folder has a file."""
 _WILDCARD = frozenset("*?[")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 MAX_PATTERNS = 4096
-"""Maximum number of patterns that the braces of one may give."""
+"""Maximum number of patterns to which the braces of one pattern may be expanded."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Source:
     kinds: tuple[Kind, ...] = ("text", "pairs", "labels", "tags", "conversations")
     """Kinds that the records can be read as."""
     is_plain: bool = False
-    """True for files whose size is about that of their texts."""
+    """True for files that are about as large as the texts in them; False for compressed files, such as Parquet."""
 
 
 _TABLE = Source(formats.read, ("pairs", "labels", "conversations"), is_plain=True)
@@ -59,7 +59,7 @@ SOURCES: dict[str, Source] = {
     in_memory.PREFIX: Source(in_memory.read),
 }
 BY_CONTENT = _TABLE
-"""The source of a file of another suffix, which may be a text."""
+"""The source of a file whose suffix is not in `SOURCES`. Such a file may also be a text."""
 _HINTS: dict[Kind, str] = {
     "pairs": "; for two files, set --data.source and --data.target",
     "tags": " (lists of words and of tags, or lines of word TAB tag)",
@@ -88,12 +88,12 @@ def source_of(address: str) -> Source | None:
 
 
 def reads_content(address: str) -> bool:
-    """Return True for a file of text, whose content decides the format of its records."""
+    """Return True for a single file that `formats.read` reads: its content decides the format of its records."""
     return is_single_file(address) and (source_of(address) or BY_CONTENT).read is formats.read
 
 
 def is_single_file(address: str) -> bool:
-    """Return True for a file, or the name of one that is missing; False for a folder and a pattern."""
+    """Return True for the path of one file, which may be missing; False for a folder, a pattern and another address."""
     return is_file(address) and not is_pattern(address) and not os.path.isdir(address)
 
 
@@ -140,14 +140,14 @@ def absolute(address: str) -> str:
 
 
 def is_pattern(path: str | Path) -> bool:
-    """Return True for a pattern such as `src/**/*.py`; a file whose name has these characters is a file."""
+    """Return True for a pattern such as `src/**/*.py`; False for an existing file whose name has such characters."""
     text = str(path)
     has_signs = not _WILDCARD.isdisjoint(text) or _BRACES.search(text) is not None
     return has_signs and not files.exists(Path(path))
 
 
 def expanded(pattern: str) -> list[str]:
-    """Return the patterns that the braces of a pattern mean.
+    """Return the patterns without braces that a pattern with braces means.
 
     >>> expanded("notes/*.{txt,md}"), expanded("{a,b}/{c,d}")
     (['notes/*.txt', 'notes/*.md'], ['a/c', 'a/d', 'b/c', 'b/d'])
@@ -178,7 +178,7 @@ def joined(sources: Sequence[str]) -> str:
 
 
 def split_pattern(pattern: str | Path) -> tuple[Path, tuple[str, ...]]:
-    """Split a pattern into the folder to search and the parts that file paths in it must match.
+    """Split a pattern into the folder to search, and the parts that paths of files in this folder must match.
 
     >>> split_pattern("src/**/*.py")
     (PosixPath('src'), ('**', '*.py'))
@@ -202,10 +202,9 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def find_files(path: Path, others: list[Path]) -> dict[Path, str]:
-    """Return the file, or the files of a folder or pattern, each with the reason why it cannot be opened, or "".
+    """Return the files of a path, folder or pattern, each with the reason why it cannot be opened, or "".
 
-    Raises `UserError` for a place without files.
-    The other files of a folder are added to `others`.
+    Files of a folder that are not read are added to `others`. Raises `UserError` for a folder or pattern without files.
     """
     parts = map(Path, expanded(str(path))) if is_pattern(path) else [path]
     return {path: fault for part in parts for path, fault in _files_at(part, others)}
@@ -259,7 +258,7 @@ BROKEN_LINK = "is a link to a file that does not exist; remove it, or restore th
 
 
 def _fault_of_place(path: Path, folder: Path) -> str:
-    """Name a link out of an untrusted folder, and a file such as a pipe, which could block for ever."""
+    """Return why a file must not be opened, or "": a broken link, a link out of the folder, or for example a pipe."""
     if path.is_symlink() and not files.exists(path):
         return f"{path} {BROKEN_LINK}"
     if path.is_symlink() and folder.resolve() not in path.resolve().parents:
@@ -270,7 +269,7 @@ def _fault_of_place(path: Path, folder: Path) -> str:
 
 
 def _no_texts(folder: Path, others: Sequence[Path]) -> UserError:
-    """Return the error for a folder without texts; it names the most frequent kind of the other files of text."""
+    """Return the error for a folder without texts; it suggests the most frequent suffix of the other text files."""
     for suffix, n in Counter(path.suffix for path in others).most_common():
         example = next(path for path in others if path.suffix == suffix)
         if suffix and not fault(example, is_head=True):
@@ -283,7 +282,7 @@ def _no_texts(folder: Path, others: Sequence[Path]) -> UserError:
 
 
 def reads(place: Path, path: Path) -> bool:
-    """Return True if `path`, which need not exist, is a text file that reading a folder or a pattern includes."""
+    """Return True if reading the folder or pattern `place` includes the text file `path`, which need not exist."""
     if is_pattern(place) and len(parts := expanded(str(place))) > 1:
         return any(Path(part).resolve() == path.resolve() or reads(Path(part), path) for part in parts)
     folder: Path = place

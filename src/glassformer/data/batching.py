@@ -1,7 +1,7 @@
 """Selection of token rows (samplers, evaluation windows) and their tensors (`pad`, `Batch`), independent of the task.
 
-A sampler returns examples and an objective turns them into a `Batch`. Only the objective shifts, masks or
-adds tokens, so an example for `context` input tokens holds `context + 1` ids.
+A sampler returns examples, and an objective turns them into a `Batch`. Only the objective shifts, masks or adds tokens.
+So an example of a text for `context` input tokens has `context + 1` ids.
 
 A sampler has no state: its batch is a function of (seed, number of the micro-batch). A step has
 `train.grad_accumulation` micro-batches, and their numbers are consecutive over the run. A run that resumes at step k
@@ -33,7 +33,8 @@ Ids = npt.NDArray[np.int64]
 NOT_SCORED = -100
 """Label of a position that is not a target."""
 FILLING = -1
-"""Document of the tokens that fill a packed row: no other token attends to them, and they are not scored."""
+"""Document number of the tokens that pad a packed row. They are not scored, and no document attends to them.
+"""
 WIDTH_OF_A_BUCKET = 1.1
 """Largest ratio between two lengths in one bucket of `TokenBudget`."""
 
@@ -129,23 +130,23 @@ class Batch:
 
 
 _INPUTS = frozenset(field.name for field in dataclasses.fields(Batch)) - {"labels"}
-"""The fields of `Batch` that may be arguments of a model; computed here, because a compiled step cannot."""
+"""Names of the fields of `Batch` that may be arguments of a model. A compiled step cannot compute them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
     """One row of token ids, the input of an objective.
 
-    The length of `token_ids` depends on the objective: context + 1 ids at most for a causal one, whose inputs are
-    ids[:-1] and whose labels are ids[1:]; T for a whole row of masked or labelled text; and the target of a pair,
-    without start and end token, beside its `source_ids`.
+    The length of `token_ids` depends on the objective. For a causal one it is at most context + 1: the inputs are
+    ids[:-1], and the labels are ids[1:]. For masked or labelled text, it is T, the whole row. For a pair, `token_ids`
+    is the target without start and end tokens, and `source_ids` is the source.
     """
 
     token_ids: Ids  # (T + 1,), (T,), or the target of a pair
     document_ids: Ids | None = None  # as token_ids: 0, 1, ... along a packed row, -1 = padding; None = one document
     source_ids: Ids | None = None  # (S,) source of a pair; token_ids is the target
     token_types: Ids | None = None  # (T,) token types, in rows of two texts
-    label: float | None = None  # label of the row: a class index, a number to predict, or what a reference gave
+    label: float | None = None  # label of the row: a class index, a number to predict, or a reference's log ratio
     label_set: npt.NDArray[np.float32] | None = None  # (n_labels,) 1 for each label of the row, else 0
     labels: Ids | None = None  # (T,) label of each token; -100 = no label
 
@@ -155,7 +156,7 @@ class Sampler(Protocol):
 
     @property
     def n_batches_per_epoch(self) -> int:
-        """Number of micro-batches that draw every example once (random windows: as many targets as the text has)."""
+        """Number of micro-batches in an epoch. For random windows, an epoch has as many targets as the text."""
         ...
 
     def batch(self, number: int) -> list[Example]:
@@ -209,9 +210,9 @@ class Windows:
 class Epochs:
     """One example per document, truncated to context + 1 ids, in a new order each epoch.
 
-    The last batch of an epoch is filled up with the first examples of the next epoch. Every batch is full,
-    and every epoch contains every example once. `n_truncated` documents are truncated. `n_skipped` documents are
-    skipped, because a single token has no next token. The caller reports both numbers to the user.
+    The last batch of an epoch is filled up with the first examples of the next epoch. Every batch is full, and every
+    epoch contains every example once. `n_truncated` documents are truncated. `n_skipped` documents have fewer than two
+    tokens, so they have no next token and are skipped. The caller reports both numbers to the user.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
@@ -233,12 +234,12 @@ class Epochs:
 class Packed:
     """Whole documents packed into rows of at most context + 1 ids; the rows are in a new order each epoch.
 
-    Documents longer than a row are first split into pieces that overlap by one token, so that every next
-    token is a target once. Pieces then go, longest first, to the fullest row that has room for them (best-fit
-    decreasing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The packing is computed
-    once. A batch can span the end of an epoch, as in `Epochs`. `document_ids` distinguishes the pieces of a
-    row: masks, positions and labels are derived from it. All batches of a packing have one shape: rows are filled to
-    the length of the fullest one, with tokens of the document -1.
+    Documents longer than a row are first split into pieces that overlap by one token, so that every next token is a
+    target once. The pieces are placed from the longest to the shortest, each in the fullest row in which it fits
+    (best-fit decreasing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The packing is computed
+    once. A batch can span the end of an epoch, as in `Epochs`. `document_ids` distinguishes the pieces of a row: masks,
+    positions and labels are derived from it. All batches of a packing have one shape: each row is padded to the length
+    of the longest row with tokens of document -1.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
@@ -336,8 +337,8 @@ def evaluation_windows(
 ) -> Iterator[list[Example]]:
     """Yield batches of consecutive windows over the whole stream, for a validation loss with every target once.
 
-    Window i holds ids [i·C, i·C + C] (C = context). Its last id is a target there, and the first input of window
-    i + 1. The last window may be shorter. Every id of the stream except the first is a next token in exactly one
+    Window i has the ids [i·C, i·C + C] (C = context). The last id of window i is its last target, and the first input
+    of window i + 1. The last window may be shorter. Every id of the stream except the first is a next token in one
     window. With `separates_documents`, for `Epochs` and `Packed`, each document is such a stream, and no window crosses
     its boundary. With `overlap` 0, for objectives whose targets are the row itself, each id is in exactly one window.
     """
@@ -376,7 +377,7 @@ class EpochOrder:
 
 
 def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple[Ids, Ids]:
-    """Return starts and lengths of the windows over stretches of a stream; `overlap` ids or fewer get no window."""
+    """Return starts and lengths of windows over parts of a stream; a part of at most `overlap` ids has no window."""
     require_positive(context=context)
     step = context + 1 - overlap
     n_windows = -(-np.maximum(lengths - overlap, 0) // step)
@@ -386,7 +387,7 @@ def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple
 
 
 def taken(tokens: TokenFile, start: np.int64, length: np.int64 | int) -> Ids:
-    """Return some consecutive ids of a stream."""
+    """Return `length` consecutive ids of a stream, from the id at `start`."""
     return tokens.ids[start : start + length].astype(np.int64)
 
 
@@ -400,8 +401,8 @@ class TokenBudget:
     """Every row once per epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
 
     Rows are sorted into buckets of similar length and shuffled within each bucket. In this order they are divided into
-    batches, and the batches are shuffled. Batch sizes use the longest length of each bucket, so they are equal in all
-    epochs: all epochs have the same number of batches, and a batch is a function of (seed, number).
+    batches, and the batches are shuffled. The number of rows in a batch is computed from the longest length of each
+    bucket. So all epochs have the same number of batches, and a batch is a function of (seed, number).
     """
 
     def __init__(self, rows: "Rows", batch_tokens: int, seed: int) -> None:
@@ -499,7 +500,7 @@ def _buckets(keys: Ids) -> Ids:
 
 
 def _batch_boundaries(longest: Ids, batch_tokens: int) -> Ids:
-    """Return where batches begin along ascending lengths; rows × longest length of a batch is within the budget.
+    """Return the boundaries of batches of ascending lengths, so that rows × longest length is at most `batch_tokens`.
 
     >>> _batch_boundaries(np.array([2, 2, 2, 4, 4]), 6).tolist()
     [0, 3, 4, 5]

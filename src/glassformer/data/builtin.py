@@ -1,11 +1,11 @@
-"""Built-in data, without any download: texts; `builtin_records` has the other kinds.
+"""Built-in texts, and the table of all built-in data. No data is downloaded. `builtin_records` makes the other kinds.
 
 `builtin:python-docs`    Python's reference manual, as `help()` shows it: prose and code, 0.35 MB.
 `builtin:python-stdlib`  the source of the standard library, one document per file: 9 MB.
 `builtin:copy-task`      generated records such as "gadbcehf|gadbcehf", to test whether a model learns to copy.
 
-The first two depend on the version of Python, so their size differs a little between versions. All others have parts:
-`builtin:NAME#train`, `#valid` and `#test`.
+The first two depend on the version of Python, so their size differs a little between versions. Data of the other kinds
+has parts: `builtin:NAME#train`, `#valid` and `#test`.
 """
 
 import random
@@ -26,7 +26,7 @@ COPY_LENGTH = 8
 COPY_RECORDS = 20_000
 
 Row = tuple[Any, ...]
-"""Values of one record: a text, source and target, text and label, or words and tags."""
+"""Values of one record: a text, source and target, text and label, words and tags, or the fields of a conversation."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Builtin:
     rows: Callable[[], Iterable[tuple[Row, str]]]
     """Every row, with the name of its part."""
     names: tuple[str, ...] = ()
-    """Names of the values of a row; without them, a row has the values that a request names, in its order."""
+    """Names of the values of a row. If empty, they are the names of the request (`Request.names`), in their order."""
 
 
 def read(address: str, request: Request) -> Iterator[Record]:
-    """Yield the records of `builtin:NAME`, or of a part of it, with the names of the request."""
+    """Yield the records of `builtin:NAME` or of one of its parts, with their own names of fields or the request's."""
     names = find(address, request.kind).names or request.names
     for number, row in enumerate(rows(address, request.kind), 1):
         fields = dict(zip(names, row, strict=True))
@@ -68,12 +68,12 @@ def documents(address: str) -> Iterator[str]:
 
 
 def has_parts(address: str) -> bool:
-    """Return True for the whole of built-in pairs or labelled texts, which has fixed parts."""
+    """Return True for the address of built-in records with all of their parts, such as `builtin:NAME`."""
     return address.startswith(PREFIX) and "#" not in address
 
 
 def test_part(address: str | None) -> str | None:
-    """Return the address of the test part of built-in pairs or labelled texts; None for other data."""
+    """Return the address of the test part of built-in records; None for other data, and for the address of a part."""
     return f"{address}#test" if address is not None and has_parts(address) else None
 
 

@@ -15,18 +15,19 @@ Labelled texts, made from the standard library of the installed Python:
                          NUMBER, STRING, OP, COMMENT. About 16,000 statements of 3 to 40 tokens; 47 % of tokens are OP.
 
 Conversations, questions and their answers:
-`builtin:characters`           252 characters of the module `html.entities`. Each is asked for by its name in HTML, and
-                               asked about: its name in HTML, and its name in Unicode (the module `unicodedata`). Each
-                               of these 756 facts has eight questions with other words: about 6,000 conversations.
+`builtin:characters`           252 characters of the module `html.entities`, with three facts each: the character for a
+                               name in HTML, its name in HTML, and its name in Unicode (the module `unicodedata`). Each
+                               of the 756 facts has eight questions in different words: about 6,000 conversations.
 `builtin:docstring-questions`  the first sentences of the docstrings of functions of the standard library, with five
                                questions each: about 2,150 conversations, which depend on the version of Python.
 `builtin:sums`                 the 8,100 sums of two numbers of two digits. The answer of a record, `completion`, is
                                either `short`, such as 46, or `long`, such as 12 + 34 = 46. All three are fields.
 
-`builtin:NAME#train`, `#valid` and `#test` are the parts (`part_of`). A source, a text, the path of a statement's file,
-or a question selects the part. So all targets of a source and all statements of a file are in one part, and a statement
-of several files is kept only for the first. A character of the test part was learned from other questions, and a sum of
-the test part was not learned. The numbers of labelled texts are for Python 3.11; they depend on the version of Python.
+`builtin:NAME#train`, `#valid` and `#test` are the parts. `part_of` chooses the part from the source of a pair, the
+labelled text, the path of the file of a tagged statement, or the question. So all targets of a source and all
+statements of a file are in one part. A statement that occurs in several files is kept only for the first file. The
+characters of the test part also occur in the training part, with other questions; the sums of the test part do not. The
+numbers of labelled texts are for Python 3.11; they depend on the version of Python.
 """
 
 import ast
@@ -57,8 +58,8 @@ Words = tuple[str, ...]
 def part_of(key: str, n_valid: int = 256) -> str:
     """Return the part that a key belongs to, by the bytes of its SHA-1.
 
-    A tenth is for testing: the last byte modulo 10 is 0. If it is 1, the key is for validation: a tenth of the keys, or
-    fewer with `n_valid` below 256, the number of values of the byte before it that are for validation.
+    A key is for testing if the last byte modulo 10 is 0: a tenth of the keys. A key is for validation if the last byte
+    modulo 10 is 1, and the byte before it is below `n_valid`. With `n_valid` 256, this is another tenth.
 
     >>> part_of("inspect.py"), part_of("turtle.py"), part_of("tarfile.py"), part_of("turtle.py", n_valid=0)
     ('train', 'valid', 'test', 'train')
@@ -184,7 +185,7 @@ PAIRS = {
     "dates": _in_parts(_dates),
     "reverse": _in_parts(_reverse),
 }
-"""Source and target of every pair, with its part, by name."""
+"""Functions that yield ((source, target), part) of every pair. The key is the name of the data."""
 
 
 # Labelled texts
@@ -257,7 +258,7 @@ def _tag(token: tokenize.TokenInfo) -> str:
 
 @functools.cache  # all parts use the same records
 def docstrings() -> Sequence[tuple[tuple[str, str], str]]:
-    """Return text and class of every docstring, with its part."""
+    """Return ((text, class), part) of every docstring."""
     packages: dict[str, set[str]] = {}  # text → its packages
     for package, _, source in _sources():
         for node in ast.walk(ast.parse(source)):
@@ -272,7 +273,7 @@ def docstrings() -> Sequence[tuple[tuple[str, str], str]]:
 
 @functools.cache
 def python_tokens() -> Sequence[tuple[tuple[Words, Words], str]]:
-    """Return words and tags of every statement, with its part."""
+    """Return ((words, tags), part) of every statement."""
     least, most = STATEMENT_TOKENS
     statements: dict[Words, tuple[Words, str]] = {}
     for _, path, source in _sources():
@@ -349,7 +350,7 @@ _ANSWERS = {"character": "It is {character}.", "entity": "Write &{name};.", "tit
 
 
 def characters() -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield question and answer, and their part.
+    """Yield ((question, answer), part) of every conversation about a character.
 
     >>> next(characters())
     (('Which character is &AElig;?', 'It is Æ.'), 'test')
@@ -363,7 +364,7 @@ def characters() -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def docstring_questions() -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield question and answer, and their part.
+    """Yield ((question, answer), part) of every conversation about a function.
 
     >>> [row for row, _ in docstring_questions() if row[0] == "What is math.sqrt for?"]
     [('What is math.sqrt for?', 'Return the square root of x.')]
@@ -379,7 +380,7 @@ def docstring_questions() -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def sums() -> Iterator[tuple[tuple[str, str, str, str], str]]:
-    """Yield the fields `SUMS`, and their part.
+    """Yield (the values of the fields `SUMS`, their part) for every sum.
 
     >>> next(sums())
     (('10 + 10', '20', '20', '10 + 10 = 20'), 'train')

@@ -1,16 +1,16 @@
 """Conversations, preferences and prompts: reading, and the split into training and validation data.
 
 A record has `messages` (objects with `role` and `content`), or a `prompt` and its `completion`, each a text or a list
-of messages. Two other forms are read: ShareGPT (messages with `from` and `value`, a text `system` beside them) and
-Alpaca (`instruction`, `output`, and an `input`, which follows the instruction after an empty line). Records without an
-answer of the assistant that is scored are skipped and counted.
+of messages. Two other forms are read: ShareGPT (messages with `from` and `value`, and a text `system` beside them) and
+Alpaca (`instruction`, `output`, and an `input`, which follows the instruction after an empty line). A record is skipped
+and counted if a message lacks its content, or if training would score no answer of the assistant.
 
-`RecordCorpus` makes the split, by a hash of what comes before the first answer: all conversations with the same
-beginning are on one side.
+`RecordCorpus` makes the split, by a hash of the messages before the first answer. All conversations with equal messages
+before the first answer are on one side.
 
-A preference has a `prompt`, and the answers `chosen` and `rejected`, each a text or a list of messages. Answers that do
-not begin with a message of the assistant are whole conversations: what both begin with is their prompt. A prompt has no
-answer: a model samples the answers, and rewards read the other fields of its record.
+A preference has a `prompt`, and the answers `chosen` and `rejected`, each a text or a list of messages. If the answers
+do not begin with a message of the assistant, they are whole conversations; the messages with which both begin are the
+prompt. A prompt has no answer. A model samples the answers, and rewards read the other fields of the record.
 """
 
 import json
@@ -37,7 +37,7 @@ from glassformer.data.split import RecordCorpus, split_records
 
 Messages = tuple[dict[str, Any], ...]
 CALL, SAID = "function_call", ("from", "value")
-"""The role of a call of a tool in ShareGPT, and the keys of its messages."""
+"""`CALL`: role of a message that calls a tool in ShareGPT. `SAID`: keys of the role and of the text of a message."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Conversation:
 
 
 def messages_of(record: Record, name: str, role: str | None = None) -> list[dict[str, Any]]:
-    """Return the messages in a field of a record, none if it is missing; with a `role`, a text is one message of it."""
+    """Return the messages in a field of a record, [] if it is missing; with `role`, a text becomes one message."""
     listed = _listed(record, name, role)
     if listed is None or listed == []:
         return []
@@ -71,7 +71,7 @@ def messages_of(record: Record, name: str, role: str | None = None) -> list[dict
 
 
 def _listed(record: Record, name: str, role: str | None) -> Any:
-    """Return the messages in a field with the usual keys, not checked."""
+    """Return the value of a field, unchecked; messages of ShareGPT get the keys `role` and `content`."""
     value = record.value(name)
     if role is not None and isinstance(value, str):
         rest = record.fields.get("input")
@@ -104,13 +104,13 @@ def _of_sharegpt(message: Mapping[str, Any]) -> dict[str, Any]:
     try:
         called = json.loads(value)
     except (TypeError, ValueError):
-        return {"role": ASSISTANT, "content": value, **others}  # a call in another notation is what it writes
+        return {"role": ASSISTANT, "content": value, **others}  # a call that is not JSON stays a text
     calls = [{"type": "function", "function": one} for one in (called if isinstance(called, list) else [called])]
     return {"role": ASSISTANT, "content": None, "tool_calls": calls, **others}
 
 
 def is_missing(value: Any) -> bool:
-    """Return True for messages that are missing, none, or one of which has no content and calls no tools.
+    """Return True for None, for an empty list, and for a list in which a message has content None and calls no tool.
 
     >>> is_missing(None), is_missing([]), is_missing([{"role": "user", "content": None}]), is_missing("text")
     (True, True, True, False)
@@ -128,7 +128,7 @@ R = TypeVar("R", bound="Conversation | Preference | Prompt")
 
 
 class AnsweredCorpus(RecordCorpus[D, R]):
-    """The records of a run and their split, by question."""
+    """The records of a run. All records with the same question are on one side of the split."""
 
     def __init__(self, data: D) -> None:
         if data.path is None:
@@ -151,7 +151,7 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
     def __init__(self, data: ConversationData) -> None:
         super().__init__(data)
         self.n_of_roles: Counter[tuple[str, str]] = Counter()
-        """Number of messages by their role in the data and its usual name, if they differ."""
+        """Number of messages whose role is renamed. The key is (role in the data, usual name of the role)."""
         self.n_not_trained = 0
         """Number of messages of the assistant with the weight 0."""
 
@@ -189,7 +189,7 @@ class ConversationCorpus(AnsweredCorpus[ConversationData, Conversation]):
         return (f"{message['role']}\n{text_of(message)}" for one in self.split[0] for message in one.messages)
 
     def _count(self, found: Sequence[list[Mapping[str, Any]]], messages: Sequence[Mapping[str, Any]]) -> None:
-        """Count for the notes: roles with other names, and answers that are not scored."""
+        """Count the messages whose role is renamed, and the answers that are not scored, for the notes."""
         roles = [str(message["role"]) for part in found for message in part]
         self.n_of_roles.update((role, usual_role(role)) for role in roles if role != usual_role(role))
         self.n_not_trained += sum(message["role"] == ASSISTANT and not is_trained(message) for message in messages)
@@ -214,7 +214,10 @@ class Preference:
 
 
 def _conversation(data: PreferenceData, record: Record, name: str) -> list[dict[str, Any]]:
-    """Return the prompt of a record and one of its answers; nothing if one of them is missing."""
+    """Return the messages of a record's prompt and of one answer; [] if the prompt or the answer is missing.
+
+    An answer that does not begin with a message of the assistant is a whole conversation and is returned alone.
+    """
     messages = messages_of(record, name, ASSISTANT)
     if not messages or messages[0]["role"] != ASSISTANT:
         return messages
@@ -247,7 +250,7 @@ class PreferenceCorpus(AnsweredCorpus[PreferenceData, Preference]):
             n_found += 1
             yield Preference(tuple(chosen[:n_same]), tuple(chosen[n_same:]), tuple(rejected[n_same:]), record.where)
         if not n_found and without_prompt is not None:
-            raise without_prompt  # single answers in all records, which need a prompt
+            raise without_prompt  # no record is usable, and a record lacks its prompt
 
 
 @dataclass(frozen=True)

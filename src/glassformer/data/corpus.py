@@ -6,12 +6,12 @@
   training, the rest for validation (as in nanoGPT).
 - Without `valid_path`, several documents: they are grouped by size, in factors of two, and sorted by a hash of their
   content. Of every group, about `valid_fraction` of the characters is for validation, in whole documents
-  (`split.held_out`), so short documents and long ones are on both sides. If more than a tenth of the fraction is then
-  missing, because a long document does not fit whole, the end of the longest document is added, cut at a paragraph.
+  (`split.held_out`), so short documents and long ones are on both sides. If these documents have more than a tenth
+  too few characters, the end of the longest other document is added, cut at a paragraph.
   Equal documents are on the same side, and the split does not depend on the order of the files. Repeats within the
   training text are kept, and counted.
 
-Reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), later ones encode them.
+The text is streamed. The first pass hashes and counts the documents (16 bytes per document), later passes encode them.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ Lengths = npt.NDArray[np.int64]
 TRAINS, VALIDATES, LEFT_OUT, CUT = 0, 1, -1, 2
 """Values of `Plan.side`."""
 MISSING = 0.1
-"""A document is cut if whole documents leave more than this part of `valid_fraction` missing."""
+"""A document is cut if the whole validation documents lack more than this part of the wanted characters."""
 MIN_PART = 200
 """Minimum length, in characters, of the end that is cut off a document for validation."""
 _PARAGRAPH_END, _LINE_END = re.compile(r"\n(?:[ \t]*\n)+"), re.compile(r"\n+")
@@ -57,7 +57,7 @@ _PARAGRAPH_END, _LINE_END = re.compile(r"\n(?:[ \t]*\n)+"), re.compile(r"\n+")
 class Scan:
     """Result of the first pass over some paths: a hash and a length for every document, in order."""
 
-    hashes: Hashes  # 64-bit hash of each document; equal hashes are taken as equal documents
+    hashes: Hashes  # 64-bit hash of each document; documents with equal hashes count as equal
     n_characters: Lengths
     n_bytes: int  # total size of all documents, as UTF-8
     n_files: int
@@ -75,7 +75,7 @@ class Plan:
     side: npt.NDArray[np.int8]
     """Per document: TRAINS, VALIDATES, LEFT_OUT (in neither), or CUT (beginning for training, end for validation)."""
     cut: int = 0
-    """Characters of the CUT document that are for training; several documents are CUT only if they are equal."""
+    """Number of characters of the CUT document that are for training. If several documents are CUT, they are equal."""
     end_tokens: bool = False
     """True if several documents (CUT ones included) are for training: documents are then followed by the end token."""
     valid_share: float | None = None
@@ -156,7 +156,7 @@ class Corpus:
         return Plan(side, cut, end_tokens=True, valid_share=validate.sum() / scan.n_characters.sum())
 
     def news(self) -> list[str]:
-        """Read the text and return notes: skipped, excluded and held-out documents, and a too small held-out share."""
+        """Read the text and return notes on skipped, excluded and held-out documents, and on a small held-out share."""
         news = self.skipped()
         n, share = self.plan.n_left_out, self.plan.valid_share
         if share is not None:
@@ -178,7 +178,7 @@ class Corpus:
         return notes
 
     def _held_out_by_length(self) -> list[str]:
-        """Return a note with the number of held-out documents per order of magnitude, if they differ in it."""
+        """Return a note with the number of held-out documents for each order of magnitude of their length."""
         side, powers = self.plan.side, np.log10(self.scans[0].n_characters).astype(int)
         parts = []
         for power in np.unique(powers).tolist():

@@ -22,7 +22,7 @@ VALIDATION = "validation"
 DOCUMENT_START = "-DOCSTART-"
 JSON_LINES, TABLES = (".jsonl", ".ndjson"), (".tsv", ".csv")
 Layout = Literal["table", "lines", "list", ""]
-"""A table, an object of JSON per line, one list of objects, or no records."""
+"""Layout of records: "table"; "lines": one JSON object per line; "list": a JSON list of objects; "": no records."""
 
 
 def lines(text: str) -> list[str]:
@@ -38,10 +38,10 @@ def lines(text: str) -> list[str]:
 
 
 def layout_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) -> Layout:
-    """Return how the records of a file are written: by `form`, else by its suffix, else by its first lines.
+    """Return the layout of the records of a file: given by `form`, else by its suffix, else by its first lines.
 
-    A file of another suffix is a list or lines of JSON if it begins like one, else a table if most of its rows have two
-    or more columns.
+    A file of another suffix is a list or lines of JSON if it begins like one. Otherwise it is a table if line 1 has at
+    least two columns and more than half of the rows have as many columns as line 1.
     """
     suffix = suffix_of(path)
     if form in tables.SEPARATORS or (form == "auto" and suffix in TABLES):
@@ -66,8 +66,8 @@ def layout_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8) 
 def are_clearly_records(path: Path, encodings: Sequence[str] = UTF_8) -> bool:
     """Return True if the content of a file of any suffix is JSON records or a table, and cannot be prose.
 
-    Every row of such a table has as many columns, few cells are blank, and tabs separate them, or line 1 names
-    columns that glassformer reads.
+    All rows of such a table have equally many columns. In addition, line 1 has the names of a set in `KNOWN_COLUMNS`,
+    or the cells are separated by tabs and few of them are blank.
     """
     try:
         first, _ = _first_lines(path, encodings)
@@ -90,7 +90,7 @@ def are_clearly_records(path: Path, encodings: Sequence[str] = UTF_8) -> bool:
 
 
 KNOWN_COLUMNS = ({"source", "target"}, {"text", "label"}, {"prompt", "completion"}, {"chosen", "rejected"})
-"""Names of columns that make a file of any suffix a table."""
+"""Sets of names of columns. A file of any suffix may be a table if its line 1 has all names of one set."""
 
 
 def _first_lines(path: Path, encodings: Sequence[str]) -> tuple[str, str]:
@@ -107,7 +107,7 @@ def _json_or_none(text: str) -> Any:
 
 
 def _listed(value: Any) -> list[dict[str, Any]] | None:
-    """Return a list of objects, or the only one in the values of an object; None for another value.
+    """Return `value` if it is a list of objects, or the only such list among the values of an object; None otherwise.
 
     >>> _listed([{"text": "a"}]), _listed({"version": 1, "data": [{"text": "a"}]})
     ([{'text': 'a'}], [{'text': 'a'}])
@@ -124,7 +124,7 @@ def _listed(value: Any) -> list[dict[str, Any]] | None:
 
 
 def read(address: str, request: Request) -> Iterator[Record]:
-    """Yield the records of a file of text, in the layout of its content."""
+    """Yield the records of a text file; `layout_of` recognises how they are written."""
     path = files.as_path(address, "path")
     layout = layout_of(path, request.format, request.encoding)
     if layout == "lines":
@@ -157,7 +157,7 @@ def _read_lines(path: Path, request: Request) -> Iterator[Record]:
 
 
 def read_parquet(address: str, request: Request) -> Iterator[Record]:
-    """Yield the rows of a Parquet file; one that `datasets` wrote may have class indices (`Record.features`)."""
+    """Yield the rows of a Parquet file; `Record.features` may name classes, if `datasets` wrote the file."""
     path = files.as_path(address, "path")
     with needs("a Parquet file", "data"):
         from pyarrow import ArrowException, parquet
@@ -182,8 +182,8 @@ def _stored_features(schema: Any) -> Any:
 def _read_table(path: Path, request: Request) -> Iterator[Record]:
     """Yield the rows of a table with a header.
 
-    A table without a header is read if the columns are given by number (data.source_field = "1"), or if it has two and
-    two fields with default names are wanted, except for csv.
+    A table without a header is read in two cases: the columns are given by number (data.source_field = "1"), or the
+    table has two columns, is not csv, and two fields with default names are wanted.
     """
     dialect = tables.dialect_of(path, request.format, request.encoding)
     names = request.names
@@ -198,7 +198,7 @@ def _read_table(path: Path, request: Request) -> Iterator[Record]:
         if any("\r" in cell for cell in header):
             raise tables.carriage_returns(path)
         folded = {name.casefold() for name in names}
-        is_header = any(cell.strip().casefold() in folded for cell in header)  # it names a column, in any case
+        is_header = any(cell.strip().casefold() in folded for cell in header)  # a wanted name, in small or capitals
         has_two = suffix_of(path) != ".csv" and len(header) == len(names) == 2 and request.may_lack_header
         # 2. The names of the columns: those of the header, numbers, or the names that are wanted
         columns: Sequence[str] = header
@@ -283,7 +283,7 @@ def _parsed(address: str) -> tuple[list[str], str | None]:
 
 @contextmanager
 def _datasets(address: str) -> Iterator[Any]:
-    """Yield the library `datasets`; convert its errors in the block, which reads `address`, into a `UserError`."""
+    """Yield the library `datasets`; convert any error in the block to a `UserError` that names `address`."""
     with needs("a Hugging Face dataset", "data"):
         import datasets
     try:
@@ -294,7 +294,7 @@ def _datasets(address: str) -> Iterator[Any]:
 
 
 def read_dataset(address: str, request: Request) -> Iterator[Record]:
-    """Yield the rows of a dataset: of the split that its address names, else of `request.split`."""
+    """Yield the rows of one split of a dataset: of the split that the address names, else of `request.split`."""
     name, named = _parsed(address)
     split = named or request.split
     with _datasets(address) as library:

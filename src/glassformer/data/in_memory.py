@@ -1,7 +1,7 @@
 """Data in memory as records: texts, pairs, texts with labels, dictionaries, a DataFrame or a `datasets.Dataset`.
 
-Neither pandas nor `datasets` is imported: a table is recognised by its methods. Each record becomes a line of JSON:
-`memory:N` is their address while they are used (`address_of`), and a run writes them to a jsonl file in its folder.
+Neither pandas nor `datasets` is imported: a DataFrame is recognised by its attributes. Each record becomes a line of
+JSON. While records are in use, their address is `memory:N` (`address_of`). A run writes them to a jsonl file.
 """
 
 import itertools
@@ -20,14 +20,14 @@ from glassformer.data.records import Record, Request, present
 
 PREFIX = "memory:"
 PARTS = ("first", "second")
-"""Names of the items of a tuple before its kind is recognised."""
+"""Names of the two items of a tuple, until the kind of the data is recognised."""
 
 Rows = list[dict[str, Any]]
 Given: TypeAlias = str | Path | Iterable[Any] | None
 """A path, or data in memory."""
 
 _LINES: dict[str, Sequence[str]] = {}
-"""Records in use, each as JSON, by their address."""
+"""The records that are in use, each as a line of JSON. The key is their address."""
 _NUMBERS = itertools.count(1)
 
 
@@ -80,7 +80,7 @@ def _row(item: object, number: int) -> dict[str, Any]:
 
 
 def _native(value: Any) -> Any:
-    """Return a value with lists for arrays, also within lists and dictionaries, and texts as keys.
+    """Convert the arrays and tuples in a value to lists, and the keys of its dictionaries to texts.
 
     >>> _native({0: [{"role": "user"}], "n": (1, 2)})
     {'0': [{'role': 'user'}], 'n': [1, 2]}
@@ -93,7 +93,7 @@ def _native(value: Any) -> Any:
 
 
 def path_or_rows(given: Given) -> str | Path | Rows | None:
-    """Return data in memory as records, which can be read several times, and a path unchanged."""
+    """Return a path unchanged, and data in memory as a list of records, which can be read several times."""
     if given is None or isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable):
         return given
     return rows_of(given)
@@ -101,7 +101,7 @@ def path_or_rows(given: Given) -> str | Path | Rows | None:
 
 @contextmanager
 def address_of(lines: Sequence[str]) -> Iterator[str]:
-    """Yield an address at which records can be read inside the block."""
+    """Yield an address at which the records `lines` can be read inside the block."""
     address = f"{PREFIX}{next(_NUMBERS)}"
     _LINES[address] = lines
     try:
@@ -142,7 +142,7 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
     if data.may_lack_columns:
         names = [*dict.fromkeys(name for row in rows for name in row if name in names)] or names[:1]
     absent = [[name for name in names if row.keys().isdisjoint({name, name.partition(".")[0]})] for row in rows]
-    if all(absent):  # a field that only some records lack is missing in them
+    if all(absent):  # a field that some records have counts as missing in the others
         has, reads = ", ".join(shown(repr(name)) for name in islice(rows[0], 8)), " and ".join(map(repr, names))
         raise UserError(f"record 1 of the data has no {absent[0][0]!r}: this model reads {reads}, got {has}")
     kept = {*names, *(name.partition(".")[0] for name in names), *(data.beside or ())}
@@ -153,7 +153,7 @@ def place_of(given: Given, data: DataConfig) -> Iterator[str | Path | None]:
 
 
 def _named(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Give the text of a record, or the parts of a tuple, the names of the fields."""
+    """Return a record of a text or of a tuple with `names` as the names of its fields; another record unchanged."""
     return dict(zip(names, row.values(), strict=False)) if tuple(row) in (("text",), PARTS) else row
 
 

@@ -1,8 +1,13 @@
 """The table of the kinds of data, and a first look at data before torch is imported.
 
-A new kind of records needs its settings in `config/run.py`, with the settings that name its fields (`Columns`), a file
-here with its records and their corpus, and a row of `KINDS`. Its task defines what is learned. A file with a corpus
-needs no numpy. Rows of tokens, and reports on tokens, have a file beside it.
+A new kind of data needs:
+
+- in `config/run.py`, its settings, with those that name its fields (`Columns`), as a member of `DataConfig`;
+- here, a file with its records and their corpus, which imports no numpy, and a row of `KINDS`. Rows of tokens, and
+  reports on tokens, have a separate file, such as `rows.py`;
+- in `tasks`, a task that learns from it, with the row of its objective in `BUILT_IN` of `requirements.py`, and a case
+  in `require_data` of that file. The settings of the objective are a member of `ObjectiveConfig` in `config/run.py`;
+- in `recognition.py` and `own_data.py`, its recognition and its sizes, needed only if `train FILE` is to recognise it.
 """
 
 from collections import deque
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
     from glassformer.tokenization.tokenizer import Tokenizer
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
-"""Shows the progress of a part of the work, by its title."""
+"""Function that shows the progress of a part of the work. Its argument is the title of the part."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class DataReport:
 
     statistics: dict[str, Any]
     lines: Sequence[tuple[str, str]]
-    """A title and a text; without a title, the text is a whole line."""
+    """(title, text) of each line; with the title "", the text is the whole line."""
 
     def to_dict(self) -> dict[str, Any]:
         return self.statistics
@@ -39,21 +44,21 @@ class DataReport:
 
 
 def notes(news: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the lines of a report for notes."""
+    """Return notes as lines of a report."""
     return [("note", line) for line in news]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of data: functions, as the module in `data` that has them and their name. A call imports the module."""
+    """The functions of one kind of data, each as "MODULE:NAME" of a module in `data`. A call imports the module."""
 
     corpus: str
-    """Returns the data of some settings, a `RecordCorpus` for records; raises `UserError` if they do not fit.
+    """Returns the data that settings describe: a `RecordCorpus`, or `Texts`. Raises `UserError` for wrong settings.
 
-    Its method `look` reads the beginning of each file, and `read` yields all of `data.path`.
+    The method `look` of the data reads the beginning of each file, and its method `read` yields all of `data.path`.
     """
     report: str = ""
-    """Returns the `DataReport` on a corpus, for its run; a report on tokens learns a tokenizer if none is given."""
+    """Returns the `DataReport` on the data of a run. A report on tokens trains a tokenizer if it gets no tokenizer."""
     reports_tokens: bool = False
 
 
@@ -73,12 +78,12 @@ def _found(home: str) -> Callable[..., Any]:
 
 
 def corpus_of(data: DataConfig) -> Any:
-    """Return the data of some settings, split into training and validation data; files are read on first use."""
+    """Return the data that the settings `data` name; files are read on first use."""
     return _found(KINDS[data.kind].corpus)(data)
 
 
 def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> DataReport:
-    """Return the report on the data of a run, whose kind has one; files that are not text are left out."""
+    """Return the report on the data of a run; its kind must have a report. Files that are not text are left out."""
     data = replace(run.data, on_bad="skip") if isinstance(run.data, TextData) else run.data
     corpus = corpus_of(data)
     corpus.look()  # before numpy is imported
@@ -88,7 +93,7 @@ def report_on(run: Run, tokenizer: "Tokenizer | None", phase: Phase) -> DataRepo
 def look_at(data: DataConfig, context: int = 0) -> None:
     """Read the beginning of all files of `data`; raise `UserError` for a file from which nothing can be learned.
 
-    A text must have at least one window of `context` + 1 tokens, if all of it is read here. Data on the hub is not
+    A text that is so short that all of it is read must have `context` + 1 tokens, one window. Data on the hub is not
     read.
     """
     corpus_of(data).look(context)

@@ -1,9 +1,9 @@
 """Labelled texts: reading, the split into training and validation data, and the report on classes.
 
-They are the records of a source (`addresses.SOURCES`). Only records whose text or label is missing (`records.present`)
-are skipped; they are counted.
+Labelled texts are the records of a source (`addresses.SOURCES`). A record whose text or label is missing
+(`records.present`) is skipped and counted.
 
-`RecordCorpus` makes the split. Equal texts are on one side, and every label is in at least one training text.
+`RecordCorpus` makes the split. Equal texts are on one side. Every label but a number is in at least one training text.
 """
 
 import math
@@ -23,7 +23,7 @@ from glassformer.data.split import RecordCorpus, split_records
 
 CLASSES_SHOWN = 40
 MANY = 10
-"""Up to this number of classes, each text may have its own."""
+"""With at most this number of classes, each text may have a class of its own."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Labelled:
 
 
 def _labelled(data: LabelData, record: Record) -> Labelled | None:
-    """Return a text or a pair of texts with its label; None if one of them is missing."""
+    """Return a text or a pair of texts with its label; None if a text or the label is missing."""
     fields = filter(None, (data.text_field, data.second_field))
     inputs, value = tuple(record.text(name).strip() for name in fields), record.value(data.label_field)
     if not all(inputs) or value is None:
@@ -58,7 +58,7 @@ def _labelled(data: LabelData, record: Record) -> Labelled | None:
 
 
 def _label(record: Record, value: Any, name: str) -> str:
-    """Return a label as text; class indices of a dataset become class names, and a missing label becomes ''."""
+    """Return a label as a text: for a class index of a dataset, the class name; for a missing label, ''."""
     names = _class_names(record.features, name)
     if names is not None and isinstance(value, int):
         if not 0 <= value < len(names):
@@ -75,7 +75,7 @@ def _label(record: Record, value: Any, name: str) -> str:
 
 
 def _labels(record: Record, values: Any, name: str) -> tuple[str, ...]:
-    """Return the labels of a text, which a field holds as a list; the list may be empty, and a missing label is ''."""
+    """Return the labels in the list that a field contains; the list may be empty, and a missing label becomes ''."""
     if not isinstance(values, list):
         raise UserError(
             f"{record.where}: data.outputs = multi_label needs a list of labels in the field {name!r}, got "
@@ -85,14 +85,14 @@ def _labels(record: Record, values: Any, name: str) -> tuple[str, ...]:
 
 
 def _class_names(features: Any, name: str) -> Sequence[str] | None:
-    """Return the class names of a field, or list field, in which a dataset stores class indices; else None."""
+    """Return the class names of a field with class indices, or lists of them, in a dataset; None for another field."""
     for key in name.split("."):
         features = features.get(key) if isinstance(features, Mapping) else None
     return getattr(getattr(features, "feature", features), "names", None)
 
 
 def _tagged(data: LabelData, record: Record) -> Labelled | None:
-    """Return words with their tags, which two fields hold as lists; None if one of them is missing."""
+    """Return the words and tags that two fields contain as lists; None if a list, a word or a tag is missing."""
     words, tags = (record.value(name) for name in (data.text_field, data.label_field))
     if words is None or tags is None:
         return None
@@ -155,7 +155,11 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
         return record.inputs
 
     def distinct(self, train: list[Labelled], valid: list[Labelled]) -> list[Labelled]:
-        """Raise `UserError` for an unknown validation label too, and for labels that cannot be learned."""
+        """Return the training records that are not validation records; raise `UserError` if a side or a label is wrong.
+
+        Labels are wrong if nearly all differ, if there is only one, if line 1 looks like a header, and if a validation
+        label is not a training label.
+        """
         if self.data.outputs == "classes":
             self._require_few_labels(train)
         train = super().distinct(train, valid)
@@ -182,7 +186,7 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """Training records per class, or words per tag."""
+        """Number of training records of each class, or of training words of each tag."""
         return _counts(self.split[0])
 
     def news(self) -> list[str]:
@@ -193,7 +197,7 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
         return news
 
     def _require_few_labels(self, records: Sequence[Labelled]) -> None:
-        """Raise `UserError` if nearly every text has its own label: none is left for validation."""
+        """Raise `UserError` if nearly every text has its own label, so that no text can be held out for validation."""
         n_labels, n_texts = len(_counts(records)), len({record.inputs for record in records})
         if n_labels > MANY and n_labels > 0.9 * n_texts:
             raise UserError(
@@ -202,7 +206,7 @@ class LabelCorpus(RecordCorpus[LabelData, Labelled]):
             )
 
     def _require_no_header(self, records: Sequence[Labelled]) -> None:
-        """Raise `UserError` if line 1 of a table without a header looks like one: no other line has its label."""
+        """Raise `UserError` if line 1 was read as data but looks like a header: no other line has its label."""
         counts = _counts(records)
         if not self.dropped.headerless or len(records) <= 2 * len(counts):
             return

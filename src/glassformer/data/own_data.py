@@ -1,4 +1,4 @@
-"""Runs for the user's own data: a model, a tokenizer and a training that suit its kind and its amount.
+"""Runs for the user's own data, with a model, a tokenizer and a training that suit the kind and the amount of the data.
 
 `docs/how-to/choose-sizes.md` shows the tables.
 """
@@ -48,7 +48,7 @@ from glassformer.data.texts import find_sources
 
 N_EVALUATIONS = 8
 MAX_JOINED = 1 << 15
-"""Maximum number of characters of the names of several sources."""
+"""Maximum total length of the names of several sources, in characters."""
 
 
 class TextSize(NamedTuple):
@@ -111,19 +111,20 @@ TAGS = (
 )
 
 MAX_WORDS = 2.0
-"""Pairs are read character by character if the sources or the targets have at most this mean number of words …"""
+"""Pairs are read character by character if the values of one side have on average at most this number of words, and at
+most `MAX_CHARACTERS` characters."""
 MAX_CHARACTERS = 32.0
-"""… and at most this mean number of characters."""
+"""Maximum mean number of characters of values that are read character by character (see `MAX_WORDS`)."""
 
 
 def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str, Any] | None = None) -> tuple[Run, str]:
-    """Return the run that `glassformer train SOURCE…` starts, and how a table is read; empty for other sources.
+    """Return the run that `glassformer train SOURCE…` starts, and a note on how own data is recognised, else ''.
 
-    The sources are the name of a recipe, a TOML file, or own data (`run_for`): a file, a folder, a pattern
-    such as `src/**/*.py`, or the two files of pairs. Only a text without any separator can name a recipe:
-    `./python-docs` and `Path("python-docs")` are files. Without sources, the two files of pairs are the settings
-    `source` and `target` in `changes`. Settings in `changes` that name columns of the data, such as
-    `data.text_field`, are used to recognise it; the others are not applied.
+    The sources are the name of a recipe, a TOML file, or own data (`run_for`): a file, a folder, a pattern such as
+    `src/**/*.py`, or the two files of pairs. Only a text without any separator can name a recipe: `./python-docs` and
+    `Path("python-docs")` are files. Without sources, the two files of pairs are the settings `source` and `target` in
+    `changes`. Settings in `changes` that describe the data (`recognition.SETTINGS`), such as `data.text_field`, are
+    used to recognise it. No other change is applied.
 
     >>> run, evidence = run_of("copy-task")
     >>> run.name
@@ -159,7 +160,7 @@ def _require_place(source: str | Path) -> None:
 
 
 def _by_short_name(changes: Mapping[str, Any] | None, names: Sequence[str]) -> dict[str, str]:
-    """Return the values of the settings with these names, given by short or dotted key."""
+    """Return the values of the settings `names` in `changes`, whose keys may be short or dotted."""
     short = {
         key.replace("-", "_").rpartition(".")[2]: " ".join(value) if isinstance(value, (list, tuple)) else str(value)
         for key, value in (changes or {}).items()
@@ -168,7 +169,7 @@ def _by_short_name(changes: Mapping[str, Any] | None, names: Sequence[str]) -> d
 
 
 def note(evidence: str) -> None:
-    """Print what own data was recognised as, if it was; of several processes, only the first one does."""
+    """Print the note on how own data was recognised, if there is one; of several processes, only the first prints."""
     if evidence and os.environ.get("RANK", "0") == "0":
         warn(evidence)
 
@@ -178,8 +179,8 @@ def run_for(
 ) -> tuple[Run, str]:
     """Build the run for one file, folder, pattern or dataset, or for the two files of pairs.
 
-    Return it with the kind of the data and what it was recognised by; empty for files of text. `given` are settings
-    that name columns (`recognition.SETTINGS`). Raises `UserError` for a missing file, and if the kind is not clear.
+    Returns the run, and a note with the kind of the data and the reason for it; '' for files of text. `given` are
+    settings that describe the data (`recognition.SETTINGS`). Raises `UserError` for a missing file or an unclear kind.
     """
     paths = [_path_of(source) for source in sources]
     given = given or {}
@@ -208,7 +209,7 @@ def _joined(paths: Sequence[str], kind: Kind | None) -> str:
 
 
 def _as_given(data: D, given: Mapping[str, str]) -> D:
-    """Return data with the given settings that set how files are read."""
+    """Return `data` with the values in `given` of the settings that decide how files are read (`READING`)."""
     changes: dict[str, Any] = {name: given[name] for name in READING if name in given and hasattr(data, name)}
     if "encoding" in changes:
         changes["encoding"] = tuple(changes["encoding"].split())
@@ -218,7 +219,7 @@ def _as_given(data: D, given: Mapping[str, str]) -> D:
 def run_in_memory(
     data: Iterable[object], kind: Kind | None = None, changes: Mapping[str, Any] | None = None
 ) -> tuple[Run, str, str]:
-    """Build the run for data in memory; return it with its records as a jsonl text, and what it was recognised by.
+    """Build the run for data in memory; return the run, its records as a jsonl text, and a note on the recognised kind.
 
     The run has no path until the records are in a file. Raises `UserError` for a record that cannot be read.
     """
@@ -236,7 +237,7 @@ def run_in_memory(
 
 
 def _by_character(run: Run) -> str:
-    """Return the end of the note about a run whose texts are read by character, because they are short."""
+    """Return the end of the note for a run that reads short texts by character; '' for another run."""
     if run.tokenizer.scheme != "char":
         return ""
     return ", which are short and are read by character (set tokenizer.scheme and tokenizer.vocab_size for tokens)"
@@ -268,7 +269,7 @@ def _name_of(address: str) -> str:
 
 
 def _n_bytes(data: TextData | PairData | LabelData | ConversationData) -> int:
-    """Return the size of the files, or of the texts that are not in files or are compressed."""
+    """Return the size of the data: of its files in bytes, or of its texts if they are compressed or not in files."""
     if isinstance(data, PairData) and data.path is None:
         return sum(n_bytes(Path(str(side))) for side in (data.source, data.target))
     address = str(data.path)
@@ -281,7 +282,7 @@ def _n_bytes(data: TextData | PairData | LabelData | ConversationData) -> int:
 
 
 def _are_words(values: Sequence[str]) -> bool:
-    """Return True if the values are single words or a few short ones.
+    """Return True if the values have on average at most `MAX_WORDS` words and `MAX_CHARACTERS` characters.
 
     >>> _are_words(["2026-11-21", "K AE T"]), _are_words(["a house in the woods"])
     (True, False)
@@ -292,7 +293,7 @@ def _are_words(values: Sequence[str]) -> bool:
 
 
 def suited(sizes: Sequence[S], n_bytes: int) -> S:
-    """Return the sizes for an amount of data."""
+    """Return the first of `sizes` whose `max_bytes` is at least `n_bytes`."""
     return next(size for size in sizes if n_bytes <= size.max_bytes)
 
 
@@ -308,7 +309,7 @@ def vocab_size_for(n_bytes: int) -> int:
 def text_run(name: str, data: TextData, n_bytes: int) -> Run:
     """Build a run for texts of `n_bytes`: a language model.
 
-    On two cores it takes 1 to 2 minutes for a short text and about 15 minutes for tens of MB; use a GPU for more.
+    The training takes 1 to 2 minutes on two cores for a short text, and about 15 for tens of MB. Use a GPU for more.
     """
     size = suited(TEXT, n_bytes)
     model = replace(
@@ -436,5 +437,5 @@ def _train(size: Size) -> TrainConfig:
 
 
 def _watch(metric: str, train: TrainConfig) -> EarlyStopping:
-    """Select the checkpoint by a score; the run never stops early."""
+    """Return the setting that selects the checkpoint by a score; its patience is too large to stop the run early."""
     return EarlyStopping(metric, patience=N_EVALUATIONS + 1)

@@ -29,7 +29,7 @@ _PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
 @dataclass(frozen=True, eq=False)
 class PairFile:
-    """Two streams whose i-th documents are a pair; `rows` has the indices of the pairs in use, in order."""
+    """The tokens of pairs: document i of both streams is a pair. `rows` has the indices of the pairs in use."""
 
     name: str  # name in messages
     source: TokenFile
@@ -56,7 +56,7 @@ class PairFile:
         return self.target.document_lengths[self.rows]
 
     def within(self, source_max: int, target_max: int, added: tuple[int, int] = (1, 1)) -> tuple["PairFile", int]:
-        """Select the pairs that fit a model, and count the others; `added` = special tokens of source and target."""
+        """Return the pairs that fit a model, and the number of others; `added`: special tokens of (source, target)."""
         fits = (self.source_lengths + added[0] <= source_max) & (self.target_lengths + added[1] <= target_max)
         return replace(self, rows=self.rows[fits]), int((~fits).sum())
 
@@ -76,10 +76,10 @@ def prepare_pairs(
     dropout: BpeDropout = NO_DROPOUT,
     source_dropout: BpeDropout = NO_DROPOUT,
 ) -> PairSplits:
-    """Return the tokens of a corpus of pairs: from the cache if complete and unchanged, else by encoding, as `prepare`.
+    """Return the tokens of a corpus of pairs: unchanged tokens from the cache, else the encoded pairs, as in `prepare`.
 
     The cache key is a hash of the pairs, the split, both tokenizers and dropout. `dropout` applies to the targets of
-    the training pairs, and `source_dropout` to their sources. The progress counts sources and targets.
+    the training pairs, and `source_dropout` to their sources. The progress counts texts: sources and targets.
     """
     encodings = {
         "source": Encoding(tokenizers.source, dropout=source_dropout),
@@ -123,7 +123,7 @@ def _pieces_of(pairs: Sequence[Pair], stem: str) -> Iterator[Piece]:
 
 
 def pair_rows(pairs: PairFile) -> Rows:
-    """Make `Rows` of pairs; the length of a pair is that of its longer side plus one start or end token."""
+    """Make `Rows` of pairs; the length of a pair is the length of its longer side plus 1, for a start or end token."""
     lengths = np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
 
     def side(tokens: TokenFile, rows: Ids) -> Iterator[Ids]:

@@ -1,7 +1,7 @@
 """Pairs of a source and a target: reading, and the split into training and validation data.
 
-Pairs are two aligned text files, or the records of one source (`addresses.SOURCES`). Only pairs with an empty side are
-skipped; they are counted. All pairs are kept in memory as text, which is practical for some millions of pairs.
+Pairs are two aligned text files, or the records of one source (`addresses.SOURCES`). A pair with an empty side is
+skipped and counted. All other pairs are kept in memory as text, which is practical for some millions of pairs.
 
 `RecordCorpus` makes the split, by a hash of the source: all targets of one source are on one side.
 """
@@ -48,7 +48,7 @@ class PairCorpus(RecordCorpus[PairData, Pair]):
 
     @property
     def valid_data(self) -> PairData | None:
-        """The data of separate validation files."""
+        """The data of separate validation files; None without them."""
         data = self.data
         if data.valid_path is None and data.valid_source is None:
             return None

@@ -1,12 +1,13 @@
 """Recognise the kind of data from its name and its first rows: text, pairs, texts with labels, or conversations.
 
-A file that has no records is text, except `.conll` (words with tags). The names of the columns of records (`.tsv`,
-`.csv`, `.jsonl`, `.parquet`, `hf:NAME`, and JSON or tab-separated rows in any file) decide: `messages`, or `prompt` and
-`completion` (conversations, also in the forms of ShareGPT and Alpaca), `source` and `target` (pairs), `text` and
-`label`, or `text` alone. A table of two columns with other names is recognised by its values: a column of few short
-values is the label, and two columns of mostly different values are pairs. A further column whose values begin alike,
-such as a licence, is not read. In every other case `UserError` asks for the kind or the columns, except for a file that
-may be a text: then it is one, with a note.
+A `.conll` file has words with tags. Another file without records is text. Files with records are `.tsv`, `.csv`,
+`.jsonl`, `.parquet`, `hf:NAME`, and any file with JSON or tab-separated rows. The names of their columns decide.
+`messages`, or `prompt` and `completion`, are conversations (also in the forms of ShareGPT and Alpaca). `source` and
+`target` are pairs, `text` and `label` are labels, and `text` alone is text. A table of two columns with other names is
+recognised by its values: a column of few short values is the label, and two columns of mostly different values are
+pairs. If a table has further columns, and the values of each begin alike, such as licences, only the first two columns
+are read. In every other case `UserError` asks for the kind or the columns. Only a table that may be a text is then read
+as text, with a note.
 """
 
 import itertools
@@ -35,7 +36,7 @@ OTHER_FORMS = {
     "ShareGPT": {"messages_field": "conversations"},
     "Alpaca": {"prompt_field": ALPACA_PROMPT, "completion_field": "output"},
 }
-"""Names of columns in other forms of conversations, by setting."""
+"""Other forms of conversations. Each maps the setting for a column to the name of this column in the form."""
 FIELDS = (*PairData.columns, *LabelData.columns, *ConversationData.columns)
 READING = ("format", "encoding", "on_bad", "front_matter")
 """Keys of `[data]` that set how files are read."""
@@ -45,13 +46,13 @@ SETTINGS = (*FIELDS, "outputs", *READING)
 N_ROWS = 1000
 HEAD_CHARACTERS = 1 << 20
 LABEL_CHARACTERS = 40
-"""A column with a longer value is not taken for labels."""
+"""A column with a value of more characters is not recognised as labels."""
 FEW_LABELS = 10
-"""A column has few values if they are at most a tenth of the rows, or at most this many and a third of the rows."""
+"""A column of n rows has few values if it has at most n / 10 different ones, or at most this number and n / 3."""
 MIN_ALIKE = 5
-"""A column after the second is not read if all of its values begin with the same characters, at least this many."""
+"""Columns after the second are not read if the values of each begin with the same characters, at least this many."""
 MANY = 0.6
-"""Two columns are pairs if in both at least this fraction of the values is different."""
+"""Two columns are pairs if at least this fraction of the values in each column is different."""
 
 _WORD = re.compile(r"[^\W\d_][\w-]{0,30}")
 
@@ -64,16 +65,16 @@ class Recognised:
 
     data: TextData | PairData | LabelData | ConversationData
     evidence: str = ""
-    """The kind, and what it was recognised by; empty for files of text."""
+    """The kind, and the reason for it, in words; empty for files of text."""
     rows: Columns = field(default_factory=dict)
-    """Values of the first rows by setting, such as `source_field`; empty for text."""
+    """Values of the first rows. The key is the setting for the column, such as `source_field`. Empty for text."""
 
 
 def recognise(address: str, kind: Kind | None = None, given: Mapping[str, str] | None = None) -> Recognised:
     """Recognise the data at a path or an address.
 
-    `given` are settings of `[data]` (`SETTINGS`): names of columns and the type of the labels. Raises `UserError` if
-    the kind is not clear.
+    `given` are settings of `[data]` (`SETTINGS`): names of columns, the type of the labels, and how files are read.
+    Raises `UserError` if the kind is not clear.
     """
     given = given or {}
     kind = kind or implied_kind(given)
@@ -81,7 +82,7 @@ def recognise(address: str, kind: Kind | None = None, given: Mapping[str, str] |
     source = addresses.source_of(address)
     if source is None and form != "text" and addresses.is_single_file(address):
         return _by_content(address, kind, given)
-    # What its records can be: nothing for files of text, folders, patterns and built-in texts
+    # The kinds that its records can have: no kind for files of text, folders, patterns and built-in texts
     kinds: tuple[records.Kind, ...] = ()
     if source is not None and not address.startswith(builtin.PREFIX) and not Path(address).is_dir():
         kinds = source.kinds
@@ -107,7 +108,7 @@ PLAIN = " (--kind text reads it as plain text)"
 
 
 def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Recognised:
-    """Recognise a file of another suffix: records if its content can be nothing else, or if a kind is given."""
+    """Recognise a file of another suffix: records if it cannot be prose, or if a kind other than text is given."""
     form, encodings = _form_of(given)
     path, is_json = files.as_path(address, "path"), suffix_of(address) == ".json"
     # 1. A text, without a look at its rows
@@ -141,7 +142,7 @@ def _by_content(address: str, kind: Kind | None, given: Mapping[str, str]) -> Re
 
 
 def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> tuple[Recognised, list[str]]:
-    """Recognise records, and return each as a line of JSON with the fields that are read.
+    """Recognise the kind of records; return it, and each record as a line of JSON with only the fields to read.
 
     The items of tuples get the default names of their fields.
     """
@@ -157,7 +158,7 @@ def recognise_rows(rows: Rows, kind: Kind | None, given: Mapping[str, str]) -> t
 
 
 def implied_kind(given: Mapping[str, str]) -> Kind | None:
-    """Return the kind that settings belong to: names of columns, or a type of labels.
+    """Return the kind that the given settings imply; None if they fit several kinds.
 
     >>> implied_kind({"label_field": "stars"}), implied_kind({"text_field": "body"})
     ('labels', None)
@@ -191,7 +192,7 @@ def aligned(source: str, target: str, encodings: Sequence[str] = UTF_8) -> Recog
 
 @dataclass(frozen=True)
 class _Reading:
-    """A table and what is known about it."""
+    """The first rows of a table, and the settings that are given for it."""
 
     address: str
     kind: Kind | None
@@ -199,10 +200,10 @@ class _Reading:
     columns: Columns
     """The values of its first rows."""
     line_1: Sequence[str] = ()
-    """The first line of a tsv of two columns that may have no header; the columns then contain it."""
+    """The first line of a table of two columns that may have no header; if set, `columns` contains this line too."""
 
     def recognised(self) -> Recognised:
-        """Decide by the names of the columns, then by the values of two columns."""
+        """Return the recognised data: by the names of the columns, else by the values of two columns."""
         if self.kind is None and self.columns.keys() >= {"chosen", "rejected"}:
             raise UserError(
                 f"{self.address} has preferences (columns chosen and rejected), which a trained model learns: give a "
@@ -232,14 +233,14 @@ class _Reading:
         raise self._unclear()
 
     def _has_form(self, name: str) -> bool:
-        """Return True if the columns of another form of conversations are there; one of messages has lists of them."""
+        """Return True if the table has the columns of a form in `OTHER_FORMS`, and its messages, if any, are lists."""
         columns, fields = self.columns, OTHER_FORMS[name]
         lists = columns.get(fields.get("messages_field", ""), ())
         is_table = all(column in columns for column in fields.values())
         return is_table and all(isinstance(one, list) for one in lists if one is not None)
 
     def _named(self, settings: Sequence[str]) -> dict[str, Any]:
-        """Return the column of each setting: the given one, else the one with its name; {} if one is missing."""
+        """Return the column of each setting: the given one, else one with the default name; {} if one is missing."""
         columns = {}
         for setting in settings:
             default = setting.removesuffix("_field")
@@ -267,7 +268,7 @@ class _Reading:
         return self._pairs(fields, f"because the columns {' and '.join(map(shown, names))} {different}")
 
     def _labels_at(self, names: Sequence[str], label: int) -> Recognised:
-        """Return the labels in column `label`, 0 or 1; line 1 of a tsv is a header if no other line has its label."""
+        """Recognise labels in column `label`, 0 or 1; line 1 is a header if no other line has the label of line 1."""
         fields, line_1 = dict(zip(LABEL_FIELDS, (names[1 - label], names[label]), strict=True)), self.line_1
         if not line_1:
             return self._labels(fields, f"by the repeated values of the column {shown(names[label])}")
@@ -278,7 +279,7 @@ class _Reading:
         return self._labels(fields, "by the repeated values of column 2", has_names=False)
 
     def _below_line_1(self) -> "_Reading":
-        """Return the reading of the table in which line 1 names the columns."""
+        """Return the same table with line 1 as the names of its columns."""
         columns = zip(self.line_1, self.columns.values(), strict=True)
         return replace(self, columns={name: values[1:] for name, values in columns}, line_1=())
 
@@ -340,7 +341,7 @@ def _as_texts(values: Sequence[Any]) -> list[str]:
 
 
 def outputs_of(labels: Sequence[Any]) -> str:
-    """Recognise the type of labels: tags in lists, numbers with a fraction or without repeats, else classes.
+    """Return the type of labels: tags for lists, regression for fractions or mostly different numbers, else classes.
 
     >>> outputs_of([["N", "V"]]), outputs_of(["1", "0", "1", "0"]), outputs_of([0.5, 2]), outputs_of(["good"])
     ('tags', 'classes', 'regression', 'classes')
@@ -358,9 +359,10 @@ def outputs_of(labels: Sequence[Any]) -> str:
 
 
 def _label_column(first: Sequence[Any], second: Sequence[Any]) -> int | None:
-    """Return 0 or 1, the one of two columns that has labels; None if it is not clear.
+    """Return which of two columns has the labels, 0 or 1; None if this is not clear.
 
-    Labels are numbers that are not texts, or few short values; of two columns of lists, tags are the fewer ones.
+    If only one column has numbers that are not texts, this column has the labels; else the only column of few short
+    values. Of two columns of lists, the one with fewer different items has the tags.
     """
     columns = (first, second)
     if not (first and second):
@@ -381,7 +383,7 @@ def _has_few_values(values: Sequence[str]) -> bool:
 
 
 def _names_columns(line_1: Sequence[str], values: Sequence[Sequence[str]]) -> bool:
-    """Return True if line 1 has a word in each column, such as English and Deutsch, and no row below it has.
+    """Return True if line 1 has one word in each column, such as English and Deutsch, and no other row has.
 
     `values` are the columns, line 1 included.
 
@@ -399,7 +401,7 @@ def _names_columns(line_1: Sequence[str], values: Sequence[Sequence[str]]) -> bo
 
 
 def read_sample(address: str, form: str, encodings: Sequence[str]) -> tuple[Columns, Sequence[str]]:
-    """Read the first rows of a table: its columns, and line 1 if it may be data (`_Reading`)."""
+    """Read the first rows of a table; return its columns, and line 1 if it may be data (`_Reading`)."""
     path = files.as_path(address, "path")
     line_1: Sequence[str] = ()
     if addresses.reads_content(address) and layout_of(path, form, encodings) == "table":
@@ -413,7 +415,7 @@ def read_sample(address: str, form: str, encodings: Sequence[str]) -> tuple[Colu
 
 
 def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> tuple[Columns, Sequence[str]]:
-    """Return the first rows; line 1 of a table of two columns may be data, so it is kept too, except for csv."""
+    """Return the columns of the first rows, and line 1 of a table of two columns if line 1 may be data; not for csv."""
     table = tables.rows(path, dialect_of(path, form, encodings), encodings)
     rows = (row for _, row in table if any(cell.strip() for cell in row))
     header = next(rows, [])
@@ -458,7 +460,7 @@ def _first(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def columns_of(rows: Iterator[Mapping[str, Any]]) -> Columns:
-    """Return the values of records by field, without missing ones (`records.present`).
+    """Return the values of each field of some records, without missing values (`records.present`).
 
     >>> columns_of(iter([{"a": 1, "b": 2}, {"a": 3, "b": ""}]))
     {'a': [1, 3], 'b': [2]}

@@ -1,6 +1,6 @@
 """Records: named values with their place, from which texts, pairs and labelled texts are made.
 
-Every source (`addresses.SOURCES`) yields them, so every error message can name the place of a value.
+Every source (`addresses.SOURCES`) yields records. An error message about a value names the place of its record.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 from glassformer.common.errors import UserError, nearest_name, shown, suggestion
 
 ALPACA_PROMPT = "instruction"
-"""Name of a prompt to which the field `input` of its record belongs."""
+"""Name of the prompt's field in Alpaca's form. The field `input` of the same record is a part of the prompt."""
 Kind = Literal["text", "pairs", "labels", "tags", "conversations"]
-"""Kinds of data that records are made into; tags are lists of words with a list of labels."""
+"""Kinds of data made from records. A record of the kind `tags` has a list of words and a list of their labels."""
 
 
 def present(value: Any) -> Any:
@@ -45,7 +45,7 @@ class Dropped:
     n_repeated: int = 0
     """Training records that are also in the validation data."""
     headerless: list[str] = field(default_factory=list)
-    """One sentence per table of two columns without a header."""
+    """One sentence for each table that is read without a header."""
     notes: list[str] = field(default_factory=list)
     """Other sentences, such as how a table is written."""
 
@@ -77,12 +77,12 @@ class Request:
     names: tuple[str, ...]
     """The fields to read; a source without names of its own uses them in this order."""
     settings: str
-    """The settings with these names, for messages."""
+    """The settings that name these fields, as a text for messages."""
     split: str = "train"
-    """The split of a dataset whose address names no split."""
+    """The split that is read of a dataset, unless the address names a split."""
     dropped: Dropped = field(default_factory=Dropped)
     may_lack_header: bool = False
-    """True if the fields have their default names: a tsv of two columns then needs no header."""
+    """True if a table of two columns, other than csv, may lack a header."""
     format: str = "auto"
     """The format of the file (`data.format`)."""
     encoding: Sequence[str] = ("utf-8",)
@@ -114,9 +114,9 @@ class Record:
         return present(value)
 
     def absent(self, names: Iterable[str], settings: str | None = None) -> UserError | None:
-        """Return the error for the first of some fields that the record does not have; None if it has all.
+        """Return the error for the first field in `names` that the record lacks; None if it has all of them.
 
-        `settings` are those with these names, by default those of the record.
+        `settings` are the settings that name these fields, for the message; by default those of the record.
         """
         for name in names:
             value: Any = self.fields
@@ -153,9 +153,9 @@ def with_fields(
 ) -> Iterator[Record]:
     """Yield the records; at their end, raise `UserError` if no record has all fields.
 
-    A field that some records lack is missing in them; a field that all records lack is a wrong name. `instead` is a
-    field that takes the place of all others, and its setting. The error names it unless the first record has one of
-    the others.
+    If only some records lack a field, its value is missing in them. If all records lack it, its name is wrong.
+    `instead` has a field that replaces all others, and the setting that names it. The error is about this field, unless
+    the first record has one of the others.
     """
     first: UserError | None = None
     is_found = False
@@ -171,4 +171,4 @@ def with_fields(
 
 
 Read: TypeAlias = Callable[[str, Request], Iterator[Record]]
-"""Reader of a source: from an address and a request to records."""
+"""Function that reads a source: it gets an address and a request, and yields records."""

@@ -30,7 +30,7 @@ class SideReport:
     n_tokens: int | None = None  # end tokens included; None without a tokenizer
 
     def measured(self, pieces: Iterable[Piece], hashes: bytearray) -> Iterator[Piece]:
-        """Yield the pieces unchanged, add their sizes to this report, and 8 bytes per line to `hashes`."""
+        """Yield the pieces unchanged; add their sizes to this report, and a hash of 8 bytes per line to `hashes`."""
         for piece in pieces:
             self.n_documents += piece.ends_document
             self.n_characters += len(piece.text)
@@ -118,7 +118,7 @@ def _row(side: SideReport) -> tuple[str, ...]:
 
 
 def report_of(texts: Texts, run: Run, tokenizer: Tokenizer | None, phase: Phase) -> DataReport:
-    """Return the report on a text; a tokenizer is learned on all of it, also if it is too short to split."""
+    """Return the report on a text; if no tokenizer is given, one is trained on the whole text, which is not split."""
     if texts.data.path is None:
         raise UserError("no text is given: set data.path, or give a file")
     if tokenizer is None:

@@ -37,16 +37,16 @@ def encode_texts(
     dropout: BpeDropout = NO_DROPOUT,
     frame: Frame | None = None,
 ) -> tuple[list[Example], int]:
-    """Encode texts or pairs in the tokenizer's frames (`[CLS] A [SEP] B [SEP]`); return rows and number of cut rows.
+    """Encode texts or pairs with special tokens (`[CLS] A [SEP] B [SEP]`); return rows and the number of cut rows.
 
-    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `frame` replaces the tokenizer's frame
-    of a single text. Raises `UserError` for a text without any token.
+    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `frame` has the special tokens around a
+    single text, by default those of the tokenizer. Raises `UserError` for a text without any token.
     """
     first, second = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
     encoded = tokenizer.encode_batch([*first, *second], dropout=dropout.share, seed=dropout.seed)
     rows, n_cut = [], 0
     for number, (a, b) in enumerate(zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)):
-        # 1. The room between the special tokens
+        # 1. The number of tokens that fit between the special tokens
         is_pair = len(texts[number]) > 1
         around = tokenizer.frames.pair if is_pair else frame or tokenizer.frames.text
         room = max_len - around.n_added
@@ -70,7 +70,7 @@ def encode_texts(
 
 
 def _cut_to(n: int, m: int, room: int) -> tuple[int, int]:
-    """Shorten the longer of two lengths step by step until their sum is `room`; of equal ones, the second.
+    """Shorten the longer of two lengths, or the second of equal ones, by 1 until their sum is at most `room`.
 
     >>> _cut_to(10, 3, 9), _cut_to(10, 9, 8), _cut_to(5, 5, 9), _cut_to(2, 3, 9)
     ((6, 3), (4, 4), (5, 4), (2, 3))
@@ -93,7 +93,7 @@ def encode_tagged(
     *,
     dropout: BpeDropout = NO_DROPOUT,
 ) -> tuple[list[Example], int]:
-    """Encode words in the frame of a text; the first token of a word has the word's label, the others -100.
+    """Encode words with special tokens around them; the first token of a word has its label, all other tokens -100.
 
     Without `tags` the label of every word is 0. Each word except the first is encoded with a space before it. Tokens
     after `max_len` are cut off. Returns the rows and the number of cut rows.
@@ -127,10 +127,10 @@ def encode_tagged(
 
 @dataclass
 class ConversationRows:
-    """Encoded conversations as examples, and what was scored, cut and left out.
+    """Encoder of conversations to examples, which counts what is scored, cut and left out.
 
-    A row has at most `max_ids` ids. A longer conversation ends at its last answer that fits whole; one without such an
-    answer is left out. So is one that calls tools, if the chat template does not read such calls.
+    A row has at most `max_ids` ids. A longer conversation is cut after its last answer that fits whole. A conversation
+    without such an answer is left out. So is a conversation that calls tools, if the chat template does not read calls.
     """
 
     encoder: ConversationEncoder
@@ -187,7 +187,7 @@ class ConversationRows:
 
 
 def _summary(records: str, n_tokens: int, n_scored: int, lost: Mapping[str, int]) -> str:
-    """Describe the rows of some records; `lost` has what happened to records, and to how many."""
+    """Describe the rows of some records; `lost` maps what happened to other records to the number of them."""
     told = [f"{n:,} {text}" for text, n in lost.items() if n]
     return ", ".join([f"{records} of {n_tokens:,} tokens", f"{n_scored / max(1, n_tokens):.0%} of them scored", *told])
 
@@ -215,14 +215,14 @@ def n_scored(example: Example) -> int:
 
 
 def joined(parts: Sequence[Example]) -> Example:
-    """Join examples to one row, whose `document_ids` number them."""
+    """Join examples to one row; `document_ids` has, for each token, the number of its example."""
     ids = np.concatenate([part.token_ids for part in parts])
     labels = np.concatenate([part.labels for part in parts if part.labels is not None])
     return Example(ids, np.repeat(np.arange(len(parts)), [len(part.token_ids) for part in parts]), labels=labels)
 
 
 def packed(examples: Sequence[Example], max_ids: int) -> list[Example]:
-    """Pack whole conversations into rows of at most `max_ids` ids (`batching.pack`), which `joined` makes.
+    """Pack whole conversations into rows of at most `max_ids` ids; `batching.pack` chooses the row of each.
 
     >>> one = Example(np.array([1, 2, 3]), labels=np.array([-100, 2, 3]))
     >>> [row] = packed([one, one], max_ids=8)
@@ -240,7 +240,7 @@ def packed(examples: Sequence[Example], max_ids: int) -> list[Example]:
 
 @dataclass
 class PreferenceRows:
-    """Encoded preferences as examples, and what was scored and left out.
+    """Encoder of preferences to examples, which counts what is scored and left out.
 
     Document 0 of a row is the question with the chosen answer, document 1 the question with the rejected one. Only the
     answers are scored. A preference with a document of more than `max_ids` ids is left out.
@@ -269,7 +269,7 @@ class PreferenceRows:
         return rows
 
     def _part(self, preference: Preference, answer: Messages) -> Example:
-        """Return a question and one of its answers; answers in the question are not scored."""
+        """Return the example of a question with one answer; earlier answers, in the question, are not scored."""
         encoded = encoded_at(preference.where, self.encoder, preference.question + answer)
         n_before = sum(message["role"] == ASSISTANT for message in preference.question)
         begin = encoded.ends[n_before - 1] if n_before else 0
@@ -283,7 +283,7 @@ class PreferenceRows:
 
 @dataclass
 class PromptRows:
-    """Encoded prompts; one with more than `longest` tokens leaves no room for an answer, and is left out."""
+    """Encoder of prompts. A prompt of more than `longest` tokens leaves no space for an answer, and is left out."""
 
     encoder: ConversationEncoder
     longest: int

@@ -1,7 +1,7 @@
 """The split into training and validation data, and the records of a run (`RecordCorpus`).
 
-`held_out` selects the validation data, of records and of texts (`corpus`), in units that are never divided: all copies
-of a document, or all records with one key. The caller sorts the units by a hash of their contents, so the selection
+`held_out` selects the validation data of records and of texts (`corpus`). It selects only whole units: all copies of a
+document, or all records with the same key. The caller sorts the units by a hash of their contents, so the selection
 does not depend on the order of the files.
 """
 
@@ -25,7 +25,7 @@ D = TypeVar("D", bound=PairData | LabelData | ConversationData | PreferenceData 
 R = TypeVar("R")
 
 FEW = 0.5
-"""A note is printed if the held-out fraction is below this part of `valid_fraction`."""
+"""A note is printed if the held-out fraction is less than `FEW` times `valid_fraction`."""
 
 
 def held_out(
@@ -33,13 +33,14 @@ def held_out(
 ) -> list[int]:
     """Choose units for validation, so that units of every size are held out at about `fraction` of their weight.
 
-    Units are grouped by weight: 1, 2-3, 4-7, … Groups are filled from the lightest to the heaviest, each up to
-    `fraction` of its weight plus the (possibly negative) rest of the group before. A group takes units in their order,
-    each one that brings its total nearer to that, so its rest is at most half of a unit. At the end, one more unit is
-    taken if it brings the whole total nearer. Neither side is empty, and units in `training` are never chosen.
+    Units are grouped by weight: 1, 2-3, 4-7, … The group of the lightest units comes first. The target of a group is
+    `fraction` of its weight, plus what the earlier groups have chosen below their targets, or minus what they have
+    chosen above. The units of a group are tried in their order. A unit is chosen if it brings the chosen weight nearer
+    to the target. At the end, one more unit is chosen if it brings the total nearer to `fraction` of all. Neither side
+    is empty, and units in `training` are never chosen.
 
-    With `fits_only`, a group takes only units that fit whole, so the total is at most `fraction`; nothing is added at
-    the end, and nothing may be chosen.
+    With `fits_only`, a unit is chosen only if the chosen weight stays within the target. So the total is at most
+    `fraction` of all, and perhaps no unit is chosen.
 
     >>> held_out([40, 1, 60, 1, 60, 1, 1], 0.25)  # one of the four units 1, and 40 of 160
     [1, 0]
@@ -114,7 +115,7 @@ def share_news(reached: float, wanted: float) -> list[str]:
 def split_records(
     records: Sequence[T], keys: Sequence[str], valid_fraction: float, training: Collection[str] = ()
 ) -> tuple[list[T], list[T]]:
-    """Split into training and validation records by the key of each, in their order.
+    """Split into training and validation records by the key of each record; both sides keep the order of `records`.
 
     Keys are sorted by their hash, and selected by their number of records (`held_out`): keys with few records and keys
     with many are both held out at about `valid_fraction`. Keys in `training` are never selected. The selection does not
@@ -139,7 +140,7 @@ class RecordCorpus(ABC, Generic[D, R]):
     NOUN: ClassVar[str]
     """Name of a record in messages."""
     USABLE: ClassVar[str]
-    """The same of a record that is not skipped."""
+    """Name in messages of a record that is not skipped."""
     REASON: ClassVar[tuple[str, str]]
     """Why a record is skipped: the words for one record, and for several."""
 
@@ -149,7 +150,7 @@ class RecordCorpus(ABC, Generic[D, R]):
 
     @property
     def valid_data(self) -> D | None:
-        """The data of a separate validation file."""
+        """The data of a separate validation file; None without one."""
         if self.data.valid_path is None:
             return None
         return replace(self.data, path=self.data.valid_path)
@@ -182,7 +183,7 @@ class RecordCorpus(ABC, Generic[D, R]):
 
     @abstractmethod
     def divide(self, records: list[R]) -> tuple[list[R], list[R]]:
-        """Divide records that have no separate validation data, by a hash of each."""
+        """Divide records without separate validation data into training and validation records, by a hash of each."""
 
     def identity(self, record: R) -> Hashable:
         """Return the value that a training record must not share with a validation record."""

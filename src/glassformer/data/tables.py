@@ -6,9 +6,9 @@ character), `tab_quoted` (by tabs, and cells may be quoted, as spreadsheets and 
 mark.
 
 `dialect_of` reads the first `HEAD_CHARACTERS` under each format. The separator is the one with which most rows have as
-many columns as line 1; a first line `sep=;` names it. Cells between tabs count as quoted if quoting gives more such
-rows, or equally many and it explains all quotation marks (`_is_quoted`). A row that contradicts the format, at any
-place, is an error with its line.
+many columns as line 1; a first line `sep=;` names it. Cells between tabs are read as quoted in two cases: more rows
+then have as many columns as line 1, or equally many have and quoting explains all quotation marks (`_is_quoted`). A
+later row that contradicts the format raises an error with its line.
 """
 
 import csv
@@ -26,7 +26,7 @@ SEPARATORS = {"tab": "\t", "tab_quoted": "\t", "comma": ",", "semicolon": ";"}
 """The separator of each format."""
 NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 USUAL = {".tsv": ("\t", False), ".csv": (",", True)}
-"""Separator and quoting by suffix: the first choice, and the one that no note mentions."""
+"""Separator and quoting that are usual for a suffix. They are tried first, and no note mentions them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def dialect_of(path: Path, form: str = "auto", encodings: Sequence[str] = UTF_8)
 
 
 def _head(path: Path, encodings: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the first lines, and whether these are all."""
+    """Return the first lines of a file, and True if the file has no others."""
     lines: list[str] = []
     n = 0
     for line in text_lines(path, encodings):
@@ -82,7 +82,7 @@ def _head(path: Path, encodings: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _measured(lines: Sequence[str], separator: str, is_quoted: bool | None, is_whole: bool) -> Dialect:
-    """Return the dialect with a separator; if `is_quoted` is None, the rows decide."""
+    """Return the dialect of a table for one separator; if `is_quoted` is None, the rows decide if cells are quoted."""
     raw = [row for _, row in _raw_rows(lines, separator)]
     as_text = Dialect(separator, False, share=_regularity(raw))
     if is_quoted is False:
@@ -99,7 +99,7 @@ def _measured(lines: Sequence[str], separator: str, is_quoted: bool | None, is_w
 
 
 def _parsed(lines: Iterable[str], separator: str, is_whole: bool) -> tuple[list[list[str]], bool]:
-    """Return rows of quoted cells up to the first error, and whether all are valid; the end of a head is no error."""
+    """Return the rows of quoted cells up to the first error, and True without an error; a cut last row is no error."""
     found: list[list[str]] = []
     csv.field_size_limit(2**31 - 1)  # a cell may contain a long document
     try:
@@ -124,8 +124,9 @@ def _regularity(found: Iterable[Sequence[str]]) -> float:
 def _is_quoted(found: Sequence[Sequence[str]], separator: str) -> bool:
     r"""Return True if quoting explains the quotation marks in rows without line breaks in cells.
 
-    A program that quotes cells quotes every cell with a quotation mark, and either the whole of a column or only cells
-    with a special character: the separator, a quotation mark, or a comma or semicolon if all cells with it are quoted.
+    A program that quotes cells always quotes a cell with a quotation mark. In each column, it quotes either all cells
+    or only cells with a special character: the separator, a quotation mark, or a comma or semicolon. A comma or a
+    semicolon is special only if no cell without quotation marks has it.
 
     >>> _is_quoted([["source", "target"], ['"one, two"', "three"]], "\t")
     True

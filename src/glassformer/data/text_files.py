@@ -21,16 +21,17 @@ from glassformer.common.errors import UserError
 UTF_8 = ("utf-8",)
 BLOCK_BYTES = 1 << 18
 MAX_LINE_CHARACTERS = 1 << 28
-"""Maximum length of a line that is parsed, because it is in memory as a whole."""
+"""Maximum length of a line. A line that is parsed is in memory as a whole."""
 MAX_UNPACKED = 1 << 28
 MAX_RATIO = 200
-"""A gzip file may unpack to `MAX_UNPACKED` bytes, or to this many times its own size; text needs about 4 times."""
+"""A gzip file may unpack to `MAX_UNPACKED` bytes, or to `MAX_RATIO` times its size. Text needs about 4 times its size.
+"""
 _GZIP = ".gz"
 _SAMPLE_BYTES = 1 << 18
 
 
 def suffix_of(path: str | Path) -> str:
-    """Return the suffix of a file name in lower case, that of the unpacked file for `.gz`.
+    """Return the suffix of a file name in lower case; for `.gz`, the suffix of the unpacked file.
 
     >>> suffix_of("a.TSV"), suffix_of("notes.txt.gz"), suffix_of("x.gz")
     ('.tsv', '.txt', '')
@@ -124,7 +125,7 @@ def encoding_used(path: Path, encodings: Sequence[str]) -> str:
 
 
 def fault(path: Path, encodings: Sequence[str] = UTF_8, *, is_head: bool = False) -> str:
-    """Return the error of a file that is not text or cannot be read; empty for text. All of it, or a head, is read."""
+    """Return why a file is not text or cannot be read, '' for text; with `is_head`, only the first block is read."""
     try:
         for _ in itertools.islice(text_blocks(path, encodings), 1 if is_head else None):
             pass
@@ -161,7 +162,7 @@ def _decodes(path: Path, encoding: str) -> bool:
 
 
 def _not_decoded(path: Path, error: UnicodeDecodeError, offset: int, line: int, encodings: Sequence[str]) -> UserError:
-    """Return the error for a file that no encoding decodes, with a guess."""
+    """Return the error for a file that no encoding of `encodings` decodes, with a guess of its encoding."""
     if tuple(encodings) != UTF_8:
         line += error.object.count(b"\n", 0, error.start)
         names = " or ".join(encodings)

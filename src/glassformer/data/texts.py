@@ -1,8 +1,8 @@
 """Documents from any source of records and from files of text, in pieces of bounded size.
 
-A `.jsonl` or `.ndjson` file has one document per line, in a named field of a JSON object, a `.parquet` file one per
-row, in a named column, and a `.json` file one per object of a list, if the objects have the field; any other file is
-one document. Built-in texts and datasets (`hf:NAME`) have one document per record. `data.format` sets another reading.
+A `.jsonl` or `.ndjson` file has one document per line: a named field of a JSON object. A `.parquet` file has one per
+row: a named column. A `.json` file has one per object of its list, if the objects have the named field. Any other file
+is one document. Built-in texts and datasets (`hf:NAME`) have one per record. `data.format` changes these rules.
 
 `text_files.py` decodes the files. Windows line ends (CRLF) become "\n"; a lone CR is kept. Documents of only white
 space are skipped and counted. Of several files, those that are not text are named in one error, or skipped and counted
@@ -36,7 +36,7 @@ PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place
 MAX_PIECE_CHARACTERS = 1 << 20
 MAX_FRONT_MATTER = 1 << 16
 NAMED_FAULTS = 200
-"""Maximum number of characters of the names of bad files, and of their folder, in an error."""
+"""Maximum length of the names of bad files and of their folder in an error message, in characters."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Counts:
     n_front_matter: int = 0
     """Files that begin with a block of `key: value` lines between two lines ---."""
     other_files: list[Path] = field(default_factory=list)
-    """Files in a folder, but neither txt, md nor jsonl."""
+    """Files in a folder that are neither txt, md nor jsonl."""
     blank_files: list[Path] = field(default_factory=list)
     bad_files: "list[TextSource]" = field(default_factory=list)
     """Skipped files that are not text or cannot be read."""
     encodings: Counter[str] = field(default_factory=Counter)
-    """Number of files by encoding, if several are possible."""
+    """Number of files of each encoding, if `data.encoding` names several."""
 
     def sentences(self) -> Iterator[str]:
-        """Yield one sentence per kind of lost text."""
+        """Yield one sentence for each kind of skipped text, and one for the encodings if there are several."""
         if self.n_blank_documents:
             first = f" (the first: {self.blank_files[0]})" if self.blank_files else ""
             yield f"{plural(self.n_blank_documents, 'document')} skipped: only white space{first}"
@@ -106,7 +106,7 @@ class TextSource:
     """The reason why the file cannot be opened or is not text, if it is known."""
 
     def checked(self) -> "TextSource":
-        """Return the source with the reason why its file is not text, if it is not."""
+        """Return this source, with `fault` set if its file is not text."""
         if self.fault or self.path is None or suffix_of(self.path) == ".parquet":
             return self
         return replace(self, fault=fault(self.path, self.data.encoding))
@@ -146,7 +146,7 @@ class TextSource:
         return digest.hexdigest()
 
     def n_bytes(self) -> int:
-        """Return the size of the file, unpacked, or of the documents that are not in a file or are compressed in it."""
+        """Return the size of the unpacked file, or of the documents if they are compressed (Parquet) or in no file."""
         if self.path is not None and (self.is_jsonl or not self.has_records):
             return n_bytes(self.path)
         return sum(len(document.encode()) for document in self._documents())
@@ -195,8 +195,9 @@ def too_few_tokens(name: str, n_tokens: str, context: int) -> UserError:
 def find_sources(paths: Paths, data: TextData | None = None, counts: Counts | None = None) -> list[TextSource]:
     """Find the sources of `paths`, in order; `data` has the settings of reading.
 
-    Raises `UserError` for a missing file or folder, an empty file alone, and one that names all files that cannot be
-    opened; with `data.on_bad = skip`, these and all files that are not text are left out and counted.
+    Raises `UserError` for a missing file or folder, for a single file that is empty, and for files that cannot be
+    opened; the last error names all of them. With `data.on_bad = skip`, files of several that cannot be opened or are
+    not text are left out and counted instead.
     """
     data, counts = data or TextData(), counts or Counts()
     sources: list[TextSource] = []
@@ -282,19 +283,19 @@ def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
             parts = []
 
 
-# A line end that ends a token in every scheme: alone between two words ("a\n|b"), or followed by exactly one
-# more white-space character ("a\n|\nb"), because byte-level BPE joins the last one of several to the next word.
+# A line end at which a token ends in every scheme: alone between two words ("a\n|b"), or before exactly one
+# more white-space character ("a\n|\nb"). Byte-level BPE joins the last of several such characters to the next word.
 _LINE_CUT = re.compile(r"\n(?:(?<=\S\n)(?=\S)|(?=[ \t\r\n]\S))")
 # The second choice: before the last white space of a run ("a| b"), safe for schemes that split text into words.
 _SPACE_CUT = re.compile(r"(?=[ \t\r\n]\S)")
 
 
 def cut(blocks: Iterable[str]) -> Iterator[Piece]:
-    """Cut one document, given in blocks, into pieces that glassformer's schemes encode to the ids of the document.
+    """Cut one document, given in blocks, into pieces; in glassformer's schemes, their ids are those of the document.
 
     A piece ends at the first safe line end after `PIECE_CHARACTERS`. Text without such a line end within
-    `MAX_PIECE_CHARACTERS` is cut between two words. Text without white space is cut at any character: only
-    there can a cut split a token in two.
+    `MAX_PIECE_CHARACTERS` is cut between two words. Text without white space is cut at any character; only such a cut
+    can split a token in two.
 
     >>> [piece.text for piece in cut(["one\\nt", "wo"])]
     ['one\\ntwo']
@@ -351,12 +352,12 @@ def _unix_lines(text: str, counts: Counts) -> str:
 
 @dataclass(frozen=True)
 class Texts:
-    """The text that some settings name, without a split."""
+    """The text that the settings `data` name; it is not split."""
 
     data: TextData
 
     def look(self, context: int = 0) -> None:
-        """Read the beginning of both texts; raise `UserError` for no text, or less than a window of tokens."""
+        """Read the beginning of training and validation text; raise `UserError` for less than one window of tokens."""
         data = self.data
         if data.valid_path is None:
             require_fraction(data.valid_fraction)

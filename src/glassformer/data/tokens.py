@@ -9,11 +9,11 @@ An encoded corpus is a folder of the cache. Its name is a hash of the text, the 
 A corpus of pairs has two streams per side: train.source.bin, train.target.bin, valid.source.bin,
 valid.target.bin, each with a `.starts` file. They contain no special tokens: the objective adds them.
 
-With several training documents, each ends with the tokenizer's end token. It separates documents, and a model
-learns to end a text. For next-token prediction each document also begins with a start token: a model learns to begin
-a text, and every token of the text is a target. If one token has both roles (GPT-2's `<|endoftext|>`), it is written
-once between two documents. A single document gets no start and end token, as in nanoGPT: random windows almost never
-contain its beginning, and its end is only the place of the split.
+With several training documents, each ends with the tokenizer's end token. The end token separates documents, and from
+it a model learns to end a text. For next-token prediction each document also begins with a start token. So a model
+learns to begin a text, and every token of the text is a target. If one token has both roles (GPT-2's `<|endoftext|>`),
+it is written once between two documents. A single document gets no start and end token, as in nanoGPT: random windows
+almost never contain its beginning, and its end is only the place of the split.
 """
 
 import hashlib
@@ -131,11 +131,11 @@ class TokenCache:
     def streams(
         self, key: list[Any], names: Mapping[str, str], write: Callable[[Path], dict[str, Any]]
     ) -> tuple[dict[str, TokenFile], Path]:
-        """Return the streams of a corpus by their stems, and their folder, which `write` fills if it is not complete.
+        """Return the streams of a corpus by stem, and their folder; `write` fills a folder that is missing or damaged.
 
-        The hash of `key` names the folder, and `names` maps each stem to its name in messages. `write` encodes the
-        corpus to a folder and returns the sidecar. A folder with changed files (size or SHA-256) is written again. An
-        interrupted run leaves no folder that a later run would use.
+        The hash of `key` names the folder, and `names` maps each stem (the name of its files without the suffix) to its
+        name in messages. `write` encodes the corpus to a folder and returns the sidecar. A folder with changed files
+        (size or SHA-256) is written again. An interrupted run leaves no folder that a later run would use.
         """
         folder = self.folder / content_hash([FORMAT_VERSION, *key])[:32]
         streams = open_streams(folder, names, self.checks_hashes)
@@ -159,7 +159,7 @@ class TokenCache:
         total: int,
         size: Callable[["EncodedPart"], int],
     ) -> dict[str, Any]:
-        """Encode the texts of each stem to a folder; return their entries of the sidecar.
+        """Encode the texts of each stem to files in a folder; return the sidecar's entry of each stem.
 
         The progress counts the `size` of each part, up to `total`.
         """
@@ -189,7 +189,7 @@ def prepare(
     start_id: int | None = None,
     dropout: BpeDropout = NO_DROPOUT,
 ) -> TokenSplits:
-    """Return the tokens of a corpus: from the cache if complete and unchanged, else by encoding the text.
+    """Return the tokens of a corpus: unchanged tokens from the cache, else the encoded text.
 
     The cache key is a hash of the text, the split, the tokenizer, `start_id` and dropout. A large text is encoded by
     one worker process per processor (`tokenization/processes.py`), with the same result. Memory holds some pieces of
@@ -249,7 +249,7 @@ class EncodedPart:
     """The ids of some consecutive pieces."""
 
     ids: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # start and end tokens included
-    starts: npt.NDArray[np.int64]  # positions in the whole stream of the documents that begin in this part
+    starts: npt.NDArray[np.int64]  # of each document that begins in this part, its position in the whole stream
     n_bytes: int
     n_characters: int
 
@@ -271,7 +271,7 @@ def in_memory(pieces: Iterable[Piece], encoding: "Encoding", name: str) -> Token
 def encode_pieces(
     pieces: Iterable[Piece], encoding: "Encoding", in_every_rank: bool = False
 ) -> Generator[EncodedPart, None, None]:
-    """Encode a stream of pieces, about a million characters at a time, of a large text in several processes.
+    """Encode a stream of pieces, about a million characters at a time; several processes encode a large text.
 
     The ids equal those of whole documents. If a token of the tokenizer can span a cut, each document is joined and
     encoded at once, which needs memory for the whole document.
@@ -300,8 +300,8 @@ class _Batch:
 class Encoding:
     """Conversion of the pieces of documents to ids, here or in a worker process.
 
-    Each document gets `start_id` before it and `end_id` after it, but not where the split cut it. If both are the
-    same token, it is written once between two documents, cut or not.
+    A document gets `start_id` before it and `end_id` after it, but not at an end where the split has cut the document.
+    If `start_id` and `end_id` are the same token, it is written once between two documents, even if one of them is cut.
     """
 
     tokenizer: Tokenizer
@@ -310,7 +310,7 @@ class Encoding:
     dropout: BpeDropout = NO_DROPOUT
 
     def __call__(self, batch: _Batch) -> EncodedPart:
-        """Encode a batch; `starts` are positions in the part, -1 for an end token before it that starts a document."""
+        """Encode a batch; `starts` are positions in it, or -1 if the end token before it starts the first document."""
         texts = [piece.text for piece in batch.pieces]
         seed = seed_of(self.dropout.seed, Stream.BPE_DROPOUT, batch.number)
         is_shared = bool(_n_shared(self.start_id, self.end_id))
@@ -402,7 +402,7 @@ def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenize
 
 
 def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = True) -> dict[str, TokenFile] | None:
-    """Open the streams of a folder by their stems; return None if any file is missing or has changed.
+    """Open the streams of a folder, by stem; return None if any file is missing or has changed.
 
     `names` maps each stem to its name in messages. Without `checks_hashes` only the size of the large files of ids is
     checked.
