@@ -1,6 +1,6 @@
 """Conversion of text to ids and back: byte-pair encoding from scratch, and the `Tokenizer` that uses it.
 
-The rooms below are `common` alone. Begin with `reference.py`, the readable algorithm, then `tokenizer.py`.
+This folder imports only `common`. Begin with `reference.py`, the readable algorithm, then `tokenizer.py`.
 """
 
 from glassformer.tokenization.frames import Frame, Frames, pad

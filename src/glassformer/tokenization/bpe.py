@@ -5,13 +5,13 @@ a new symbol, and repeats. `learn_bpe` updates the counts after each merge. `lea
 algorithm in a few lines; a test checks that both give equal results. The rules are those of `tokenizers`:
 
 - Ids: the special tokens as given, the alphabet in code-point order, then one id per merge, in order.
-- Of equally frequent pairs, the one with the lowest left id is merged, then the one with the lowest right id. With
-  `bytes_of`, it is the one whose left token has the greatest bytes, and then the right one, in lexicographic order.
+- Of equally frequent pairs, the pair with the lowest left id is merged; of these, the pair with the lowest right id.
+  With `bytes_of`, the bytes of the two tokens decide instead of their ids: the greatest in lexicographic order.
 - A pair is merged from left to right: `aaa` becomes `aa` `a`.
 
-No two merges produce the same string: if a string has become one token, no merge crossed its borders, so
-the same merges were made inside it. Special tokens need one more rule, because their strings can occur in
-the text: a merge that would produce a special token is skipped. This rule, which `tokenizers` lacks, ensures
+No two merges produce the same string. If a string has become one token, no merge has crossed its borders, so the same
+merges were made inside each of its occurrences. Special tokens need one more rule, because their strings can occur in
+the text: a merge that would produce a special token is skipped. `tokenizers` does not have this rule, which ensures
 that ordinary text is never encoded to a special token.
 """
 
@@ -62,8 +62,8 @@ def learn_bpe(
     """Learn merges until there are `vocab_size` tokens, or until no pair occurs `min_frequency` times.
 
     `chunk_counts` has the number of occurrences of each chunk of text; merges never cross the border of a chunk.
-    `vocab_size=0` means no merges. `bytes_of` gives the bytes of a token, by which equally frequent pairs are ordered
-    from the greatest; without it, they are ordered by ids. Raises `UserError` as `starting_vocabulary` does.
+    `vocab_size=0` means no merges. `bytes_of` returns the bytes of a token; with it, equally frequent pairs are ordered
+    by their bytes, the greatest first, and otherwise by ids. Raises `UserError` as `starting_vocabulary` does.
 
     The time of a merge is proportional to the number of occurrences of its pair, not to the size of the text.
 
@@ -96,7 +96,7 @@ def _order(tokens: Sequence[str], bytes_of: Callable[[str], bytes] | None) -> Ca
 
     @cache
     def falling(token_id: int) -> tuple[int, ...]:
-        return (*(-byte for byte in bytes_of(tokens[token_id])), 1)  # 1: a token follows those that it begins
+        return (*(-byte for byte in bytes_of(tokens[token_id])), 1)  # 1: after the tokens that begin with it
 
     return lambda pair: (falling(pair[0]), falling(pair[1]))
 
@@ -310,9 +310,10 @@ def replace_pair(symbols: list[int], pair: Pair, new: int) -> list[int]:
 def learn_words(
     counts: Counter[str], *, vocab_size: int, special_tokens: Sequence[str], min_frequency: int
 ) -> dict[str, int]:
-    """Select the vocabulary and return each token's count: special tokens, then words by count and alphabetical order.
+    """Select a vocabulary of words; return the count of each token: special tokens, then words by falling count.
 
-    `vocab_size` 0 selects all words that occur `min_frequency` times. The count of `[UNK]` is that of all other words.
+    `vocab_size` 0 selects all words that occur `min_frequency` times. Equally frequent words are in alphabetical order.
+    The count of `[UNK]` is the number of all other words.
 
     >>> learn_words(Counter("to be or not to be".split()), vocab_size=3, special_tokens=["[UNK]"], min_frequency=1)
     {'[UNK]': 2, 'be': 2, 'to': 2}

@@ -31,16 +31,17 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template of a model without another one: ChatML, with two special tokens. It is rendered in this process."""
+"""The default template, ChatML, with two special tokens. Unlike other templates, it is rendered in this process."""
 DEADLINE_S = 15.0
-"""Maximum time of one rendering on the clock, for processes that wait for a processor or have no limit of its time."""
+"""Maximum seconds on the clock for one rendering. The limit of processor time, `TIME_S`, ends no process that waits."""
 TRAINING_DAY = date(2024, 7, 26)
-"""The day that a template reads in training, because the tokens of a resumed run must not depend on its day."""
+"""The date that templates get in training, instead of today's: a run resumed on another day must get the same tokens.
+"""
 _START = "import runpy, sys; sys.path[:] = sys.argv[2:]; runpy.run_path(sys.argv[1], run_name='__main__')"
 
 
 class Asked(NamedTuple):
-    """A text that a template is asked for: of all messages, or of the first `n`.
+    """A request for the text of all messages, or of the first `n` messages.
 
     With `asks`, the text ends where the assistant's answer begins. With `marks`, blocks `{% generation %}` are found.
     """
@@ -56,7 +57,8 @@ class Rendered(NamedTuple):
 
     text: str = ""
     blocks: list[tuple[int, int]] | None = None
-    """Characters of each block `{% generation %}` as (first, end); None if the template cuts, nests or changes them."""
+    """(first, end) of the characters of each block `{% generation %}`; None if the template cuts, nests or changes one.
+    """
     error: str = ""
 
     def checked(self) -> str:
@@ -87,9 +89,9 @@ class ChatTemplate:
         return self.texts([Asked(messages, asks=asks)], day=day)[0].checked()
 
     def texts(self, asked: Sequence[Asked], *, day: date | None = None) -> list[Rendered]:
-        """Return several texts; raise `UserError` if a limit of time or memory is reached.
+        """Return the text of each request; raise `UserError` if a limit of time or memory is reached.
 
-        The first text may be compared with the others: their blocks are those of the same text.
+        The blocks of a text are None if the text differs from the text of the first request.
         """
         lists = {id(one.messages): one.messages for one in asked}
         request = {
@@ -135,7 +137,7 @@ def _rendered(replies: Iterable[Mapping[str, Any]]) -> list[Rendered]:
 
 
 class _Worker:
-    """The process that renders one template. It is started when it is needed, and again after its end and in a fork."""
+    """The process that renders one template. It is started when it is needed, after it has ended, and after a fork."""
 
     def __init__(self, source: str) -> None:
         self._source, self._lock, self._pid = source, Lock(), os.getpid()
@@ -144,7 +146,7 @@ class _Worker:
 
     def ask(self, line: str, n_replies: int) -> list[bytes]:
         """Send a request, and return its replies; raise `UserError` if the process ends before."""
-        if self._pid != os.getpid():  # the process and the lock of before a fork are those of the parent
+        if self._pid != os.getpid():  # after a fork: the process and the lock belong to the parent
             self._inherited += [self._process]
             self._process, self._lock, self._pid = None, Lock(), os.getpid()
         with self._lock:
@@ -177,7 +179,7 @@ class _Worker:
 
 
 _WORKERS: "weakref.WeakValueDictionary[str, _Worker]" = weakref.WeakValueDictionary()
-"""The processes of the templates in use, by source."""
+"""The worker of each template that is in use. The key is the template's source."""
 
 
 def _exchange(process: "subprocess.Popen[bytes]", line: bytes, n_replies: int) -> list[bytes]:

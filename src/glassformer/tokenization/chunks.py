@@ -1,10 +1,11 @@
-r"""Splitting a text into chunks with Python's `re`, in a tenth of the library's time, and the ids of known chunks.
+r"""Splitting of text into chunks with Python's `re`, in a tenth of the library's time, and tables of the ids of chunks.
 
 The library splits by classes of characters, such as letters and white space, and its tables of these classes are not
-those of Python. So the class of each character is asked from the library once, and the expression lists the characters
-that occurred. The chunks are substrings of the text; `Pipeline.chunks` also converts them to a scheme's symbols.
+those of Python. So the library is asked once for the class of each character, and a regular expression lists the
+characters that occurred. The chunks are substrings of the text; `Pipeline.chunks` also converts them to a scheme's
+symbols.
 
-`WordIds` and `CharacterIds` keep the ids of words, chunks and characters, so encoding a text is mostly looking up.
+`WordIds` and `CharacterIds` store the ids of words, chunks and characters, so that most of a text is only looked up.
 They encode several texts at once, joined with `BORDER`; `split_rows` separates the ids of each text. The `tokenizers`
 library gives the same chunks and ids; the tests compare both.
 """
@@ -22,10 +23,10 @@ from glassformer.tokenization.processes import in_order
 from glassformer.tokenization.schemes import Scheme, check_text, pipeline, symbols_of
 
 _PROBES: dict[Scheme, str] = {"byte": "a1!", "whitespace": "a!", "word": "a", "whole_words": "a"}
-"""One character of each class of a scheme. A character between two equal ones is of their class if all three form one
-chunk; if it forms one with none of them, it is white space."""
+"""One character of each class of a scheme. To find the class of another character, it is put between two equal
+characters of this table. If the three are one chunk, it is of their class. If it is of no class, it is white space."""
 BORDER = "\ud800"
-"""Separator of joined texts, and then a chunk of its own: a lone surrogate, which no text contains (`check_text`)."""
+"""Separator of joined texts, and a chunk of its own: a lone surrogate, which no text contains (`check_text`)."""
 _EXPRESSIONS: dict[Scheme, str] = {
     "byte": r"'(?:[stmd]|re|ve|ll)| ?(?:[{0}]+|[{1}]+|[^{0}{1}{space}{border}]+)|"
     r"[{space}]+(?![^{space}{border}])|[{space}]+|{border}",
@@ -33,26 +34,30 @@ _EXPRESSIONS: dict[Scheme, str] = {
     "word": r"[^{space}{border}]+|{border}",
     "whole_words": r"[^{space}{border}]+|{border}",
 }
-"""The expression of each scheme, with the characters of the classes; that of `byte` equals GPT-2's (Radford 2019)."""
+"""Regular expression for the chunks of each scheme; `{0}`, `{1}` and `{space}` become the characters of the classes.
+For `byte`, it equals GPT-2's (Radford 2019)."""
 _WORDS = r"[{space}{border}]*[^{space}{border}]*"
-"""The expression of words, in every scheme; at the end of a text, it also finds an empty word."""
+"""Regular expression for words (`Splitter.words`) in every scheme. At the end of a text, it also matches an empty word.
+"""
 BLOCK_CHARACTERS = 1 << 16
-"""Texts are joined, cut and split so many characters at a time: their chunks stay in the processor's cache."""
+"""Number of characters that are joined, cut and split at a time, so that their chunks stay in the processor's cache."""
 _LINE_END = re.compile(r"(?<=[!-~]\n)(?=[!-~])")
 """The end of a line between two printable characters of ASCII, which ends a chunk in every scheme."""
 COUNTED_CHARACTERS = 1 << 20
-"""Chunks are counted so many characters at a time, and the counts are added: the work of one worker process."""
+"""Number of characters whose chunks one worker process counts at a time. The counts are then added."""
 PAYS_FROM = 8 << 20
-"""Number of characters after which worker processes count: they start in half a second, the time of this text."""
+"""Number of characters after which worker processes count. They start in half a second, the time to count so many.
+"""
 _ASCII = "".join(map(chr, range(128)))
 _LOCK = threading.Lock()
-"""Held while a splitter learns characters."""
+"""Lock that a splitter holds while it adds characters."""
 BORDER_ID = -1
 """Id of `BORDER`, which no token has."""
 MAX_KEPT, MAX_CHARACTERS = 1 << 19, 1 << 23
-"""Number of words, and of chunks, whose ids are kept, and of the characters of each: bounds of the memory."""
+"""`MAX_KEPT`: maximum number of words or chunks in a table of ids. `MAX_CHARACTERS`: maximum of their total length."""
 MIN_TEXT, MAX_NEW = 1 << 20, 0.5
-"""A text of so many characters, in which new chunks have more than this share, is encoded faster by the library."""
+"""`MIN_TEXT`: number of characters after which `WordIds` decides if the library is faster. `MAX_NEW`: the library is
+faster if new chunks have more than this share of the characters."""
 WORD_IS_CHUNK: tuple[Scheme, ...] = ("word", "whole_words")
 """Schemes in which each word is one chunk."""
 
@@ -73,7 +78,7 @@ class Splitter:
         return scheme in _PROBES
 
     def split(self, text: str) -> list[str]:
-        """Return the chunks of a text, in order; those of several texts, joined with `BORDER`, and the borders.
+        """Return the chunks of a text in order, or of several texts joined with `BORDER`; each `BORDER` is a chunk too.
 
         >>> Splitter("byte").split("Don't go, é"), Splitter("word").split("Don't  go. ")
         (['Don', "'t", ' go', ',', ' é'], ["Don't", 'go.'])
@@ -84,13 +89,14 @@ class Splitter:
         return self._find(text)
 
     def words(self, text: str) -> list[str]:
-        r"""Cut a text before each run of white space and borders; the chunks of the words are those of the text.
+        r"""Cut a text before each run of white space and borders; the words have the same chunks as the text.
 
-        No cut is inside a chunk, because in no scheme a chunk has white space, or a border, after another character.
-        A word has the same chunks alone as in the text. Expressions match from left to right, so only the character
-        after the word could make a difference. It is white space or a border, which no expression matches after the
-        other characters of the word; so it ends the last chunk as the end of the text does. White space at the start
-        of a word is followed by the rest of the word, so `(?!\S)` of GPT-2's expression reads the same characters.
+        A cut is never inside a chunk: in no scheme does a chunk have white space, or a border, after another character.
+        A word has the same chunks alone as in the text. Regular expressions match from left to right, so only the
+        character after the word could make a difference. This character is white space or a border, which no expression
+        matches after the other characters of the word. So it ends the last chunk as the end of the text does. White
+        space at the start of a word is followed by the rest of the word, so `(?!\S)` of GPT-2's expression reads the
+        same characters.
 
         >>> Splitter("byte").words("def f(x):\n    return x\n"), Splitter("byte").split("\n    return")
         (['def', ' f(x):', '\n    return', ' x', '\n', ''], ['\n   ', ' return'])
@@ -103,7 +109,7 @@ class Splitter:
             self._learn(sorted(set(unknown)))
 
     def _learn(self, characters: Iterable[str]) -> None:
-        """Add characters to their classes, and compile the expression of all."""
+        """Add characters to their classes, and compile the regular expressions with all characters so far."""
         probes = _PROBES[self._scheme]
         with _LOCK:
             for character in characters:
@@ -135,7 +141,7 @@ def in_blocks(texts: Iterable[str], n_characters: int = BLOCK_CHARACTERS) -> Ite
 
 
 def cut(text: str) -> Iterator[str]:
-    """Cut a text at ends of lines into parts of about `BLOCK_CHARACTERS`, whose chunks are those of the text.
+    """Cut a text at ends of lines into parts of about `BLOCK_CHARACTERS`, which have the same chunks as the text.
 
     >>> list(cut("to be")), [len(part) for part in cut("to be\\n" * 20_000)]
     (['to be'], [65538, 54462])
@@ -192,7 +198,7 @@ def _counts(scheme: Scheme, splitter: Splitter | None, texts: list[str]) -> Coun
 
 
 class _Table(dict[str, tuple[int, ...]]):
-    """Ids by word or chunk. Those of one that occurs for the first time are computed and kept."""
+    """Table from words or chunks to their ids, which are computed and stored when a word or chunk first occurs."""
 
     def __init__(self, encode: Callable[[str], tuple[int, ...]]) -> None:
         super().__init__()
@@ -205,17 +211,18 @@ class _Table(dict[str, tuple[int, ...]]):
         return ids
 
     def bound(self) -> None:
-        """Remove all if there are too many."""
+        """Remove all ids if there are too many."""
         if len(self) > MAX_KEPT or self.n_characters > MAX_CHARACTERS:
             self.clear()
             self.n_characters = 0
 
 
 class WordIds:
-    """Encoder that keeps the ids of words (`Splitter.words`), and those of chunks, of which new words are composed.
+    """Encoder that stores the ids of words (`Splitter.words`), and the ids of chunks, of which new words consist.
 
     In 8 MB of source code, 83 % of the words and 98 % of the chunks of `byte` have occurred before. There are half as
-    many words as chunks, and an expression finds them in half the time. If a word is one chunk, only chunks are kept.
+    many words as chunks, and a regular expression finds words in half the time. In schemes in which a word is one
+    chunk, only chunks are stored.
     """
 
     def __init__(self, scheme: Scheme, encode_chunk: Callable[[str], Iterable[int]]) -> None:
@@ -247,7 +254,7 @@ class WordIds:
 
 
 class CharacterIds:
-    """Encoder for a vocabulary of characters without merges: a table of all code points, read by numpy."""
+    """Encoder for a vocabulary of characters without merges: numpy looks up the id of each code point in a table."""
 
     pays = True
 
@@ -272,7 +279,7 @@ class CharacterIds:
 
 
 def split_rows(joined: list[int], n_rows: int) -> list[list[int]]:
-    """Return the ids between `BORDER_ID`.
+    """Split joined ids at each `BORDER_ID`; return the ids of each text.
 
     >>> split_rows([5, 6, BORDER_ID, BORDER_ID, 7], 3)
     [[5, 6], [], [7]]

@@ -1,7 +1,7 @@
 """Conversations as ids: what a model reads before it answers, and what a training scores.
 
-A special token that is written in a message never becomes a control token. The text is what transformers renders. A
-second rendering, of messages without special tokens, shows which characters of this text the template has written.
+A special token that is written in a message never acts as a special token. The text is what transformers renders. A
+second rendering, in which the messages have no special tokens, shows which characters of the text are the template's.
 """
 
 import re
@@ -23,9 +23,9 @@ from glassformer.tokenization.validate_tokenizer_json import ROLES
 Scored = Literal["assistant", "all"]
 """Tokens that a training scores: the answers of the assistant with their end tokens, or every token after the first."""
 Span = tuple[int, int]
-"""First character, and the one after the last."""
+"""Index of the first character, and of the character after the last."""
 MASK = "\ufdd2"
-"""Replaces each character of a special token in a message; it is not a character, so no text has it."""
+"""Code point that replaces each character of a special token in a message. It is not a character, so no text has it."""
 PROBE = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": "b"})
 
 
@@ -47,16 +47,16 @@ class EncodedConversation:
 class _Text:
     text: str
     written: list[Span]
-    """Characters that hold special tokens of messages, and are encoded as ordinary text."""
+    """Spans of the special tokens that messages contain. They are encoded as ordinary text."""
     before: dict[int, Rendered] = field(default_factory=dict)
-    """For the number of each answer, the text that a model reads before it writes it."""
+    """The text that a model reads before an answer. The key is the number of the answer's message."""
     after: dict[int, Rendered] = field(default_factory=dict)
-    """The text of the messages up to and with each answer."""
+    """The text of the messages up to and including an answer. The key is the number of the answer's message."""
     blocks: list[Span] | None = None
 
     @property
     def borders(self) -> list[int]:
-        """Characters at which what a model reads ends, and an answer begins."""
+        """Indices of characters at which an answer begins, after the text that the model reads."""
         ends = {len(one.text) for one in self.before.values() if not one.error and self.text.startswith(one.text)}
         return sorted(ends.union(begin for begin, _ in self.blocks or ()) - {0, len(self.text)})
 
@@ -96,7 +96,7 @@ class ConversationEncoder:
         return self._ids(self._text(messages, asks=True))[0]
 
     def read(self, messages: Sequence[Message]) -> list[int]:
-        """Return the ids of messages: up to the end of the last answer, or up to the beginning of the next one."""
+        """Return the ids of messages; if the last one is not an answer, they end where the next answer begins."""
         return self._ids(self._text(messages, asks=messages[-1]["role"] != ASSISTANT))[0]
 
     def encode(self, messages: Sequence[Message], scored: Scored = "assistant") -> EncodedConversation:
@@ -149,12 +149,12 @@ class ConversationEncoder:
     # The text
 
     def _text(self, messages: Sequence[Message], *, asks: bool = False, learns: bool = False) -> _Text:
-        """Render messages, find what they have written, and for each answer the text before it.
+        """Render messages; find the special tokens that they contain, and the text before each answer.
 
-        Two further renderings keep a message from writing a control token. `masked` has no special token in any
-        message, so every special token in it is the template's. It must differ from the text only where a mask is.
-        `bare` has no sign of a special token in any message, so no special token in it is put together from their
-        parts. It must have the same special tokens as `masked`.
+        Two further renderings keep a message from writing a token that acts as a special token. In `masked`, the
+        special tokens of messages are masked, so every special token in it is the template's. Text and `masked` must be
+        equal outside of the masks. In `bare`, every sign of a special token in messages is masked too, so no special
+        token in it is put together from parts in messages. `bare` must have the same special tokens as `masked`.
         """
         # 1. The renderings.
         messages = self._seen(messages)
@@ -240,7 +240,7 @@ class ConversationEncoder:
     # The answers
 
     def _added(self, read: _Text) -> Iterator[Span]:
-        """Yield what each message of the assistant adds to the text of the messages before it."""
+        """Yield the span that each message of the assistant adds to the text of the messages before it."""
         for number, one in read.before.items():
             before, after = one.checked(), read.after[number].checked().removesuffix(self._tail)
             if not (after.startswith(before) and read.text.startswith(after)):
@@ -263,7 +263,7 @@ class ConversationEncoder:
         return are_trained
 
     def _after_end(self, ids: Sequence[int], places: np.ndarray, answer: Span, text: str) -> int | None:
-        """Return the index after the token that ends an answer, whose characters are given; None without one."""
+        """Return the index after the token that ends the answer with the span `answer`; None without such a token."""
         begin, end = answer
         controls = [i for i in range(_n_within(places, begin), _n_before(places, end)) if ids[i] in self._control]
         if not controls or text[places[controls[-1], 1] : end].strip():
@@ -273,10 +273,10 @@ class ConversationEncoder:
     # The ids
 
     def _ids(self, read: _Text) -> tuple[list[int], np.ndarray]:
-        """Return the ids of a rendered text, and the characters of each as rows (first, end).
+        """Return the ids of a rendered text, and the span of each id's characters as a row (first, end).
 
-        The text is cut where an answer begins, if its ids would change the ids before it: a model reads the ids of the
-        text up to there, and continues them. So training reads the same ids as the model that answers.
+        A model that answers continues the ids of the text before the answer, and training must read the same ids. So
+        the text is cut where an answer begins, if encoding it uncut would change the ids before the answer.
         """
         ids, places = self._encoded(read, [])
         if cuts := list(self._cuts(read, ids, places)):
@@ -284,7 +284,7 @@ class ConversationEncoder:
         return ids, places
 
     def _cuts(self, read: _Text, ids: Sequence[int], places: np.ndarray) -> Iterator[int]:
-        """Yield the borders at which the ids of both sides, encoded together, do not begin with those of the first."""
+        """Yield each border where the ids of both sides together do not begin with the ids of the first side alone."""
         text, borders = read.text, read.borders
         controls = [tuple(span) for span in places[np.isin(ids, list(self._control))].tolist()]
         edges = sorted({0, len(text)}.union(*controls, *read.written))
@@ -302,7 +302,7 @@ class ConversationEncoder:
                 yield cut
 
     def _encoded(self, read: _Text, cuts: Sequence[int]) -> tuple[list[int], np.ndarray]:
-        """Return ids and places of a text; pieces end at cuts, and around what messages have written."""
+        """Return ids and spans of a text; it is encoded in pieces between `cuts` and special tokens of messages."""
         ids: list[int] = []
         places: list[Span] = []
         for begin, end in pairwise(sorted({0, len(read.text), *cuts}.union(*read.written))):
@@ -313,7 +313,7 @@ class ConversationEncoder:
         return ids, np.array(places, dtype=np.int64).reshape(-1, 2)
 
     def _piece(self, text: str, allowed: Sequence[str], place: int) -> tuple[list[int], list[Span]]:
-        """Return ids and places of a piece of a text; a piece inside of it gets no space of the beginning of a text."""
+        """Return ids and spans of a piece; only at the beginning of the text, a tokenizer may put a space before it."""
         if place and self._begins_with_space:
             ids, spans = self.tokenizer.encode_with_offsets(f"\n{text}", allow_special=allowed)
             line_break = self._plain_ids("\n")

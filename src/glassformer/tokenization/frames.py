@@ -1,4 +1,4 @@
-"""Frames of ids: special tokens around a text (`[CLS] A [SEP]`, `A </s>`, `<s> A`), and padding after short rows."""
+"""Frames, which are special tokens around texts (`[CLS] A [SEP]`, `A </s>`, `<s> A`), and padding after short rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Frame:
         return len(self.before) + len(self.between) + len(self.after)
 
     def around(self, ids: Sequence[int]) -> list[int]:
-        """Put the frame around one text.
+        """Return the ids of a text with the special tokens before and after them.
 
         >>> Frame(before=(4,), after=(5,)).around([7, 8])
         [4, 7, 8, 5]
@@ -38,7 +38,7 @@ class Frame:
         return [*self.before, *ids, *self.after]
 
     def around_pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Put the frame around two texts; return the token ids and their token types.
+        """Return the ids of two texts with special tokens before, between and after them, and the token types.
 
         >>> Frame(before=(4,), after=(5,), between=(5,), between_types=(0,)).around_pair([7, 8], [9])
         ([4, 7, 8, 5, 9, 5], [0, 0, 0, 0, 1, 1])
@@ -68,7 +68,7 @@ def template_processing(one: Frame, two: Frame, token_of: Callable[[int], str]) 
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of a tokenizer, one for each kind of input or output."""
+    """The special tokens that a tokenizer puts around texts: a `Frame` for each kind of input or output."""
 
     text: Frame
     """One text of an encoder."""
@@ -83,7 +83,7 @@ class Frames:
 
     @classmethod
     def of_ids(cls, cls_id: int | None, sep_id: int | None, eos_id: int | None) -> "Frames":
-        """Make the frames of a trained tokenizer, `[CLS] A [SEP] B [SEP]` and `A [EOS]`, without tokens that it lacks.
+        """Make the frames of a trained tokenizer: `[CLS] A [SEP] B [SEP]` and `A [EOS]`. Tokens of None are left out.
 
         >>> Frames.of_ids(4, 5, None).text
         Frame(before=(4,), after=(5,), between=(), between_types=(), second_type=1)
@@ -99,7 +99,7 @@ class Frames:
 
     @classmethod
     def of_file(cls, rust: tokenizers.Tokenizer) -> "Frames":
-        """Determine the frames of the post-processor of a `tokenizer.json` by encoding a text and a pair with it."""
+        """Find the special tokens that a `tokenizer.json` puts around texts, by encoding a text and a pair with it."""
         tokens = sorted(rust.get_vocab(with_added_tokens=False), key=lambda token: (len(token), token))
         probes = ((text, len(rust.encode(text, add_special_tokens=False).ids)) for text in ["a", "1", *tokens[:1000]])
         probe, n = next((probe for probe in probes if probe[1]), ("", 0))
@@ -113,7 +113,7 @@ class Frames:
 
 
 def _frame(encoding: tokenizers.Encoding, n_texts: int, n: int) -> Frame:
-    """Return the frame of one or two encoded texts of `n` tokens; raise `UserError` if `Frame` cannot represent it."""
+    """Return the special tokens around one or two encoded texts of `n` tokens; raise `UserError` for other patterns."""
     another = UserError(
         "its post_processor must put text A before text B, each once, with special tokens around them; the token types "
         "must be 0 until the end of A, and equal from the beginning of B"

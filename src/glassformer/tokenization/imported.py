@@ -1,7 +1,7 @@
 """Tokenizers imported from a `tokenizer.json` of another model; the Rust library `tokenizers` runs them.
 
-Special tokens in a text are ordinary text here too, unless they are allowed. Some models would encode them as special
-even then: Unigram's pieces contain `</s>`. Plain text is therefore encoded by a copy that cannot produce them.
+Here too, a special token in a text is ordinary text unless it is allowed. Some models would encode it as special all
+the same: Unigram's pieces contain `</s>`. So a copy that cannot produce special tokens encodes plain text.
 """
 
 import json
@@ -129,9 +129,9 @@ class ImportedCodec:
 class ImportedStream:
     """A streaming decoder: `push` each id, then `flush`; the concatenated results are the decoded text.
 
-    The text of a token depends on the tokens before it. It is therefore decoded together with the last token that can
-    be decoded alone. An incomplete character is delayed until its last byte. The result equals `decode`, except if
-    later bytes make earlier ones invalid UTF-8: text that was already returned stays unchanged.
+    The text of a token depends on the tokens before it. A token is therefore decoded together with all tokens since the
+    last one that can be decoded alone. An incomplete character is delayed until its last byte. The result equals
+    `decode`, except if later bytes make earlier ones invalid UTF-8: text that was already returned stays unchanged.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ImportedStream:
         self._shown, self._n_shown = "", 0
 
     def push(self, token_id: int) -> str:
-        """Return the text that the id completes, '' or several characters; raise `UserError` for an invalid id."""
+        """Return the text that this id adds, which may be ''; raise `UserError` for an invalid id."""
         [token_id] = checked_ids([token_id], self._n_ids)
         if token_id in self._skip:
             return ""

@@ -25,9 +25,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_WORKERS = 16
-"""More would wait for this process, which reads the text, sends it and writes the ids."""
+"""Maximum number of workers. More would wait for this process, which reads the text, sends it and writes the ids."""
 MAX_SIZE = 4 << 20
-"""Size of the items in flight per worker, in characters; one item may be larger."""
+"""Maximum size of the items per worker that are sent but not yet returned, in characters; one item may be larger."""
 _START = "import sys; sys.path[:] = sys.argv[1:]; from glassformer.tokenization.processes import serve; serve()"
 _ONE_THREAD = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # there is one worker per processor
 
@@ -55,9 +55,10 @@ def in_order(
 ) -> Iterator[Result]:
     """Yield `function(item)` for each item: the first items here, those after a size of `pays_from` in workers.
 
-    There are `n_workers` workers, or none instead of one. `function` is pickled and sent to each worker once. At most
-    two items per worker are in flight, and fewer if they are large (`MAX_SIZE`), so memory use is bounded. The first
-    error in the order of the items is raised, as in one process, whether it is of `items` or of `function`.
+    There are `n_workers` workers; if this number is 1, no worker is started. `function` is pickled and sent to each
+    worker once. A worker has at most two unfinished items, and fewer if they are large (`MAX_SIZE`), which bounds
+    memory use. The first error in the order of the items is raised, as in one process, whether of `items` or of
+    `function`.
     """
     items, n, done = iter(items), n_workers(in_every_rank), 0
     for item in items:

@@ -1,7 +1,7 @@
 """The reference encoder: the algorithm of the Rust encoder, step by step in Python.
 
-Tests compare the Rust encoder with it. It also shows the merges of a token, and it encodes with BPE-dropout
-(the Rust encoder takes no seed) and by longest match.
+Tests compare the Rust encoder with it. This encoder also shows the merges of a token, and encodes by longest match or
+with BPE-dropout (the Rust encoder takes no seed).
 """
 
 import random
@@ -55,8 +55,8 @@ def merge_steps(
 def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_len: int | None = None) -> list[str]:
     """Split a chunk at the longest token anywhere in it, then split the remaining parts on both sides likewise.
 
-    Of several tokens of that length, the most frequent one in the training text is used; of equal ones, the first in
-    sorted order. A span without any token becomes one `unknown`. `max_len` is the longest token's length, if known.
+    Of several longest tokens, the most frequent one in the training text is used; of equally frequent ones, the first
+    in sorted order. A span without any token becomes one `unknown`. `max_len` is the longest token's length, if known.
 
     >>> longest_match("unlowered", {"low": 9, "lowe": 2, "red": 2, "un": 1}, "[UNK]")
     ['un', 'lowe', 'red']

@@ -117,7 +117,7 @@ class SchemeCodec:
                 self._known_characters.add(character)
 
     def _encode_chunks(self, pieces: list[str]) -> list[list[int]]:
-        """Encode by looking up words or characters; by the library for `char` with merges, or if this does not pay."""
+        """Encode with tables of words or characters; with the library for `char` with merges, or if it is faster."""
         rows: list[list[int]] = []
         for block in in_blocks(pieces):
             if (ids_of := self._ids_of) is None:
@@ -150,7 +150,7 @@ class SchemeCodec:
         return [self._as_ordinary(encoding.ids) for encoding in encodings]
 
     def _as_ordinary(self, ids: list[int]) -> list[int]:
-        """Replace special tokens by `[UNK]`: a model of whole words also encodes words of ordinary text to them."""
+        """Replace special tokens by `[UNK]`: the model of `whole_words` encodes a word `[MASK]` as a special token."""
         if self._scheme != "whole_words":
             return ids
         assert self._unknown_id is not None

@@ -56,7 +56,7 @@ BYTE_TO_CHARACTER = byte_characters()
 """The printable character that stands for each byte in the vocabulary of byte-level BPE."""
 _CHARACTER_OF_BYTE = dict(enumerate(BYTE_TO_CHARACTER))
 CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
-"""The byte of each of these characters."""
+"""The byte for each character of `BYTE_TO_CHARACTER`."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class TextStream:
         self._held = ""
 
     def push(self, token_id: int) -> str:
-        """Return the text that the id completes, '' or several characters; raise `UserError` for an invalid id."""
+        """Return the text that this id adds, which may be ''; raise `UserError` for an invalid id."""
         if not 0 <= token_id < len(self._pieces):  # without a call for each id
             checked_ids([token_id], len(self._pieces))
         if token_id in self._skip:

@@ -99,10 +99,10 @@ def _compiled(source: str) -> jinja2.Template:
 
 
 def replies(source: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the reply to each text that is asked for: `text`, or `prefix` or `error`, and `blocks`.
+    """Yield the reply to each requested text: `text`, `prefix` or `error`, and `blocks`.
 
-    `prefix` is the number of characters of a text that is the beginning of the first one. `blocks` are the characters
-    of each block `{% generation %}` as (first, end), or None if the template changes marked text.
+    If the first text begins with this text, `prefix` (its number of characters) replaces `text`. `blocks` has (first,
+    end) of the characters of each block `{% generation %}`, or is None if the template changes marked text.
     """
     now = datetime.now() if request["day"] is None else datetime.combine(date.fromisoformat(request["day"]), time())
     names = {**request["names"], "strftime_now": now.strftime}
@@ -137,7 +137,7 @@ def _text(source: str, names: Mapping[str, Any]) -> str:
 
 
 def without_marks(text: str) -> tuple[str, list[tuple[int, int]] | None]:
-    """Return a rendered text without the marks of blocks, and the characters of each; None if they are cut or nested.
+    """Return a rendered text without marks, and the characters of each block; None if blocks are cut or nested.
 
     >>> without_marks(f"A: {BEGIN}yes{END}.")
     ('A: yes.', [(3, 6)])
@@ -155,7 +155,7 @@ def without_marks(text: str) -> tuple[str, list[tuple[int, int]] | None]:
 
 
 def _limit_memory(mib: int) -> None:
-    """Limit the address space of this process, if the system has such a limit and the size in use (Linux)."""
+    """Limit the address space of this process to its size plus `mib` MiB, on systems that have this limit (Linux)."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -167,7 +167,7 @@ def _limit_memory(mib: int) -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """End this process after so much processor time; 0 means never. The kernel ends it, also in C."""
+    """Let the kernel end this process after this processor time, also inside of C code; 0 removes the limit."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

@@ -11,13 +11,13 @@ ids of `allow_special=tokenizer.special_tokens`.
 run of unknown characters in a chunk as one `[UNK]`, and `whole_words` each unknown word. Without the token
 `[UNK]` they raise a `UserError` that names the character (`transformers` drops the character silently).
 
-**Decoding.** `byte` restores every text exactly, and `char` every text of known characters. `word` puts one space
-between words, because it keeps no other white space, `whitespace` and `whole_words` one between all tokens. A run of
+**Decoding.** `byte` restores every text exactly, and `char` every text of known characters. `word` keeps no white
+space, and puts one space between words. `whitespace` and `whole_words` put one space between all tokens. A run of
 unknown characters decodes to `[UNK]`; other special tokens are skipped on request.
 
-**Imported tokenizers** (`Tokenizer.imported`). The Rust library splits and decodes as their `tokenizer.json`
-defines (`imported.py`). The roles of their special tokens are saved in the file, under `roles`. If the file has
-the rules of a scheme, the scheme is used. Their decoded texts are those of `transformers`.
+**Imported tokenizers** (`Tokenizer.imported`). The Rust library splits and decodes as their `tokenizer.json` defines
+(`imported.py`). The roles of their special tokens are saved in the file, under `roles`. If the file has the rules of
+one of the schemes, this scheme is used. Decoded texts are those of `transformers`.
 """
 
 import hashlib
@@ -140,8 +140,8 @@ class Tokenizer:
     `vocab` maps every token to its id, `merges` are the merged pairs in order, and `frequencies` has the count of each
     token in the training text, by id (`None` if the learner does not return it). `pad_id`, `eos_id` and so on are
     `None` if the tokenizer lacks this special token. `scheme` is `None` for an imported tokenizer without a scheme.
-    `roles` maps roles to special tokens; only an imported tokenizer has it. `frames` has what is around a text.
-    `chat_template` is the Jinja template of a model that learned conversations, or a list of named ones.
+    `roles` maps roles to special tokens; only an imported tokenizer has it. `frames` has the special tokens around a
+    text. `chat_template` is the Jinja template of a model that learned conversations, or a list of named ones.
 
     >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char", special_tokens=())
     >>> tokenizer.encode("to be"), tokenizer.decode([7, 5, 0])
@@ -189,7 +189,7 @@ class Tokenizer:
             self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
         unknown_token: str | None = model.get("unk_token")
         self.unknown_id: int | None = None
-        """Id of the token that unknown text is read as; None if there is no unknown text."""
+        """Id of the token that replaces unknown text; None without such a token."""
         if self.scheme != "byte":
             self.unknown_id = self.vocab.get(unknown_token or "", model.get("unk_id"))
         # 4. Codec and frames
@@ -318,7 +318,7 @@ class Tokenizer:
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
         """Return a tokenizer with additional special tokens at the end; no id changes.
 
-        A token that exists is not added, nor one whose role another token has in `roles`, such as the mask.
+        A token that exists is not added. Neither is a token such as `[MASK]` whose role another token has in `roles`.
 
         >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=("[PAD]",))
         >>> tokenizer.with_special_tokens(["[PAD]", "[CLS]"]).vocab
@@ -375,7 +375,7 @@ class Tokenizer:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Name what to use for a method of other libraries."""
+            """Raise an `AttributeError` that names what to use instead of a method of another library."""
             raise no_attribute("a Tokenizer", name, _OTHER_NAMES.get(name))
 
     def token_to_id(self, token: str) -> int | None:
@@ -547,7 +547,7 @@ class Tokenizer:
 
     @property
     def start_id(self) -> int | None:
-        """Id of the start token in training: the last one that the file puts before a text, else BOS, else EOS."""
+        """Id of the start token in training: the last token before a prompt (`frames.prompt`), else BOS, else EOS."""
         if before := self.frames.prompt.before:
             return before[-1]
         return self.eos_id if self.bos_id is None else self.bos_id

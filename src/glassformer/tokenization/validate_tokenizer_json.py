@@ -1,9 +1,9 @@
 """Checks of an untrusted `tokenizer.json` before the Rust library loads it.
 
 The library does not limit a file: it loops up to the largest id, panics on some damaged parts, and its regular
-expressions backtrack, so that `(a+)+$` can take exponential time (ReDoS). It is not possible to decide from an
-expression whether it is safe, so only known expressions are accepted. The number of parts that can each double a text
-is limited. Every part must have a type that is allowed in its place; without a type, the library would guess one.
+expressions backtrack, so that `(a+)+$` can take exponential time (ReDoS). A regular expression does not show if it is
+safe, so only those in `KNOWN_EXPRESSIONS` are accepted. The number of parts that can each double a text is limited.
+Every part must have a type that is allowed in its place; without a type, the library would guess one.
 """
 
 import base64
@@ -65,7 +65,7 @@ TemplateText = str | list[dict[str, str]]
 MAX_AFFIX_CHARACTERS = 64  # prefix or suffix that a model adds to each piece: `##`, `</w>`
 MAX_AROUND = 64  # special tokens around texts
 TRUST = "GLASSFORMER_TRUST_TOKENIZERS"
-"""Environment variable; with the value 1, unknown expressions of a trusted file are accepted."""
+"""Environment variable. With the value 1, regular expressions that are not in `KNOWN_EXPRESSIONS` are accepted."""
 _MODELS = ("BPE", "WordLevel", "WordPiece", "Unigram")
 _KNOWN = {
     "normalizer": (
@@ -81,7 +81,7 @@ _KNOWN = {
         *("Sequence", "Replace", "Strip", "ByteLevel", "Metaspace", "BPEDecoder", "WordPiece", "ByteFallback", "Fuse"),
     ),
 }
-"""Allowed types of parts, by place."""
+"""Allowed types of parts. The key is the place of the part in the file."""
 _IN_SEQUENCE = ("normalizers", "pretokenizers", "processors", "decoders")
 _GROWING = ("ByteLevel", "Precompiled")
 """Types of parts that map one character to several; each such part can double the length of a text."""
@@ -163,7 +163,7 @@ def _check_part(place: str, part: dict[str, Any]) -> None:
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """Yield a part of the file, and the parts of its sequence."""
+    """Yield a part of the file and, if it is a sequence, the parts in it."""
     if part is None:
         return
     yield part

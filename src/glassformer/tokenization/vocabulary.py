@@ -1,7 +1,7 @@
 """Kinds of tokens in a vocabulary: language tokens, sentinels, and tokens that begin or end words.
 
 A language token (`eng_Latn`) is a special token around a text that names the language of a translator's source or
-target. It is part of a tokenizer's frames, so that training, evaluation and translation read it in one way.
+target. It is in the tokenizer's frames, so that training, evaluation and translation use the same token.
 """
 
 import json
@@ -51,7 +51,7 @@ def language_of(tokenizer: Tokenizer) -> str | None:
 
 
 def with_languages(tokenizers: Tokenizers, source: str | None, target: str | None) -> Tokenizers:
-    """Return tokenizers for other languages: a source keeps the place of its token, a target begins with it."""
+    """Return tokenizers with other language tokens: a source's keeps its place, a target's becomes the first token."""
     of_source, of_target = tokenizers.source, tokenizers.target
     if source is not None:
         language, old = language_id(of_source, source), language_of(of_source)
@@ -75,7 +75,7 @@ def _with_frames(
 ) -> Tokenizer:
     """Return the tokenizer with other special tokens around one text and around a pair.
 
-    `replaced` has the ids that take the place of an id, and `first` those that are put before all others.
+    `replaced` maps an id to the ids that replace it, and `first` has the ids that are put before all others.
     """
 
     def changed(ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class WordBoundaries:
-    """Properties of the text of each token, by id (V,), determined from its text only."""
+    """Properties of the text of each token, as arrays (V,): the index is the token's id."""
 
     begins_inside: Bools
     """True if the text begins with a letter, a digit, or a part of a character: it may continue a word."""
