@@ -35,7 +35,7 @@ OPTIMIZER = "training_state/optimizer.safetensors"
 AVERAGE = "training_state/average.safetensors"
 UNAVERAGED = "training_state/weights.safetensors"
 Tensors: TypeAlias = "dict[str, Tensor] | Path"
-"""Tensors by name, or a file of them that several processes wrote, to be moved into place."""
+"""Tensors by name, or a file in which several processes have written them, which is moved into place."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def load_state(checkpoint: Path) -> TrainingState:
 
 
 def weights_path(checkpoint: Path) -> Path:
-    """Return the file of the weights to resume from: the model's file, unless that contains their average."""
+    """Return the file of the weights to resume from: the model's file, unless it contains averaged weights."""
     return checkpoint / (UNAVERAGED if UNAVERAGED in Manifest.read(checkpoint).entries else WEIGHTS)
 
 
@@ -139,8 +139,8 @@ def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str =
 def find(folder: Path, step: int | None = None) -> Path:
     """Return a model directory, or a run's checkpoint of one step, whose files have the sizes in its manifest.
 
-    The content of small files, such as the configuration, is compared too; `read_model` compares all of them. Raises
-    `UserError` if the folder is missing, is not a model directory, or is damaged.
+    The content of small files, such as the configuration, is compared too; `read_model` compares the content of all
+    files. Raises `UserError` if the folder is missing, is not a model directory, or is damaged.
     """
     path = folder if step is None else path_of(folder, step)
     if step is not None and folder.is_dir() and step not in (there := steps(folder)):
@@ -152,10 +152,10 @@ def find(folder: Path, step: int | None = None) -> Path:
 
 
 def prune(run_folder: Path, latest: int, keep: int, always: Collection[int | None]) -> None:
-    """Delete all but the newest `keep` checkpoints up to `latest` and those in `always`; verify `latest` first.
+    """Verify `latest`; delete the checkpoints up to it, except the newest `keep` and those in `always`.
 
-    Raises `OSError` if one cannot be deleted, after deleting the others. Checkpoints after `latest` are damaged,
-    because the run did not resume from them; the run replaces them later.
+    Raises `OSError` if one cannot be deleted, after deleting the others. Checkpoints after `latest` are kept. They are
+    damaged, because the run did not resume from them, and the run replaces them later.
     """
     path = path_of(run_folder, latest)
     Manifest.read(path).verify(path)

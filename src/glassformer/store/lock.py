@@ -1,4 +1,4 @@
-"""Lock of a run folder, for one trainer at a time; the operating system releases it when the process ends."""
+"""Lock of a run folder, for one trainer at a time; the operating system releases the lock when the process ends."""
 
 import json
 import os
@@ -22,7 +22,7 @@ LOCK, OWNER = ".lock", ".owner.json"
 def locked(folder: Path, **facts: Any) -> Iterator[None]:
     """Lock a run folder inside the block; raise `UserError` with the owner if another process has locked it.
 
-    The owner file stores `facts` too; that of a killed process is overwritten.
+    The owner file also contains `facts`. The owner file of a killed process is overwritten.
     """
     lock = _acquired(folder)
     try:
@@ -70,7 +70,7 @@ def owner(folder: Path) -> dict[str, Any]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return True if a trainer holds the lock of a run folder; it is not acquired, so no trainer is disturbed."""
+    """Return True if a trainer holds the lock of a run folder, by the owner file; the lock itself is not acquired."""
     facts = owner(folder)
     if not facts:
         return False

@@ -71,7 +71,7 @@ class Manifest:
                 raise UserError(f"{folder} is not a complete {self.kind}: its manifest has no {name}")
 
     def verify(self, folder: Path, hashed_bytes: float = math.inf) -> Self:
-        """Return the manifest; raise `UserError` with the first wrong file; sizes alone count above `hashed_bytes`."""
+        """Return the manifest; raise `UserError` for the first wrong file. Above `hashed_bytes`, only sizes count."""
         for name, (size, digest) in self.entries.items():
             path = folder / name
             if not _is_inside(path, folder):

@@ -1,6 +1,7 @@
 """Model directories: config, weights, tokenizer, generation defaults, the run's recipe, and a manifest of all files.
 
-Every verb takes a model directory. A run folder is one (with the selected weights), and so is each checkpoint.
+Every command takes a model directory. A run folder is a model directory with the selected weights, and each checkpoint
+is a model directory too.
 
 torch is imported when weights are read or written, so paths and manifests are checked without it.
 """
@@ -41,7 +42,7 @@ _LORA = "lora"
 MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
 """Files of every model directory."""
 SOME_FILES = [SOURCE_TOKENIZER, LABELS]
-"""Optional files: the source's tokenizer if it has its own, and the names of classes or tags."""
+"""Optional files: a separate tokenizer of the source, and the names of classes or tags."""
 OF_A_RUN = ["checkpoints", "data", "metrics.jsonl", "tensorboard", "trace.json", LOCK, OWNER]
 """Files that a run may leave in its folder before its first checkpoint."""
 
@@ -104,7 +105,7 @@ def write_model_files(
     run: Run,
     labels: Sequence[str] = (),
 ) -> None:
-    """Write the files of a model directory, except the manifest, to an existing folder; `weights` as `weights_of`."""
+    """Write the files of a model directory, except the manifest, to a folder; `weights` are from `weights_of`."""
     from glassformer.store.tensors import save_tensors
 
     adapted = {} if run.lora is None else {_LORA: to_dict(run.lora)}
@@ -203,7 +204,7 @@ def read_model(folder: Path, *, reads_weights: bool = True) -> StoredModel:
     """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails.
 
     Without `reads_weights`, the network is on the meta device. The folder is read again if a trainer published a newer
-    step during the read: the weights are always those of the manifest.
+    step during the read. So the weights are always those of the manifest.
     """
     for _ in range(5):
         before = _versions(folder)
@@ -219,7 +220,7 @@ def read_model(folder: Path, *, reads_weights: bool = True) -> StoredModel:
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return what changes when a file of a model directory is replaced: its inode and its time."""
+    """Return the inode and the time of each file of a model directory; they change when a file is replaced."""
     paths = (folder / name for name in [*MODEL_FILES, *SOME_FILES, MANIFEST])
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths if path.exists()}
 
@@ -330,7 +331,7 @@ def _network(config: ModelConfig, lora: LoraConfig | None, device: str) -> "Netw
 
 
 def read_tokenizers(folder: Path, manifest: Manifest) -> "Tokenizers":
-    """Read the tokenizer of a model directory, and the source's tokenizer if it has its own."""
+    """Read the tokenizer of a model directory, and the separate tokenizer of the source if there is one."""
     from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
     names = [name for name in (TOKENIZER, SOURCE_TOKENIZER) if name in manifest.entries]

@@ -40,7 +40,8 @@ DTYPES = {
 }
 """Dtypes of weights and training states, by their names in the header."""
 PartOf = Callable[[Tensor, Tensor], Tensor]
-"""Function of a whole tensor and of this process's (possibly sharded) tensor; returns this process's part."""
+"""Function that gets a whole tensor and this process's tensor (perhaps sharded), and returns this process's part.
+"""
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def _is_exact(stored: torch.dtype, own: torch.dtype) -> bool:
 
 
 def repeated_dims(x: Tensor) -> list[int]:
-    """Return the dimensions of an expanded tensor whose entries share their memory; they cannot be written apart.
+    """Return the dimensions along which all entries of an expanded tensor share one memory; they cannot differ.
 
     >>> repeated_dims(torch.zeros(2, 1).expand(2, 3))
     [1]
