@@ -1,4 +1,4 @@
-"""Messages of a conversation, checked."""
+"""Messages of a conversation: checks, names of roles, and texts."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ OTHER_ROLES = {
 }
 """Names of roles in other formats, in small letters, and the role that each means."""
 WEIGHTS = ("weight", "train", "training", "loss")
-"""Keys of a message that set whether a training scores it: 0 or false, and 1 or true."""
+"""Keys of a message that decide if training scores the message: 0 or false for no, 1 or true for yes."""
 _NO_CHARACTERS = re.compile("[\ufdd0-\ufdef]")
 """Code points that are no characters: the marks of rendered texts (`template_worker.py`, `conversations.py`)."""
 
 
 def require_messages(messages: object, where: str = "messages") -> list[dict[str, Any]]:
-    """Return messages as dictionaries without empty keys; raise `UserError` unless each has a role and a content.
+    """Return messages as dictionaries, without keys of None; raise `UserError` unless each has a role and a content.
 
     Roles of other formats (`OTHER_ROLES`) get their usual names.
 
@@ -74,7 +74,7 @@ def usual_role(role: str) -> str:
 
 
 def text_of(message: Message) -> str:
-    """Return the content of a message as one text: its parts joined, and nothing for a call of tools.
+    """Return the content of a message as one text: parts are joined, and a message that only calls tools has ''.
 
     >>> text_of({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})
     'ab'
@@ -86,7 +86,7 @@ def text_of(message: Message) -> str:
 
 
 def _text_of_part(part: Mapping[str, Any]) -> Any:
-    """Return the text of a part, whose key is `text`, or the type of the part (such as `python`)."""
+    """Return the text of a part. The key of the text is `text`, or else the type of the part, such as `python`."""
     return part.get("text", part.get(str(part.get("type"))))
 
 

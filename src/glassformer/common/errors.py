@@ -20,14 +20,15 @@ from typing import Any, Self, TypeVar
 from glassformer.common.formatting import size
 
 LONGEST_MESSAGE, BEGIN_OF_MESSAGE = 400, 240
-"""The longest message of a `UserError`, and how much of its beginning is kept if it is longer, in characters."""
+"""`LONGEST_MESSAGE`: maximum length of a `UserError`'s message. `BEGIN_OF_MESSAGE`: length of the beginning that is
+kept of a longer message. Both in characters."""
 
 
 class UserError(Exception):
     """A user's mistake: one sentence with the problem, its place and what to do.
 
-    The command line prints the sentence and exits with code 2; no file is left half-written. Of a sentence of more than
-    `LONGEST_MESSAGE` characters, which repeats a long value, the middle is left out.
+    The command line prints the sentence and exits with code 2; no file is left half-written. If a sentence has more
+    than `LONGEST_MESSAGE` characters, because it repeats a long value, its middle is left out.
 
     >>> len(str(UserError("no such file: " + "long/" * 1000 + "name")))
     400
@@ -48,7 +49,7 @@ C = TypeVar("C")
 Log = Callable[[str], None]
 """Function that receives a message."""
 Progress = Callable[[int, int], None]
-"""Function that receives how much of a work is done, and the total."""
+"""Function that receives the amount of work that is done, and the total amount."""
 
 
 _LISTENER: ContextVar[Log | None] = ContextVar("_LISTENER", default=None)
@@ -58,7 +59,7 @@ def warn(text: str) -> None:
     """Give a note: to the listener of the innermost `notes_to`, otherwise as a warning at the line of the caller.
 
     The line is the one that called into this package. Every note about data that is skipped, cut or left out is given
-    here; a run collects them (`reporting.noted`), and the command line prints them and adds them to JSON.
+    here. A run collects the notes (`reporting.noted`), and the command line prints them and adds them to JSON.
     """
     if (listener := _LISTENER.get()) is not None:
         listener(text)
@@ -105,16 +106,17 @@ def once(log: Log) -> Log:
 # Unknown text
 
 UNKNOWN_SHOWN = 3
-"""Number of places that a note names."""
+"""Maximum number of unknown places that a note names."""
 _READING: ContextVar["UnknownText | None"] = ContextVar("_READING", default=None)
 
 
 @dataclass
 class UnknownText:
-    """A block in which parts of texts that a tokenizer does not know are counted; its end gives one note.
+    """A `with` block that counts the parts of texts that a tokenizer does not know. At its end it gives one note.
 
-    A tokenizer counts the unknown parts, which it reads as `[UNK]`, of all texts that it encodes (`count_unknown`). Not
-    in a block, each encoding gives a note. So every method and verb that reads a text gives it, without own code.
+    A tokenizer counts the unknown parts of all texts that it encodes (`count_unknown`); it reads them as `[UNK]`.
+    Outside of such a block, each encoding gives a note. So every method and command that encodes a text gives the note,
+    without code of its own.
     """
 
     joins: bool = True
@@ -155,7 +157,7 @@ def unknown_sentence(n: int, name: str, places: list[str]) -> str:
 
 
 def count_unknown(n: int, places: Callable[[], list[str]]) -> None:
-    """Count unknown parts; `places` returns where the first of them are, and is called only if they will be named."""
+    """Count unknown parts; `places` returns where the first of them are, and is only called if a note names them."""
     block = _READING.get() or UnknownText()
     if block.is_silent:
         return
@@ -223,8 +225,8 @@ def quoted(text: str) -> str:
 def listed(problems: Sequence[str], most: int = 8, beside: str = "") -> str:
     """Join problems for a message; those after the first `most` are only counted.
 
-    `beside` is the rest of the message. Only problems that fit beside it in `LONGEST_MESSAGE` characters are listed, at
-    least one.
+    `beside` is the rest of the message. At least one problem is listed, and no more than fit into `LONGEST_MESSAGE`
+    characters with `beside`.
 
     >>> print(listed(["a is missing", "b is missing", "c is missing"], most=2))
     a is missing; b is missing … and 1 more
@@ -248,7 +250,7 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest_name(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name most similar to `name`; None if no similarity reaches `cutoff` (0 to 1).
+    """Return the name in `known` that is most similar to `name`; None if no similarity reaches `cutoff` (0 to 1).
 
     >>> nearest_name("trian", ["train", "tag"])
     'train'

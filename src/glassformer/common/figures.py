@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Distinct for every kind of colour vision (Okabe and Ito 2008), darkest first; further lines reuse them."""
+"""Colours of lines, distinct for every colour vision (Okabe and Ito 2008), darkest first; further lines reuse them."""
 WEIGHTS_MAP = "viridis"
-"""Perceptually uniform, from dark at 0 to bright at 1."""
+"""Colour map of weights: perceptually uniform, from dark at 0 to bright at 1."""
 SIGNED_MAP = "RdBu_r"
-"""White at 0; the two signs are distinct for every kind of colour vision."""
+"""Colour map of values with a sign: white at 0; the two signs are distinct for every kind of colour vision."""
 GREY = "#666666"
 FORMATS = (".png", ".svg")
 MAX_LABEL = 18
 FONT = "DejaVu Sans"
-"""Included in matplotlib, so that plots are equal on every machine."""
+"""Font of all plots. It is included in matplotlib, so that plots are equal on every machine."""
 
 _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
@@ -82,7 +82,7 @@ def figure_paths(path: Path) -> list[Path]:
 
 
 def label(token: str) -> str:
-    """Return a token in printable form: signs for spaces and line ends, codes for missing glyphs, long ones cut.
+    """Return a token in printable form: signs for spaces and line ends, codes for missing glyphs; a long token is cut.
 
     >>> label(" the"), label("a\\n"), label("日")
     ('␣the', 'a↵', '<U+65E5>')

@@ -37,7 +37,7 @@ _REPLACED = "-replaced"
 
 
 MAX_NAME, MAX_PATH = 255, 4095
-"""The longest name of a file, and the longest path, in bytes, on Linux and macOS."""
+"""`MAX_NAME`: longest name of a file. `MAX_PATH`: longest path. Both in bytes, on Linux and macOS."""
 
 
 def reason(error: OSError) -> str:
@@ -277,7 +277,7 @@ def fsync_folder(path: Path) -> None:
 
 
 def is_no_path(text: str) -> bool:
-    """Return True for a text that no file can have as its path: it is too long, or has a character without bytes.
+    """Return True for a text that cannot be the path of a file: it is too long, or has a character that no path has.
 
     >>> is_no_path("runs/demo"), is_no_path("It was the best of times. " * 20), is_no_path("a\\0b")
     (False, True, True)
@@ -290,7 +290,7 @@ def is_no_path(text: str) -> bool:
 
 
 def as_path(value: object, argument: str) -> Path:
-    """Return a path given as text or as a path, with `~` expanded; raise `UserError` with the argument's name if none.
+    """Return `value`, a text or a path, as a path with `~` expanded; raise `UserError` that names `argument` otherwise.
 
     >>> as_path("runs/demo", "folder").name, as_path("~/demo", "folder") == Path.home() / "demo"
     ('demo', True)
@@ -309,7 +309,7 @@ def as_path(value: object, argument: str) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """Return a name for what is made from a file or folder: without the suffix; of `..`, the name of the folder.
+    """Return a name for a result of a file or folder: the name of the file without its suffix, or of the folder.
 
     >>> name_of(Path("books/emma.txt")), name_of(Path("/"))
     ('emma', 'run')
@@ -444,8 +444,9 @@ def restore_replaced(parent: Path, name: str = "") -> None:
 def clean_unfinished(parent: Path, name: str) -> None:
     """Delete temporary folders that `new_folder` left in `parent` because its process was killed.
 
-    `name` is a regular expression for their complete final names. A folder of a running process is never touched. If
-    that cannot be checked (a folder of another host on a shared disk), it must be unchanged for a day.
+    `name` is a regular expression for the whole final name of a folder. A folder of a running process is never touched.
+    If it cannot be checked whether the process runs (on another host with a shared disk), the folder must be unchanged
+    for a day.
     """
     restore_replaced(parent)
     pattern = re.compile(rf"\.(?:{name})\.tmp-(\d{{1,9}})(?:-([0-9a-f]{{8}}))?(?:{_REPLACED})?")

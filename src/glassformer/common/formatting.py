@@ -106,7 +106,7 @@ def show(text: str, indent: int | None = None) -> None:
 
 
 def wrapped(text: str, width: int, indent: int | None = None) -> str:
-    """Wrap long lines at words; their other parts start at `indent`, by default at the last column on the left.
+    """Wrap long lines at words; continued lines start at `indent`, by default at the last column in the left 60 %.
 
     >>> print(wrapped("ok  cache  one long detail", 20))
     ok  cache  one long

@@ -57,7 +57,7 @@ def matrix(
 
 
 def numbers(values: Sequence[Sequence[float]]) -> list[list[tuple[str, str]]]:
-    """Return the texts with which a `matrix` shows its values in the cells too."""
+    """Return the argument `shown` of `matrix` with which the cells show their values."""
     return [[(f"{x + 0.0:.2f}".replace("-0.00", "0.00"), f"{x:.3f}") for x in line] for line in values]
 
 

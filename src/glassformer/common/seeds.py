@@ -27,7 +27,7 @@ class Stream(IntEnum):
     BUDGET = 5
     """Order of the rows for batches with a token budget; `number` is the epoch."""
     REENCODING = 6
-    """Seed of the tokens and of the order of the rows with a new BPE-dropout per epoch; `number` is the epoch."""
+    """Seed of the tokens and row order of an epoch with a new BPE-dropout in each epoch; `number` is the epoch."""
     WEIGHTS = 7
     """Initial weights; uses the seed itself."""
     SAMPLES = 8
