@@ -51,7 +51,7 @@ def apply_changes(value: T, changes: Mapping[str, Any], where: str = "") -> T:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested tables with some values replaced; a table of another `kind` replaces the whole old one.
+    """Return nested tables with some values replaced; a table of another `kind` replaces the whole old table.
 
     >>> merged({"a": {"kind": "x", "n": 1}, "b": 2}, {"a": {"n": 3}})
     {'a': {'kind': 'x', 'n': 3}, 'b': 2}
@@ -68,11 +68,11 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def whole_keys(
     value: Any, changes: Mapping[str, Any], others: Sequence[str] = (), sections: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Replace short names of keys by the dotted keys that they mean; a table counts as its keys, one by one.
+    """Replace short names of keys by the dotted keys that they mean; a table is replaced by its keys, one by one.
 
     A short name is the last part of a dotted key. If several keys match, the keys that `value` has are preferred, then
-    those in the first of `sections` with a match, then the one with the fewest dots. `others` are known in addition to
-    the keys of `value`. Raises `UserError` for a name that is unknown or ambiguous.
+    those in the first of `sections` with a match, then the one with the fewest dots. Names may also mean keys in
+    `others`. Raises `UserError` for a name that is unknown or ambiguous.
 
     >>> from glassformer.config.run import Run
     >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
@@ -130,7 +130,7 @@ def _with_tables(keys: Iterable[str]) -> list[str]:
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by dotted key."""
+    """Return the values of nested tables. The keys are dotted keys."""
     values: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

@@ -11,7 +11,8 @@ from glassformer.config import transformer as c
 from glassformer.config.schema import at_most, between, checked, setting
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
-"""Score of decoder state h and source state s: vᵀtanh(W₁h + W₂s); hᵀs; hᵀWs; (W₁h)ᵀ(W₂s) / √d_attention, values W₃s."""
+"""Score of decoder state h and source state s. additive: vᵀtanh(W₁h + W₂s); dot: hᵀs; general: hᵀWs; scaled_dot:
+(W₁h)ᵀ(W₂s) / √d_attention, with the values W₃s."""
 
 
 D_ATTENTION_DOC = "width of the projected states; 0 = d_decoder; not used by dot and general"

@@ -95,11 +95,11 @@ class Columns:
     beside: ClassVar[tuple[str, ...] | None] = ()
     """Names of further fields that are read; None = all fields."""
     has_perplexity: ClassVar[bool] = True
-    """True if the loss is the mean of the nats of tokens."""
+    """True if the loss is the mean over tokens, in nats, so that it has a perplexity."""
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Sections of the table of metrics with the scores of a model; spans need tags that mark spans."""
+        """Sections of the table of metrics with a model's scores. The section `spans` needs tags that mark spans."""
         return ()
 
 
@@ -362,7 +362,7 @@ SHAPES_LOGITS = ("temperature", "top_k", "top_p", "min_p")
 CONSTRAINTS = ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
 """Fields of `GenerationConfig` and `BeamConfig` that look at earlier tokens; transformers has the same names."""
 GENERATION_BATCH = 32
-"""Default number of rows at a time where many prompts are continued."""
+"""Default number of prompts that are continued at a time."""
 
 
 @checked

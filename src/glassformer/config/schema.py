@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """Allowed values of a setting, and the end of the message `train.max_steps is 0 and must be at least 1`."""
+    """Allowed values of a setting; `must` ends a message such as `train.max_steps is 0 and must be at least 1`."""
 
     must: str
     holds: Callable[[Any], bool]
@@ -202,7 +202,7 @@ def parse_flag(kind: Any, text: str) -> Any:
 
 
 def typed(kind: Any, value: Any, name: str) -> Any:
-    """Convert a value, or the `FlagText` of one, to a type; raise `UserError` with the name of another value.
+    """Convert a value, or the `FlagText` of one, to a type; raise `UserError` with its `name` if this is not possible.
 
     >>> typed(float, FlagText("1e-3"), "--rate")
     0.001
@@ -256,7 +256,8 @@ class Entry:
     default: Any
     doc: str
     kind: str = ""
-    """The nearest `kind` above the key that must be selected for the key to exist; empty if the key always exists."""
+    """The nearest `kind` above the key that must be selected for the key to exist; empty if the key always exists.
+    """
     members: tuple[Any, ...] = ()
     """The dataclasses to choose from, for a key `kind`."""
 
@@ -303,11 +304,11 @@ class _Reader:
 
     where: str
     classes: tuple[type, ...] = ()
-    """The classes that the whole configuration can have; none for a value given in Python, which has no key."""
+    """The classes that the whole configuration can have; empty for a value given in Python, which has no key."""
 
     @functools.cached_property
     def known(self) -> list[str]:
-        """Every dotted key, for the suggestion of an error: to find them takes longer than to read the values."""
+        """All dotted keys, for suggestions in errors. To find them takes longer than to read the values."""
         return list(dict.fromkeys(key for cls in self.classes for key in known_keys(cls)))
 
     def error(self, message: str) -> UserError:

@@ -28,11 +28,12 @@ DEVICES = "auto, cpu, cuda, cuda:N or mps"
 DEVICE = Range(f"be {DEVICES}", lambda name: re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d+)?", name) is not None)
 BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
 AUTO = "auto"
-"""Metric of a watcher that the data decides."""
+"""Value of `metric` in a watcher: the data then decides which metric is watched."""
 UNBALANCED = 5.0
 """Labels are unbalanced if one occurs more than this many times as often as another."""
 COUNTER = "step"
-"""Name of the one state tensor of an optimizer that is a number, and has not the shape of its parameter."""
+"""Name of the step counter, the only state tensor of an optimizer that has not its parameter's shape: it is one number.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class OptimizerTraits:
     module: str
     """Module whose function `build(model, settings)` makes the optimizer (see `training/optimizers/build.py`)."""
     state: tuple[str, ...]
-    """Names of the tensors that it keeps for a parameter."""
+    """Names of the state tensors that the optimizer keeps for a parameter."""
     matrix_state: tuple[str, ...]
-    """The same for a matrix of a block or of a recurrent layer."""
+    """Names of the state tensors for a matrix of a block or of a recurrent layer."""
     needs_whole_matrices: bool
     """True if the weights cannot be divided among processes."""
 
     def n_numbers(self, n_parameters: int, n_in_matrices: int) -> int:
-        """Return how many numbers it keeps for parameters of which `n_in_matrices` are in matrices."""
+        """Return how many numbers the optimizer keeps for `n_parameters`, of which `n_in_matrices` are in matrices."""
         of_matrix, of_other = (len({*names} - {COUNTER}) for names in (self.matrix_state, self.state))
         return of_matrix * n_in_matrices + of_other * (n_parameters - n_in_matrices)
 
@@ -254,7 +255,7 @@ class TrainConfig:
 
     @property
     def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":
-        """Settings that watch a validation metric, by key."""
+        """The settings that watch a validation metric. The key is the dotted key of the setting."""
         settings = {"train.early_stopping": self.early_stopping, "train.schedule": self.schedule}
         return {key: each for key, each in settings.items() if isinstance(each, (EarlyStopping, PlateauSchedule))}
 

@@ -21,7 +21,7 @@ WIDTH, WIDTH_OR_0 = ("≥ 1", at_most(MAX_WIDTH)), ("≥ 0", at_most(MAX_WIDTH))
 LENGTH, LENGTH_OR_0 = ("≥ 1", at_most(MAX_LEN)), ("≥ 0", at_most(MAX_LEN))
 ORIGINAL_LENGTH = between(1, MAX_LEN)
 VOCAB_OR_0 = ("≥ 0", at_most(MAX_VOCAB))
-"""Ranges that reject larger sizes early, because building such a module would exhaust memory or take too long."""
+"""`WIDTH` to `VOCAB_OR_0` reject larger sizes early: building such a module would exhaust memory or take too long."""
 SPECIAL_IDS = ("pad_id", "bos_id", "eos_id", "unk_id", "mask_id", "decoder_start_id")
 
 
@@ -462,7 +462,7 @@ class TransformerConfig:
 
     @property
     def uncompilable(self) -> str:
-        """The parts that `torch.compile` cannot trace; empty = none. The number of tokens of an expert is data."""
+        """The parts that `torch.compile` cannot trace, or "": how many tokens an expert reads depends on the data."""
         return "" if self.experts is None else "experts"
 
     @property

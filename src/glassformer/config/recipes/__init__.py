@@ -1,4 +1,4 @@
-"""Recipes: one TOML file per tested run, with its expected result. REFERENCE is the recipe with every key.
+"""Recipes: one TOML file for each tested run, with its expected result. The recipe REFERENCE has every key.
 
 `data/own_data.py` builds the run for the user's own data.
 """
