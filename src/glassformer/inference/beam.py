@@ -1,24 +1,28 @@
 """Beam search: a search for the most probable target of each source, with a few hypotheses at a time.
 
-A hypothesis is the ids of a target after the start id, including the end token once it has ended. Its log p is the
-sum of log softmax over its ids, including a forced prefix but not the tokens that every target begins with (BART's
-`<s>`, a language); its score is log p / penalty(length), divided once. Each step takes the best `beam - finished`
-continuations, by log p, of all live hypotheses of a sentence. Those that end are finished and keep their place, and
-the others stay live, so that beam 1 is greedy for every penalty. Of equal continuations, the one of the better parent
-comes first, then the smaller id. A sentence is done when no hypothesis is live, when `n_best` hypotheses are finished
-and no live one can still win, or at its limit; there, live hypotheses count as unfinished and rank last.
+A hypothesis consists of the ids of a target after the start id, with the end token if the target has ended. Its log p
+is the sum of log softmax over its ids. The sum includes a forced prefix, but not the tokens that every target begins
+with (BART's `<s>`, a language). Its score is log p / penalty(length). A hypothesis that has not ended is live.
 
-With another `early_stopping` (the rules of transformers), a finished hypothesis frees its place, so that `beam`
-hypotheses are live at every step. Of the best `beam` continuations, those that end are finished; the best `beam` that
-do not end stay live. At the limit, all rank by score. A beam of 1 is also greedy. The rules differ in the end of the
-search: "never" (no live hypothesis can still win), "full" (`beam` hypotheses are finished), "estimate" (`beam` are
-finished, and the best live one, divided by the penalty of its present length, is not better than the worst of them).
+The default of `early_stopping` is "shrink": a finished hypothesis keeps its place in the beam. Each step chooses the
+best `beam - (number of finished)` continuations, by log p, of all live hypotheses of a sentence. A continuation that
+ends becomes a finished hypothesis, and the others stay live. So a beam of 1 is greedy for every penalty. Of equal
+continuations, the one of the better parent comes first, then the one with the smaller id. The search for a sentence
+ends when no hypothesis is live, when `n_best` hypotheses are finished and no live one can still win, or at the limit
+of the length. At the limit, live hypotheses are returned as unfinished, after the finished ones.
+
+The other values of `early_stopping` are rules of transformers. With them, a finished hypothesis frees its place, so
+`beam` hypotheses are live at every step. A continuation that ends is finished if it is among the best `beam` of all.
+The best `beam` continuations that do not end stay live. At the limit, all hypotheses rank by score. A beam of 1 is
+greedy here, too. The rules differ in the end of the search. It ends when no live hypothesis can still win ("never"),
+when `beam` hypotheses are finished ("full"), or when moreover the best live hypothesis, scored at its present length,
+is not better than the worst of these ("estimate").
 
 The same with fairseq's names:
 
 | fairseq's `SequenceGenerator`                      | here                                                    |
 |----------------------------------------------------|---------------------------------------------------------|
-| `beam_size` rows per sentence                      | a row per live hypothesis; with "shrink", fewer in time |
+| `beam_size` rows per sentence                      | at most `beam` rows, one per live hypothesis            |
 | `cand_size`, the best 2 · beam of all rows         | `n_candidates_per_sentence`; "shrink" needs only `beam` |
 | an end is finalized if among the first `beam_size` | the same (`SentenceSearch.advance`)                     |
 | the best `beam_size` others are the next rows      | `live`                                                  |
@@ -46,9 +50,9 @@ from glassformer.models.devices import InParts
 from glassformer.nn.kernels.linear import PackedWeights
 
 CHUNK = 64
-"""Size in tokens of a chunk of the vocabulary; the maximum of each chunk is computed first."""
+"""Number of tokens in a chunk of the vocabulary. `_continuations` computes the maximum of each chunk first."""
 MAX_TOKENS = 8192
-"""Maximum of source positions (padding included) × beam in a batch; limits memory and is large enough for speed."""
+"""Largest number of source positions (padding included) × beam in a batch. It limits memory; larger is not faster."""
 
 
 def decode_sorted(
@@ -63,9 +67,9 @@ def decode_sorted(
 ) -> list[list[Hypothesis]]:
     """Decode all `sources` (ids with their end tokens); result i belongs to source i.
 
-    Every target begins with `prefix`. The longest sources are decoded first; a batch that does not fit in
-    memory is decoded in parts. `progress(done, total)` is called after every batch. If `takes` is given, batches for
-    whose number it returns False are skipped, and their sources have no result.
+    Every target begins with `prefix`. The longest sources are decoded first. A batch that does not fit in memory is
+    decoded in parts. `progress(done, total)` is called after every batch. If `takes` is given, batch n is decoded only
+    if `takes(n)` is True. The sources of other batches have no hypotheses.
     """
     hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
     n_done, in_parts = 0, InParts()
@@ -97,9 +101,9 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return at most `n_best` hypotheses of every source, best first.
 
-    The number of ids of an output, including prefix and end, is limited by `max_len`, `max_new_tokens` and `max_ratio`
-    × source + 10. A target begins with the ids of its item in `prefixes`, if given. An `observer` receives every step
-    (`inspection/beam_tree.py`) and does not change the results.
+    The number of ids of a target, with its prefix and its end, is at most `max_len`, `max_new_tokens` and `max_ratio` ×
+    (length of the source) + 10. If `prefixes` is given, target i begins with the ids `prefixes[i]`. An `observer`
+    receives every step (`inspection/beam_tree.py`) and does not change the results.
 
     Raises `UserError` if a prefix is longer than the limit of the output.
     """
@@ -133,7 +137,7 @@ def beam_search(
 def searched(
     reader: Steps, logits: Tensor, sentences: Sequence["SentenceSearch"], search: Search
 ) -> list[list[Hypothesis]]:
-    """Search from the logits (N, V) of the first id of each sentence."""
+    """Return the hypotheses of each sentence; `logits` (N, V) are those of its first id after the prefix."""
     device = logits.device
 
     def tensor(values: Sequence[int]) -> Tensor:
@@ -141,7 +145,7 @@ def searched(
 
     if search.config.beam > 1:
         reader.state = branched(reader.state)
-    # `beam` candidates of each row that do not end, those that end, and some not chosen, for an observer
+    # Candidates per row: `beam` that do not end, one per end id, and `beam` more that an observer shows as not chosen
     n_candidates_per_row = search.config.beam
     if search.replaces_finished:
         n_candidates_per_row += len(search.ends)
@@ -163,7 +167,7 @@ def searched(
 
 
 class SentenceSearch:
-    """Search for one sentence: live hypotheses (ids and log p), best first, and finished hypotheses."""
+    """The search for one sentence, with its live hypotheses (ids and log p), best first, and its finished ones."""
 
     def __init__(
         self,
@@ -174,21 +178,21 @@ class SentenceSearch:
         observer: Callable[[Step], None] | None = None,
         before: Ids = (),
     ) -> None:
-        """Begin with the forced `prefix` of a target, after the ids `before` it: the start id, or the prompt."""
+        """Begin with the forced `prefix` of a target. The ids `before` it are the start id, or a prompt."""
         self.search, self.limit, self.observer, self.before = search, limit, observer, before
         self.live = [(prefix, log_prob)]
-        self.coverage = [0.0]  # penalties of the live hypotheses
+        self.coverage = [0.0]  # coverage penalties of the live hypotheses
         self.finished: list[Hypothesis] = []
         self.parents = [0]  # indices of the parents among the live hypotheses of the previous step
         self.stuck = False  # no continuation is possible
 
     @property
     def pasts(self) -> list[Past]:
-        """The ids before the next one of each live hypothesis."""
+        """For each live hypothesis, the ids before its next id."""
         return [Past([*self.before, *ids], len(self.before)) for ids, _ in self.live]
 
     def advance(self, continuations: Iterable[tuple[float, int, int]], coverage: Sequence[float] = ()) -> None:
-        """Choose among continuations (-log p, parent, id); `coverage` has the penalties of all parents, or none."""
+        """Choose among continuations (-log p, parent, id); `coverage` has the coverage penalties of the parents."""
         if self.is_done:  # already at the start: the prefix has the maximum length
             self.coverage = list(coverage) or self.coverage
             return
@@ -217,12 +221,12 @@ class SentenceSearch:
 
     @property
     def is_at_end(self) -> bool:
-        """True if no hypothesis is live or can be continued."""
+        """True if no hypothesis is live, or no live hypothesis can be continued."""
         return not self.live or self.stuck or len(self.live[0][0]) >= self.limit
 
     @property
     def is_done(self) -> bool:
-        """True if no live hypothesis can be continued, or can win by the rule of `early_stopping`."""
+        """True if the search has ended: at its end (`is_at_end`), or by the rule of `early_stopping`."""
         return self.is_at_end or self.search.is_decided(self.finished, self.live[0], self.limit)
 
     def result(self) -> list[Hypothesis]:
@@ -267,8 +271,9 @@ def _advance(
 def _continuations(log_probs: Tensor, n: int) -> tuple[list[int], list[int], list[float]]:
     """Return row, id and log p of the `n` best continuations per row, with all ties of the n-th and a few more.
 
-    The n chunks with the largest maxima contain at least n tokens that are not below the smallest of these maxima. So
-    all tokens below it are dropped without sorting the whole row, and ties are never cut.
+    Each row is divided into chunks. The n chunks with the largest maxima contain at least n tokens that are not below
+    the smallest of these n maxima. So the tokens below this maximum can be dropped without sorting the row, and all
+    ties are kept.
     """
     # The chunks
     size = CHUNK if n * CHUNK <= log_probs.shape[1] else 1

@@ -21,9 +21,9 @@ def beam_search_reference(
 ) -> list[Hypothesis]:
     """Return the hypotheses of `source_ids` (S,), or the continuations of a `prompt`, best first, as `beam` does.
 
-    `forward(token_ids, source_ids=…)` returns logits (1, T, V), as every encoder-decoder does; without a source, it has
-    one argument. It is called at every step with every whole hypothesis. A coverage penalty needs `attention`, with the
-    same arguments: the weights (1, T, S) of the source.
+    `forward(token_ids, source_ids=…)` returns logits (1, T, V), as every encoder-decoder does. Without a source, it
+    gets only `token_ids`. Each step calls it with every whole hypothesis. A coverage penalty needs `attention`: a
+    function of the same arguments that returns the attention weights (1, T, S) to the source.
     """
     before = list(prompt) if search.start_id is None else [search.start_id]
     of_source = {} if source_ids is None else {"source_ids": source_ids[None]}
@@ -91,7 +91,7 @@ def beam_search_reference(
 
 
 def _is_over(live: tuple[Sequence[int], float], finished: Sequence[Hypothesis], limit: int, search: Search) -> bool:
-    """Apply the rule of `early_stopping` to the best `live` hypothesis and all finished ones, best first."""
+    """Return True if the rule of `early_stopping` ends the search; `live` is the best live hypothesis."""
     ids, log_prob = live
     config, n_best = search.config, search.n_best
     if config.early_stopping == "full" and config.beam > 1:

@@ -1,4 +1,4 @@
-"""Conversations with a causal language model: whole turns that fit its context, and a cache kept between turns."""
+"""Conversations with a causal language model: whole turns that fit the model's context, and a cache between turns."""
 
 from bisect import bisect_left
 from collections.abc import Generator, Mapping, Sequence
@@ -14,11 +14,11 @@ from glassformer.inference.writer import Writer
 from glassformer.tokenization.conversations import ConversationEncoder
 
 LEAST_ROOM = 1 / 4
-"""Fraction of the context that is kept for an answer, if `max_new_tokens` is larger."""
+"""Largest fraction of the context that is kept free for an answer. With a small `max_new_tokens`, less is kept free."""
 
 
 class Chat:
-    """A conversation: its messages, and the model's cache of them, so that each turn reads only what is new.
+    """A conversation: its messages, and the model's cache of the ids that were read, so that a turn reads only new ids.
 
     The first space of an answer is left out, as in the decoded text of transformers.
     """
@@ -26,7 +26,7 @@ class Chat:
     def __init__(
         self, writer: Writer, encoder: ConversationEncoder, messages: Sequence[Message] = (), log: Log = warn
     ) -> None:
-        """Begin with messages, which may be none; `log` receives a note when old turns are no longer read."""
+        """Begin with `messages`, if there are any; `log` receives a note when old turns are no longer read."""
         self.writer, self.encoder, self.log = writer, encoder, log
         self.messages = require_messages(messages) if messages else []
         self.n_unread = 0
@@ -47,8 +47,9 @@ class Chat:
         return [*self.messages[:n_kept], *self.messages[n_kept + self.n_unread :]]
 
     def answer(self, settings: Settings, drafter: Drafter | None = None) -> Generator[str]:
-        """Yield the next message of the assistant in pieces; at the end, or when it is interrupted, it is added.
+        """Yield the next message of the assistant in pieces.
 
+        The message is added to `messages` at its end, or as far as it was written when the caller stops earlier.
         Raises `UserError` if the last message alone does not fit the context.
         """
         prompt, n_unread = fitting(self.encoder, self.messages, settings)
@@ -85,8 +86,8 @@ def fitted(
 ) -> tuple[EncodedPrompt, int] | None:
     """Return the ids of messages that leave room for an answer, and the number of messages that were left out.
 
-    Whole turns are left out, the oldest first: the messages up to the next one of the user. A system message at the
-    beginning stays. None if the last turn alone does not fit.
+    A turn consists of the messages up to the next message of the user. If there are too many messages, the oldest turns
+    are left out. A system message at the beginning stays. Returns None if the last turn alone does not fit.
     """
     n_kept = _n_kept(messages)
     begins = [n_kept] + [i for i, message in enumerate(messages) if i > n_kept and message["role"] == "user"]

@@ -31,10 +31,12 @@ class Threshold:
 
     at: float
     label: str | None = None
-    """One of two classes that exclude each other; `None` for labels that do not."""
+    """The class whose probability is compared, in a model of two classes; `None` for a model of several labels."""
 
     def chosen(self, probabilities: Mapping[str, float]) -> list[str]:
-        """Return the labels of at least this probability; of two classes `label`, if it has it, otherwise the other.
+        """Return the labels whose probability is at least `at`.
+
+        Of two classes, return `label` if its probability is at least `at`, and the other class if not.
 
         >>> Threshold(0.3).chosen({"red": 0.9, "old": 0.3, "new": 0.2})
         ['red', 'old']
@@ -56,7 +58,7 @@ class Classifier:
     names: Sequence[str]
     """Names of the classes; empty for numbers."""
     data: LabelData
-    """The kind of labels, and the number of texts; an imported model has no data and takes one or two texts."""
+    """The kind of labels, and whether items are pairs. An imported model has no `path`, and may get texts and pairs."""
     device: torch.device | str = "cpu"
     name: str = "the model"
 
@@ -76,7 +78,7 @@ class Classifier:
         return self.data.outputs == "regression"
 
     def classify(self, rows: Sequence[Sequence[str]], log: Log) -> list[dict[str, float]]:
-        """Return the probabilities of the classes for texts or pairs; a number has the name `number`."""
+        """Return the probability of each class for each text or pair; a predicted number has the key `number`."""
         for row in rows:
             if self.data.path is not None and (len(row) > 1) != self.takes_pairs:
                 texts = "two texts" if self.takes_pairs else "one text"
@@ -88,10 +90,10 @@ class Classifier:
         return [dict(zip(self.names, self.probabilities(x).tolist(), strict=True)) for x in logits]
 
     def threshold(self, at: float | None, label: str | None = None) -> Threshold | None:
-        """Return the rule that chooses labels; `None` without a threshold.
+        """Return the rule that chooses labels, or None if `at` is None.
 
-        Raises `UserError` for a threshold or a label that the model cannot have: `label` is required for a model of two
-        classes, and has no effect on one of several labels.
+        A model of two classes needs `label`; a model of several labels must not have it. Raises `UserError` otherwise,
+        for a threshold outside of 0 to 1, and for a model with other outputs.
         """
         if at is None:
             if label is not None:
@@ -121,13 +123,13 @@ class Classifier:
         return Threshold(at, label)
 
     def choices(self, logits: Tensor) -> Tensor:
-        """Return the logits of the outcomes of independent choices, (…, choices, outcomes)."""
+        """Return logits (…, choices, outcomes): all classes are one choice, or each of several labels is a choice."""
         if self.is_multi_label:  # each label is present or absent: softmax([x, 0])[0] = sigmoid(x)
             return torch.stack([logits, torch.zeros_like(logits)], dim=-1)
         return logits[..., None, :]  # one choice among all labels
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability of each class, (…, n_labels), from logits of this shape."""
+        """Return the probability of each class, (…, n_labels), from logits of the same shape."""
         return logits.sigmoid() if self.is_multi_label else logits.softmax(dim=-1)
 
 
@@ -141,7 +143,7 @@ class Tagger:
     device: torch.device | str = "cpu"
 
     def tag(self, sentences: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]:
-        """Return the most probable tag of every word and its probability; words beyond `max_len` get no tag."""
+        """Return the most probable tag of every word, with the tag's probability; words beyond `max_len` get no tag."""
         max_len = self.network.config.max_len
         examples, n_cut = encode_tagged(self.tokenizer, sentences, max_len)
         if n_cut:
@@ -158,14 +160,14 @@ class Tagger:
         return logits[..., None, :]
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability of each tag, (…, n_labels), from logits of this shape."""
+        """Return the probability of each tag, (…, n_labels), from logits of the same shape."""
         return logits.softmax(dim=-1)
 
 
 def text_rows(
     tokenizer: Tokenizer, texts: Sequence[Sequence[str]], max_len: int, log: Log, *, frame: Frame | None = None
 ) -> list[Example]:
-    """Encode texts or pairs in their frames; `log` receives the number of texts cut to `max_len` tokens.
+    """Encode texts or pairs with special tokens; `log` receives the number of texts that are cut to `max_len` tokens.
 
     `frame` is passed to `encode_texts`.
     """
@@ -184,7 +186,7 @@ def predict(
 ) -> list[Tensor]:
     """Return the logits of each row in fp32 on the CPU: (n_labels,) per text, or (words, n_labels) for tagging.
 
-    If `takes` is given, batches for whose number it returns False are skipped, and their rows have empty logits.
+    If `takes` is given, batch n is computed only if `takes(n)` is True. The rows of other batches have empty logits.
     """
     logits: list[Tensor] = [torch.empty(0)] * len(rows)
     n_types = getattr(getattr(network, "config", None), "n_token_types", 0)
@@ -210,10 +212,10 @@ def of_rows(
     device: torch.device | str,
     takes: Callable[[int], bool] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index and the result of each row, in fp32 on the CPU, in batches of rows of similar length.
+    """Yield the index and the result of each row, in fp32 on the CPU; a batch has rows of similar length.
 
     `forward` maps the inputs of the network and the mask of real tokens (B, T) to B results. A batch that does not fit
-    in memory is computed in parts. `takes` is that of `predict`.
+    in memory is computed in parts. If `takes` is given, batch n is computed only if `takes(n)` is True.
     """
 
     def results(numbers: Sequence[int]) -> Tensor:
@@ -236,7 +238,7 @@ def of_rows(
 class Embedder:
     """Model of one stack that computes a vector for each text.
 
-    A causal model also reads the start tokens of `frame` before a text; its vectors leave them out.
+    A causal model also reads the start tokens of `frame` before a text. The mean in its vectors leaves them out.
     """
 
     network: Network
@@ -269,11 +271,11 @@ class Embedder:
         return self.embed_rows(self.rows(texts, log))
 
     def rows(self, texts: Sequence[str], log: Log) -> list[Example]:
-        """Return the ids that the model reads of each text; `log` receives the number of cut texts."""
+        """Return the ids that the model reads for each text; `log` receives the number of cut texts."""
         return text_rows(self.tokenizer, [(text,) for text in texts], self.max_len, log, frame=self.frame)
 
     def embed_rows(self, rows: Sequence[Example]) -> Vectors:
-        """Return a vector for each row of ids (N, D)."""
+        """Return the vectors (N, D) of rows of ids."""
         n_before = 0 if self.frame is None else len(self.frame.before)
         return embed(self.network, rows, self.device, n_before=n_before)
 
@@ -289,8 +291,9 @@ def embed(
 ) -> Vectors:
     """Return the vectors (N, D) of all rows in fp32; the vector of a row does not depend on its batch.
 
-    For a model with a vector head, vectors are the result of `forward`. For other models, they are the mean of the last
-    hidden states over the tokens of a row, special ones included, without the first `n_before` if the row has more.
+    For a model with a vector head, vectors are the result of `forward`. For other models, a vector is the mean of the
+    last hidden states over the tokens of a row, special tokens included. The first `n_before` tokens are left out if
+    the row has more tokens.
     """
     assert isinstance(network, Transformer)
     vectors = np.zeros((len(rows), network.config.d_model), dtype=np.float32)
@@ -309,7 +312,7 @@ def embed(
 
 
 def _without_first(mask: Tensor, n: int) -> Tensor:
-    """Return a mask (B, T), True = a real token, without the first `n` tokens of each row that has more.
+    """Return a mask (B, T), True = a real token, that is False at the first `n` tokens of each row with more tokens.
 
     >>> _without_first(torch.tensor([[True, True, True], [True, False, False]]), 1).int().tolist()
     [[0, 1, 1], [1, 0, 0]]

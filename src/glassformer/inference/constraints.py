@@ -1,8 +1,8 @@
-"""Rules over the scores of the next id by the ids before it: the same for sampling, greedy generation and beams.
+"""Rules that change the scores of the next id, given the earlier ids, in sampling, greedy and beam search.
 
 They apply in the order of transformers (`GenerationMixin._get_logits_processor`): the repetition penalty, repeated
-n-grams, the minimum length. Temperature, top-k, top-p and min-p follow (`sampling`). As in transformers, the ids before
-the next one are the prompt and the new ids of a language model, and those of the decoder of an encoder-decoder.
+n-grams, the minimum length. Temperature, top-k, top-p and min-p follow (`sampling`). As in transformers, the earlier
+ids of a language model are the prompt and the new ids. Those of an encoder-decoder are the ids of the decoder.
 """
 
 import itertools
@@ -24,9 +24,9 @@ class Past(NamedTuple):
     """The ids before the next one."""
 
     ids: Sequence[int]
-    """The prompt, or the start id of a decoder, then the new ids."""
+    """All earlier ids: first the prompt of a language model or the start id of a decoder, then the new ids."""
     n_prompt: int
-    """Number of ids that are not new."""
+    """Number of ids at the beginning of `ids` that are not new."""
 
 
 def require_end(config: GenerationConfig | BeamConfig) -> None:
@@ -48,9 +48,9 @@ def penalise_repetition(scores: Tensor, penalty: float) -> Tensor:
 
 
 def repeating_ids(ids: Sequence[int], size: int) -> list[int]:
-    """Return the ids that would complete an n-gram of `size` ids that `ids` contains (Paulus 2018, section 2.5).
+    """Return each next id with which an n-gram of `size` ids in `ids` would occur again (Paulus 2018, section 2.5).
 
-    The search for earlier occurrences of the last id is `Sequence.index`, so that the cost is O(len(ids)).
+    `Sequence.index` finds the earlier occurrences of the last id, so the cost is O(len(ids)).
 
     >>> repeating_ids([1, 2, 3, 1, 2, 4, 1, 2], 3), repeating_ids([7, 8], 1)
     ([3, 4], [7, 8])
@@ -77,7 +77,7 @@ class Constraints:
         ends: Collection[int],
         device: torch.device | str,
     ) -> None:
-        """Set the settings, the ids that are never chosen, and those that end a row."""
+        """Set the rules of `config`, the ids that are never chosen (`suppress_ids`), and the ids that end a row."""
         self.penalty, self.size, self.min_new = (
             config.repetition_penalty,
             config.no_repeat_ngram_size,
@@ -88,19 +88,19 @@ class Constraints:
         if len(suppress_ids):
             self._suppressed = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
         self.may_exclude_all = self.size > 0 or self.min_new > 0
-        """True if a row may have no id left, because what is excluded depends on its past."""
+        """True if the rules may exclude all ids after some earlier ids."""
         self.read_past = self.penalty != 1 or self.may_exclude_all
-        """True if a rule depends on the ids before; otherwise pasts may be missing."""
+        """True if a rule depends on the earlier ids. If not, a caller may leave out the pasts."""
 
     def penalise_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
-        """Apply the repetition penalty to contiguous scores (N, V) after each past, in place; return them."""
+        """Apply the repetition penalty to contiguous `scores` (N, V) in place, row i after `pasts[i]`; return them."""
         if self.penalty != 1:
             seen, flat = _places([past.ids for past in pasts], scores), scores.view(-1)
             flat.scatter_(0, seen, penalise_repetition(flat.gather(0, seen), self.penalty))
         return scores
 
     def exclude_(self, scores: Tensor, pasts: Sequence[Past]) -> Tensor:
-        """Set the contiguous scores (N, V) of ids that may not follow each past to -inf, in place; return them."""
+        """Set the scores of ids that may not follow `pasts[i]` to -inf in row i of contiguous `scores` (N, V)."""
         if self._suppressed is not None:
             scores.index_fill_(-1, self._suppressed, -math.inf)
         if self.may_exclude_all:
@@ -115,9 +115,10 @@ class Constraints:
 
 
 def _places(ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
-    """Return the places in the flat scores (N · V) of the `ids[i]` in row i, as often; ids beyond V have no place.
+    """Return the indices of the ids `ids[i]` of each row i in the flat scores (N · V).
 
-    `struct` converts lists of ids several times as fast as tensors do.
+    Repeated ids stay, and ids outside of the vocabulary are left out. `struct` converts lists of ids several times as
+    fast as tensors do.
     """
     lengths, n_ids = np.array([len(of_row) for of_row in ids], np.int64), scores.shape[1]
     packed = struct.pack(f"{lengths.sum()}q", *itertools.chain.from_iterable(ids))

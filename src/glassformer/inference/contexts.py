@@ -1,4 +1,4 @@
-"""Reading of contexts into a state: long ones in parts, equal ones once, known ones from their first new id."""
+"""Reading of contexts into a model's state: long contexts in parts, and equal contexts once."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ SourceBatch = tuple[Tensor, Tensor | None]
 Item = TypeVar("Item", bound=Hashable)
 
 PREFILL = 256
-"""Number of context tokens read at once, which limits the memory of their hidden states."""
+"""Number of context tokens that are read at once; it limits the memory of the hidden states."""
 
 
 class Context(NamedTuple):
@@ -23,7 +23,7 @@ class Context(NamedTuple):
 
     ids: tuple[int, ...]
     source: tuple[int, ...] = ()
-    """Ids of the source; contexts of other sources are not equal."""
+    """Ids of the source. Equal contexts also have equal sources."""
 
 
 def distinct(items: Iterable[Item]) -> tuple[list[Item], list[int]]:
@@ -62,9 +62,9 @@ def read_contexts(
 
 @torch.inference_mode()
 def read_more(model: Decodable, rows: Sequence[Ids], state: Any, device: torch.device | str) -> tuple[Tensor, Any]:
-    """Read ids of every row of a state, in parts; return logits (B, V) at the end of each row and the state.
+    """Read more ids for each row of a state, in parts; return logits (B, V) at the end of each row and the new state.
 
-    Rows may be empty, and then have undefined logits.
+    The logits of an empty row are undefined.
     """
     last = torch.empty(len(rows), 0, device=device)
     if not any(rows):

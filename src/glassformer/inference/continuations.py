@@ -1,4 +1,4 @@
-"""The most probable continuations of prompts: beam search with a causal language model, and its texts."""
+"""The most probable continuations of prompts, by beam search with a causal language model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -29,7 +29,8 @@ def best_continuations(
 ) -> Iterator[list[Translation]]:
     """Yield the `n` best continuations of each prompt, best first; `settings` are those of `beam_settings`.
 
-    A text ends before a stop text. At most `batch_size` rows (prompts × beam) are searched at a time, or one prompt.
+    A text ends before a stop text. At a time, at most `batch_size` rows (prompts × beam) are searched, but at least one
+    prompt.
     """
     require_integer("n", n, 1, "the number of continuations per prompt")
     require_integer("batch_size", batch_size, 1, "the number of rows at a time")
@@ -52,7 +53,7 @@ def continue_prompts(
 ) -> list[list[Hypothesis]]:
     """Return at most `n_best` continuations of every prompt by a language model, best first.
 
-    The ids of a hypothesis are the new ones. Their number is limited by `max_new_tokens` and the context; the last one
+    A hypothesis has only the new ids. Their number is limited by `max_new_tokens` and by the context. The last new id
     may follow a full context. Raises `UserError` for an empty or overlong prompt, and for settings that need a source.
     """
     for name in ("max_ratio", "coverage_penalty"):
@@ -71,9 +72,10 @@ def continue_prompts(
 
 
 def beam_settings(defaults: GenerationConfig, settings: Mapping[str, Any]) -> tuple[GenerationConfig, BeamConfig]:
-    """Return the settings of a beam search of a language model, and those of its texts, with `settings` replaced.
+    """Return the settings of the texts and of the beam search of a language model, with the values in `settings`.
 
-    What both searches and samples have is by default that of the model. Raises `UserError` for settings of samples.
+    A setting that both classes have is by default the model's (`defaults`). Raises `UserError` for a setting that only
+    samples have.
 
     >>> _, config = beam_settings(GenerationConfig(temperature=0.5, max_new_tokens=9), {"beam": 2, "stop": "."})
     >>> config.beam, config.max_new_tokens

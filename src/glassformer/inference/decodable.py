@@ -1,4 +1,4 @@
-"""Models that generate: the interface, which Transformers and recurrent models have, and an ensemble of models."""
+"""Models that generate: the interface of Transformers and recurrent models (`Decodable`), and an ensemble of models."""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from glassformer.models.build import Network
 class Decodable(Protocol):
     """Model that generates one token at a time.
 
-    Its state keeps the past of each row between steps and belongs to the caller. It has `lengths`, (B,) real tokens so
-    far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows. It
-    may also have these methods, which return a state:
+    The state of a model keeps the past of each row between steps and belongs to the caller. `lengths` (B,) is the
+    number of real tokens of each row so far. `select(rows)` returns a state whose row i is row `rows[i]` of this state.
+    So it can repeat, reorder or drop rows. A state may also have these methods, which return a state:
 
-    - `joined(other)`: the rows of this one, then those of `other`; for generation with a batch size, or of several rows
-      with a context that slides;
-    - `crop(lengths)`: the first `lengths[i]` tokens of row i, for drafts; a recurrent state cannot forget tokens;
+    - `joined(other)`: the rows of this state, then those of `other`. Generation needs it with a batch size, and for
+      several rows with a context that slides.
+    - `crop(lengths)`: the first `lengths[i]` tokens of row i. Drafts need it. A recurrent state cannot forget tokens.
     - `branched()`: the same rows, prepared for beam search: a step adds one token per row, and `select` copies nothing.
     """
 
@@ -40,7 +40,7 @@ class Reading(Protocol):
     """Model that reads a prompt without the logits of all its tokens."""
 
     def read_at(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None, at: Tensor) -> tuple[Tensor, Any]:
-        """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+        """Read as `step` does; return the logits (B, V) at token `at[i]` of each row i, and the new state."""
 
 
 @runtime_checkable
@@ -50,19 +50,19 @@ class Attending(Protocol):
     def step_attending(
         self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, Any, Tensor | None]:
-        """Read as `step` does; also return the weights (B, T, S) of the last attention, their mean over heads.
+        """Read as `step` does; also return the attention weights (B, T, S) to the source, averaged over heads.
 
-        They are None for a model without attention to the source.
+        They are those of the last layer, or None for a model without attention to the source.
         """
 
 
 def branched(state: Any) -> Any:
-    """Return the state ready to branch; itself if it has no method `branched`."""
+    """Return the state prepared for beam search, or the state itself if it has no method `branched`."""
     return state.branched() if hasattr(state, "branched") else state
 
 
 def joined(state: Any, other: Any) -> Any:
-    """Return the state with the rows of `state`, then those of `other`; raise `TypeError` if it cannot be joined."""
+    """Return the rows of `state`, then those of `other`, in one state; raise `TypeError` if they cannot be joined."""
     if not hasattr(state, "joined"):
         raise TypeError(
             "generation with a batch size, or of several rows with a context that slides, needs a state with a method "
@@ -72,7 +72,7 @@ def joined(state: Any, other: Any) -> Any:
 
 
 def cropped(state: Any, lengths: Sequence[int]) -> Any:
-    """Return the state of the first `lengths[i]` tokens of row i; raise `UserError` if it cannot forget tokens."""
+    """Return the state of the first `lengths[i]` tokens of each row i; raise `UserError` if it has no method `crop`."""
     if not hasattr(state, "crop"):
         raise UserError(
             f"the state of this model ({type(state).__name__}) cannot forget tokens (it has no method crop), as drafts "
@@ -84,7 +84,7 @@ def cropped(state: Any, lengths: Sequence[int]) -> Any:
 def read_at(
     model: Decodable, token_ids: Tensor, state: Any, attention_mask: Tensor | None, at: Tensor
 ) -> tuple[Tensor, Any]:
-    """Read (B, T) more tokens; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+    """Read (B, T) more tokens; return the logits (B, V) at token `at[i]` of each row i, and the new state."""
     if isinstance(model, Reading):
         return model.read_at(token_ids, state, attention_mask, at)
     logits, state = model.step(token_ids, state, attention_mask)
@@ -99,7 +99,7 @@ class EnsembleState:
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) number of real tokens so far."""
+        """Number of real tokens of each row so far, (B,)."""
         return self.members[0].lengths
 
     def select(self, rows: Tensor) -> "EnsembleState":
@@ -113,8 +113,8 @@ class Ensemble(nn.Module):
     """Ensemble of models: the arithmetic mean of their probabilities, as in Sutskever (2014) and later work.
 
     `forward` reads whole rows; `start` and `step` read one more token at a time. The outputs are the log of the mean
-    probability, which is already normalised, so they replace logits. Members may be of any kind
-    of encoder-decoder, and must share their vocabularies.
+    probability. They are normalised already, and take the place of logits. Members may be encoder-decoders of any kind,
+    and must share their vocabularies.
     """
 
     def __init__(self, models: Sequence[Network]) -> None:

@@ -1,10 +1,10 @@
 """Drafts: a drafter proposes the next ids of rows, and the model verifies several of them in one step.
 
-Greedy ids are those of one id per step, and sampled ids have the same distribution (Leviathan 2023, Algorithm 1). They
-are others for the same seed.
+Greedy generation gives the same ids as with one id per step. Sampled ids have the same distribution as with one id per
+step (Leviathan 2023, Algorithm 1), but with the same seed, other ids are drawn.
 
 A step of several ids uses other kernels than a step of one id, so logits differ in the last bits. If two ids are almost
-equally probable, another one may be chosen; this is rare in fp32, and more frequent in bf16 and fp16.
+equally probable, the other one may be chosen. This is rare in fp32, and more frequent in bf16 and fp16.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ class Draft:
 
     ids: Ids
     probabilities: Tensor | None = None
-    """(k, V) the distribution q that each id was drawn from; `None` if the ids were not drawn: q(id) = 1."""
+    """The distribution q (k, V) from which each id was drawn; `None` if the ids were not drawn, as if q(id) = 1."""
 
 
 @dataclass
 class DraftCounts:
-    """Numbers of proposed and of accepted ids, over all rows and generations with this object."""
+    """Numbers of proposed and of accepted ids, over all rows and generations that use this object."""
 
     n_drafted: int = 0
     n_accepted: int = 0
@@ -55,7 +55,7 @@ class Drafter(Protocol):
     counts: DraftCounts
 
     def draft(self, rows: Sequence[Row], limits: Sequence[int], sampler: Sampler) -> list[Draft]:
-        """Propose at most `limits[i]` ids that continue the context of row i; new rows come after those before."""
+        """Propose at most `limits[i]` ids after the context of row i; rows of an earlier call come before new rows."""
 
 
 class PromptLookup:
@@ -71,9 +71,9 @@ class PromptLookup:
 
 
 def looked_up(ids: Ids, n_tokens: int, longest: int = 3) -> list[int]:
-    """Return the `n_tokens` ids after the latest earlier occurrence of the last n-gram; no ids if there is no such one.
+    """Return the `n_tokens` ids after the latest earlier occurrence of the last n-gram; no ids if it is new.
 
-    n is as large as possible, at most `longest`. A copy that reaches the end of `ids` continues with itself.
+    n is as large as possible, at most `longest`. A copy that reaches the end of `ids` continues with its own first ids.
 
     >>> looked_up([1, 2, 3, 4, 9, 2, 3], 2)
     [4, 9]
@@ -96,24 +96,24 @@ def looked_up(ids: Ids, n_tokens: int, longest: int = 3) -> list[int]:
 
 
 class Reader:
-    """A model, and its state after the ids that it has read of each row.
+    """A model, and its state after the ids that it has read in each row.
 
-    The state of a row depends only on its source and its ids. So `read` keeps the part of the state in which the old
-    ids and the new ones agree, cuts the rest, and reads only the new ids after it.
+    The state of a row depends only on its source and its ids. So `read` keeps the state of the first ids that the old
+    and the new ids of a row share, drops the rest of the state, and reads only the new ids after these.
     """
 
     def __init__(self, model: Decodable, max_len: int, device: torch.device | str) -> None:
         self.model, self.max_len, self.device = model, max_len, device
         self._state: Any = None
         self._ids: dict[Row, Ids] = {}
-        """The ids of each row of the state, in its order."""
+        """The ids of each row, in the order of the state's rows."""
 
     @torch.inference_mode()
     def read(self, rows: Mapping[Row, Ids], n_last: Sequence[int]) -> Tensor:
-        """Return the logits (Σ n, V) at the last n = `n_last[i]` ids of each row; those of the first row come first.
+        """Return the logits (Σ n, V) at the last n = `n_last[i]` ids of each row i, row after row.
 
-        Rows of the last call that are missing are dropped; new rows come after the others. Raises `UserError` if the
-        state of the model cannot be cropped.
+        Rows of the last call that are not in `rows` are dropped. New rows must come after the others. Raises
+        `UserError` if the state of the model cannot be cropped.
         """
         # The rows of the state become those of the call
         begins = [len(ids) - n for ids, n in zip(rows.values(), n_last, strict=True)]
@@ -130,7 +130,7 @@ class Reader:
             _, state = read_contexts(self.model, new, self.max_len, self.device)
             self._state = joined(self._state, state) if self._ids else state
 
-        # Keep what both have read, and read what comes before the last ids
+        # Keep the state of the ids that old and new ids share, and read the next ids up to the last ones
         read = [*self._ids.values(), *(context.ids for context in new)]
         shared = [min(n_shared(old, ids), begin) for old, ids, begin in zip(read, rows.values(), begins, strict=True)]
         self._state = cropped(self._state, shared)
@@ -152,8 +152,8 @@ class Reader:
 class ModelDrafter:
     """Drafter that generates with a smaller model with the same vocabulary (Leviathan 2023; Chen 2023).
 
-    If a context does not fit the smaller model, it reads only the end: the beginning is dropped in parts of half of
-    its context, so that most steps can use the cache.
+    If the ids of a row do not fit the context of the smaller model, it reads only the last ids. The first ids are
+    dropped in blocks of half of that context, so that most steps can use the cache.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class ModelDrafter:
         return drafts
 
     def _begin(self, length: int) -> int:
-        """Return the first position that the model reads, if context and draft together have this length."""
+        """Return the first position that the model reads of `length` ids, the context and the draft together."""
         n_parts = -(-max(0, length - self.reader.max_len) // self.part)
         return n_parts * self.part
 
@@ -204,8 +204,8 @@ class ModelDrafter:
 class DraftEngine(Engine):
     """An engine whose steps verify drafts of several ids, in place of the steps of one id.
 
-    All requests have the same settings, and neither penalties nor scores. `reader` may have read a part of the context
-    of the first row (`Reader.continue_with`).
+    All requests must have the same settings, and neither penalties nor scores. `reader` may already have read a part of
+    the context of the first row (`Reader.continue_with`).
     """
 
     def __init__(self, reader: Reader, drafter: Drafter, max_rows: int) -> None:
@@ -231,7 +231,7 @@ class DraftEngine(Engine):
 
     def _next_ids(self, rows: Sequence[Row]) -> list[list[int]]:
         """Return one or more new ids of each row, or none if no id is allowed."""
-        # Propose ids, which leave room for the one after them
+        # Propose ids, but leave room for one more id after them
         settings, sampler = rows[0].request.settings, rows[0].request.settings.sampler
         limits = [min(row.n_left - 1, settings.max_len - len(row.context)) for row in rows]
         drafts = self.drafter.draft(rows, limits, sampler)
@@ -261,7 +261,7 @@ class DraftEngine(Engine):
 
 
 def remainder(p: Tensor, q: Tensor) -> Tensor:
-    """Return max(0, p - q) (V,), proportional to the distribution after a rejected id; p if p = q.
+    """Return max(0, p - q) (V,), the weights from which the id in place of a rejected one is drawn; p if p = q.
 
     >>> remainder(torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.75, 0.0, 0.25]))
     tensor([0.0000, 0.5000, 0.0000])
@@ -294,7 +294,7 @@ def _drawn(weights: Tensor, draws: np.random.Generator) -> int:
 
 
 def verified_greedily(draft: Draft, best: Ids) -> list[int]:
-    """Return the ids of a draft that agree with the `best` ids (k + 1) of the model, and the model's next one.
+    """Return the first ids of a draft that equal the k + 1 `best` ids of the model, and the model's next id.
 
     >>> verified_greedily(Draft([4, 5, 6]), [4, 5, 7, 8])
     [4, 5, 7]

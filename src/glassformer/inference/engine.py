@@ -6,10 +6,10 @@
 2. Prompts that wait are read together, and their rows join the others with their first ids (`_read`, `_join`). A row
    whose context has slid is read again in the same way.
 
-A row has the ids that it has alone, whichever rows join and leave. `Row.extend` is the rule that ends it.
+A row gets the same ids as alone, whichever other rows join and leave. `Row.extend` is the rule that ends a row.
 
-All requests have the same settings. Two engines have other steps: a `ServerEngine` continues requests with different
-settings, and reads prompts in parts between the steps of other rows; a `DraftEngine` verifies several ids of a row in
+All requests have the same settings. Two subclasses have other steps. A `ServerEngine` continues requests with different
+settings, and reads prompts in parts between the steps of other rows. A `DraftEngine` verifies several ids of a row in
 one step.
 """
 
@@ -28,18 +28,18 @@ from glassformer.nn.kernels.linear import PackedWeights
 
 
 class Step(NamedTuple):
-    """A new id of a row; its token is None if the request or its settings allow no new id."""
+    """The result of a step for one row: the new id, `token`, or None if the request or its settings allow no id."""
 
     row: Row
     token: int | None
     likely: Likely | None = None
     finish: Finish | None = None
-    """Set if this is the last id."""
+    """Why the row has ended, if this is its last step."""
 
 
 @dataclass(eq=False)
 class Unread:
-    """Rows with one context, which is not read to the end."""
+    """Rows with a common context that is not yet read to its end."""
 
     rows: list[Row]
     context: Context
@@ -47,7 +47,7 @@ class Unread:
     """The state after the first `n_read` ids, in a `ServerEngine`."""
     n_read: int = 0
     likely: list[Likely] = field(default_factory=list)
-    """The ids that were read, with their scores, if the request asks for them."""
+    """The ids that were read, with log probabilities, if the request asks for them (`scores_prompt`)."""
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Unread":
@@ -70,8 +70,8 @@ class Engine:
 
     refill = 1 / 4
     """Fraction of `max_rows` that must be free before new rows join. To read prompts takes as long as a step or longer,
-    because it also multiplies by all weights once. With fewer rows at a time, more calls read prompts; with more rows,
-    more of the batch stays free."""
+    because it also multiplies by all weights once. A smaller fraction means that prompts are read more often; a larger
+    fraction means that more of the batch stays free."""
 
     def __init__(self, model: Decodable, *, max_len: int, device: torch.device | str, max_rows: int = 32) -> None:
         self.model, self.max_len, self.device, self.max_rows = model, max_len, device, max_rows
@@ -79,12 +79,12 @@ class Engine:
         self.reset()
 
     def reset(self) -> None:
-        """Drop all rows and prompts, and the state of the model: after an error of the model."""
+        """Drop all rows and prompts, and the state of the model, for example after an error of the model."""
         self._waiting: deque[Unread] = deque()
         self._reading: list[Unread] = []
         self._live: list[Row] = []
         self._state: Any = None
-        """The state after all ids of the live rows but the last, in their order."""
+        """The state of the live rows, in the order of `_live`, after all ids of each row but the last."""
         self._ended: set[Row] = set()
         self._slid: list[Row] = []
 
@@ -94,7 +94,7 @@ class Engine:
         return not (self._live or self._waiting or self._reading)
 
     def add(self, request: Request) -> list[Row]:
-        """Add a request; return its rows, whose ids the next steps give."""
+        """Add a request; return its rows. The next steps choose their ids."""
         rows = [*rows_of(request)]
         self.add_rows(rows)
         return rows
@@ -119,7 +119,7 @@ class Engine:
             return steps
 
     def _drop(self) -> None:
-        """Drop the rows that have ended, and let those be read again whose context has slid."""
+        """Drop the rows that have ended, and queue the rows whose context has slid, to read them again."""
         gone, n_before = self._ended.union(self._slid), len(self._live)
         stay = [number for number, row in enumerate(self._live) if row not in gone]
         if len(stay) < n_before:
@@ -148,21 +148,21 @@ class Engine:
         return self._choose(self._live, logits[:, -1])
 
     def _choose(self, rows: Sequence[Row], logits: Tensor) -> list[Step]:
-        """Return the next id of each row, after logits (N, V)."""
+        """Return the next id of each row, chosen from logits (N, V)."""
         steps = []
         for row, token in zip(rows, self._tokens(rows, logits.float()), strict=True):
             steps.append(self._extended(row, token))
         return steps
 
     def _tokens(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:
-        """Return ids for rows with the same settings, or None for a row for which no id is allowed."""
+        """Return the next id of each row, or None if no id is allowed; all rows have the same settings."""
         sampler = rows[0].request.settings.sampler
         pasts = [row.past for row in rows] if sampler.reads_past else []
         generators = [] if sampler.is_greedy else [row.generator for row in rows]
         return sampler.choose(sampler.shape(logits, pasts), generators)
 
     def _extended(self, row: Row, token: int | None, score: Likely | None = None) -> Step:
-        """Add the next id to a row; note if it has ended, or if its context has slid."""
+        """Add the next id to a row; note if the row has ended, or if its context has slid."""
         begin = row.begin
         row.extend(token)
         if row.finish is not None:
@@ -174,7 +174,7 @@ class Engine:
     # Prompts
 
     def _begin_reading(self) -> None:
-        """Let waiting prompts be read, as far as rows are free for them."""
+        """Move waiting prompts to the prompts that are read, as long as rows are free for them."""
         n_rows = len(self._live) + sum(len(one.rows) for one in self._reading)
         if self.max_rows - n_rows < self.refill * self.max_rows:
             return
@@ -195,7 +195,7 @@ class Engine:
         return self._join(rows, *read_contexts(self.model, contexts, min(self.max_len, longest), self.device))
 
     def _join(self, rows: Sequence[Row], logits: Tensor, state: Any) -> list[Step]:
-        """Let rows whose contexts are read join the others; return their next ids, after logits (N, V)."""
+        """Let rows whose contexts are read join the others; return the next ids of these rows, from logits (N, V)."""
         self._state = joined(self._state, state) if self._live else state
         self._live = [*self._live, *rows]
         return self._choose(rows, logits)

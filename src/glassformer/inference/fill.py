@@ -58,7 +58,7 @@ def mask_token(tokenizer: Tokenizer) -> str:
 def with_masks(tokenizer: Tokenizer, text: str) -> str:
     """Replace every `[MASK]` by the mask token of the tokenizer; raise `UserError` if the text has no mask.
 
-    A mask includes the space before it, because a byte-level token has its own leading space.
+    For a byte-level tokenizer, the space before a mask is removed: the token in place of the mask has its own.
     """
     mask = mask_token(tokenizer)
     text = text.replace(MASK, mask)
@@ -68,7 +68,7 @@ def with_masks(tokenizer: Tokenizer, text: str) -> str:
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a text with `[MASK]`s as masks; raise `UserError` if it has no mask."""
+    """Return the ids of a text with `[MASK]`s as masks; raise `UserError` if the text has no mask."""
     if tokenizer.mask_id is None:
         raise UserError("the model's tokenizer has no [MASK]: use a model trained with masks")
     return tokenizer.encode(with_masks(tokenizer, text), allow_special=[tokenizer.id_to_token(tokenizer.mask_id)])
@@ -130,9 +130,10 @@ class MaskFiller(Filler):
 
 @dataclass(frozen=True)
 class WritingFiller(Filler):
-    """Encoder-decoder that writes a text for one with masks; a mask may become several tokens.
+    """Encoder-decoder that fills masks by writing; a mask may become several tokens.
 
-    An infilling model writes the whole text. With `sentinel_ids`, it writes the spans that replace them.
+    Without `sentinel_ids`, the model writes the whole text (infilling). With them, the encoder reads a sentinel in
+    place of each mask, and the model writes each sentinel and the ids that replace it.
     """
 
     translator: Translator
@@ -144,7 +145,7 @@ class WritingFiller(Filler):
 
     @property
     def max_masks(self) -> int:
-        """The most masks in a text: one per sentinel."""
+        """Largest number of masks in a text: the number of sentinels, if there are any."""
         return len(self.sentinel_ids) or sys.maxsize
 
     def ids(self, text: str) -> list[int]:
@@ -167,7 +168,7 @@ class WritingFiller(Filler):
 
 
 def source_with_masks(tokenizer: Tokenizer, text: str, sentinel_ids: Sequence[int] = ()) -> list[int]:
-    """Return the ids of a text, with the mask token for each `[MASK]`, or the next one of `sentinel_ids`, if given.
+    """Return the ids of a text; each `[MASK]` becomes the mask token, or the next of `sentinel_ids` if there are any.
 
     Raises `UserError` if the text has no mask, or more masks than there are sentinels.
     """
@@ -183,9 +184,9 @@ def source_with_masks(tokenizer: Tokenizer, text: str, sentinel_ids: Sequence[in
 
 
 def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Sequence[int]) -> list[int]:
-    """Return the whole row: replace every sentinel of `source` by the ids after it in `target`, if any.
+    """Return `source` with each sentinel replaced by the ids after the same sentinel in `target`, if any.
 
-    This inverts `noise.corrupt_spans`. A target written by a model may be any row: ids before its first sentinel, and
+    This inverts `noise.corrupt_spans`. A model may write any target. Ids before the first sentinel of the target, and
     ids after a sentinel that `source` lacks, are dropped.
 
     >>> words = "<0> <1> the cat sat on the mat".split()

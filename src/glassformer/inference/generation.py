@@ -10,23 +10,24 @@ from glassformer.inference.rows import Request, Row, Settings, check_prompts, ro
 
 
 class Generation:
-    """Iterator over the steps of a generation: the new id of each live row, by the number of the row.
+    """Iterator over the steps of a generation. A step maps the number of each live row to the row's new id.
 
-    Each prompt has one row per sample; all rows of the first prompt come first. A row ends by the rule of `Row.extend`
-    (an end id is yielded; if no id is allowed, the row may end without one), or when the caller ends it (`end`).
+    Each prompt has one row per sample; all rows of the first prompt come first. A row ends by the rule of `Row.extend`,
+    or when the caller ends it (`end`). An end id is yielded, too. If no id is allowed, the row ends without a new id.
 
     At most `batch_size` rows are live, and the others wait. When a quarter of the batch is free (`Engine.refill`), the
-    next rows are read together and join it (continuous batching; Yu 2022, section 3). A row of a batch gets the same
-    ids as alone, and equal prompts get equal ids; use more samples to get different ones.
+    next rows are read together and join the batch (continuous batching; Yu 2022, section 3). A row of a batch gets the
+    same ids as alone, and equal prompts get equal ids. Use more samples to get different ids.
 
-    With `sources` (ids), prompts are beginnings of targets: the decoder's start id, then forced ids.
+    With `sources` (ids for the encoder), a prompt is the beginning of a target: the start id, then forced ids.
 
-    With a `drafter` (one per generation), the model makes fewer steps (`DraftEngine`). Rows then advance by different
-    numbers of ids: those of a row that is ahead wait until all rows have one to yield. A row whose ids are all chosen
-    leaves the batch before, so more than `batch_size` rows may be in a step.
+    With a `drafter` (one per generation), the model makes fewer steps (`DraftEngine`), and chooses several ids of a row
+    in one step. The ids of a row that is ahead wait until every row has an id to yield. A row leaves the model's batch
+    when its last id is chosen, even if some of its ids wait, and another row takes its place. So a step of this
+    iterator may have more than `batch_size` rows.
 
-    With a `reader`, which an earlier generation may have used, the only row reads no id that the reader has read: so a
-    conversation keeps its cache between turns.
+    With a `reader`, there is one row, and the model reads only the ids after those that `reader` has read in an earlier
+    generation. So a conversation keeps its cache between turns.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Generation:
         drafter: Drafter | None = None,
         reader: Reader | None = None,
     ) -> None:
-        """Raise `UserError` for an empty prompt, or for one longer than the context unless it slides."""
+        """Raise `UserError` for an empty prompt, or for a prompt longer than the context unless the context slides."""
         if sources and settings.slide:
             raise ValueError("slide: expected a context that does not slide with sources")
         check_prompts(prompts, settings.max_len, settings.slide)
@@ -62,7 +63,7 @@ class Generation:
         for row in rows:
             self._engine.add_rows([row])
         self._live: dict[int, Row] = {}
-        """The rows that have begun and have ids to yield, or may have more."""
+        """The rows that have begun, and have ids to yield or may get more, by their numbers."""
 
     def end(self, row: int) -> None:
         """End a row after its last id that was yielded."""
@@ -77,7 +78,7 @@ class Generation:
                 yield new
 
     def _next_ids(self) -> dict[int, int]:
-        """Return the next id of each row; no ids if a row that continues waits for its next one."""
+        """Return the next id of each row, or no ids if a row that has not ended has no id to yield."""
         for number, row in [*self._live.items()]:
             if row.n_given == len(row.history):
                 if row.finish is None:

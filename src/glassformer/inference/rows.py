@@ -37,7 +37,7 @@ class Settings:
     samples: Sequence[int] = (0,)
     """Numbers of the samples of each prompt. Sample i draws from stream `SAMPLES` of `seeds.py`, for every prompt."""
     differ: bool = False
-    """True if each row has its own draws: of equal prompts, and of the same sample of several prompts."""
+    """True if each row draws its own random numbers. If not, sample i of every prompt draws the same numbers."""
     batch_size: int | None = None
     """Maximum number of rows at a time; None = all."""
     device: torch.device | str = "cpu"
@@ -60,13 +60,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Penalties:
-    """Numbers that are added to the logits of a request: constant ones, and penalties of its own new ids."""
+    """Changes to the logits of a request: a constant `bias` by id, and penalties for ids that it has generated."""
 
     bias: Mapping[int, float] = field(default_factory=dict)
     presence: float = 0.0
-    """Subtracted for each id that was generated before."""
+    """Subtracted once from the logit of each id that was generated before."""
     frequency: float = 0.0
-    """Subtracted for each time that the id was generated before."""
+    """Subtracted from the logit of an id for each time that this id was generated before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Request:
     n_new: int | None = None
     """Largest number of new ids, from 0; None = that of the settings."""
     n_top: int | None = None
-    """Number of most probable ids that each new id is given with; None = no log probabilities."""
+    """Number of most probable ids that are returned with each new id; None = no log probabilities."""
     scores_prompt: bool = False
     """True to compute the log probabilities of the prompt's ids, too."""
 
@@ -102,10 +102,10 @@ class Row:
         settings, n_new = request.settings, request.n_new
         self.request, self.number, self.generator = request, number, generator
         self.n_prompt = self.n_given = len(request.ids)
-        """`n_given`: number of ids that the caller of a `Generation` has."""
+        """`n_prompt`: number of ids of the prompt. `n_given`: number of ids that the caller of a `Generation` has."""
         self.history = list(request.ids)
         self.past = Past(self.history, self.n_prompt)
-        """The ids before the next one, also those that have left the context."""
+        """All ids before the next one, including those that have left the context."""
         self.begin = max(0, self.n_prompt - settings.max_len)
         """Start of the context in `history`."""
         self.longest = self.n_prompt + (settings.sampling.max_new_tokens if n_new is None else n_new)
@@ -114,11 +114,11 @@ class Row:
             self.longest = min(self.longest, settings.max_len + 1)
         self.finish: Finish | None = None
         self.bias = dict(request.penalties.bias)
-        """Numbers that are added to the logits, by id."""
+        """Number that is added to the logit of an id. The key is the id."""
         self.prompt: Sequence[Likely] = ()
-        """The ids of the prompt from the second on, if the request asks for their scores."""
+        """The ids of the prompt from the second on, with log probabilities, if the request asks for them."""
         self.n_shared = 0
-        """Number of ids of the prompt that were not read again."""
+        """Number of first ids of the prompt that were not read, because a `ServerEngine` had kept their state."""
 
     @property
     def context(self) -> list[int]:
@@ -130,9 +130,10 @@ class Row:
         return self.longest - len(self.history)
 
     def extend(self, token: int | None) -> None:
-        """Add the next id, or none if no id is allowed. Set `finish` if the row ends here, or let a full context slide.
+        """Add the next id, if one is allowed. Set `finish` if the row ends here, or let a full context slide.
 
-        This is the one rule for the end of a row; a caller may end it earlier, for example at a stop text.
+        All engines end rows by this rule. A caller can end a row earlier (`Engine.end`): the writer and the server do
+        so when `StopWatch` in text.py finds a stop text.
         """
         settings, penalties = self.request.settings, self.request.penalties
         if token is None:
@@ -151,7 +152,7 @@ class Row:
 
 
 def rows_of(request: Request, first: int = 0) -> Iterator[Row]:
-    """Yield the rows of a request, one per sample; the first has the number `first`."""
+    """Yield the rows of a request, one per sample; the first row has the number `first`."""
     settings = request.settings
     for number, sample in enumerate(settings.samples, first):
         drawn = number if settings.differ else sample

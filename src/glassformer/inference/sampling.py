@@ -1,6 +1,6 @@
 """Sampling rules: pure functions of logits (B, V), where -inf excludes a token; and log-probabilities.
 
-`Sampler` applies the rules of a generation: those that depend on earlier ids first (`constraints`).
+`Sampler` applies the rules of a generation. The rules that depend on earlier ids come first (`constraints`).
 """
 
 import math
@@ -52,7 +52,7 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
 def shape_logits(logits: Tensor, config: GenerationConfig) -> Tensor:
     """Apply the rules of one draw in the order temperature, top-k, top-p, min-p.
 
-    At temperature 0 the logits are not divided: the caller takes the largest one (`choose`).
+    At temperature 0, return the logits unchanged: the caller takes the largest one (`choose`).
     """
     if config.temperature == 0:
         return logits
@@ -80,10 +80,10 @@ class Sampler:
         self.is_greedy = config.temperature == 0
         self.constraints = Constraints(config, suppress_ids, ends, device)
         self.reads_past = self.constraints.read_past
-        """True if a rule depends on the ids before; otherwise pasts may be missing."""
+        """True if a rule depends on the earlier ids. If not, a caller may leave out the pasts."""
 
     def shape(self, logits: Tensor, pasts: Sequence[Past]) -> Tensor:
-        """Apply all rules to the logits (N, V) of the ids that follow `pasts`, which a sampler may need (`reads_past`).
+        """Apply all rules to logits (N, V), row i after `pasts[i]`. `pasts` may be empty unless `reads_past`.
 
         The result is on the CPU, because not every device has the double precision that sampling needs.
         """
@@ -92,16 +92,16 @@ class Sampler:
         return shape_logits(scores, self.config).cpu()
 
     def impossible(self, shaped: Tensor) -> list[int]:
-        """Return the rows of shaped logits (N, V) after which no id is allowed."""
+        """Return the numbers of the rows of shaped logits (N, V) in which no id is allowed."""
         if not self.constraints.may_exclude_all:
             return []
         rows: list[int] = (shaped.amax(dim=1) == -math.inf).nonzero()[:, 0].tolist()
         return rows
 
     def choose(self, shaped: Tensor, generators: Sequence[np.random.Generator]) -> list[int | None]:
-        """Choose an id for each row of shaped logits (N, V): the most probable (greedy), or one drawn by its generator.
+        """Choose an id for each row of shaped logits (N, V): the most probable (greedy), or one by its generator.
 
-        It is None if no id is allowed.
+        The id of a row is None if no id is allowed.
         """
         uniform = None
         if not self.is_greedy:
@@ -114,10 +114,10 @@ class Sampler:
 
 
 def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:
-    """Choose ids (B,) from shaped logits (B, V): the largest without `uniform`, otherwise sampled with it.
+    """Choose ids (B,) from shaped logits (B, V): the largest if `uniform` is None, otherwise a sample.
 
-    `uniform` (B,) in [0, 1) selects the token in whose interval of the cumulative distribution it is. One number per
-    row makes the sample of a row independent of the other rows.
+    In the cumulative distribution of a row, each token has an interval. The number of the row in `uniform` (B,), from
+    [0, 1), selects the token whose interval contains it. So the sample of a row does not depend on the other rows.
 
     >>> choose(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0.7]))
     tensor([1])

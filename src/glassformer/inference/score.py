@@ -19,7 +19,7 @@ from glassformer.models.devices import InParts
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048
-"""Maximum of source, context and target positions of a batch, padding included; every target position needs logits."""
+"""Largest number of source, context and target positions in a batch, with padding. Target positions need logits."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Score:
     n_tokens: int
     """Number of predicted tokens, including the end token of a target."""
     n_bytes: int
-    """Number of UTF-8 bytes of the text of these tokens."""
+    """Number of UTF-8 bytes of the text of the predicted tokens."""
     n_unknown: int = 0
-    """Number of these tokens that replace text that is unknown to the tokenizer."""
+    """Number of predicted tokens that replace text that the tokenizer does not know."""
 
     @property
     def nats_per_token(self) -> float:
@@ -105,10 +105,11 @@ def continuation_scores(
     device: torch.device | str = "cpu",
     max_tokens: int = MAX_TOKENS,
 ) -> list[list[float]]:
-    """Return log p of each id of target i after context i (one or more ids) and source i, if given, in nats.
+    """Return log p, in nats, of each id of target i after context i (one or more ids) and source i, if there is one.
 
     Teacher forcing: one step reads the context and gives p of the first target id; one more step reads the target
-    without its last id and gives the others. Rows of a batch with the same context, such as a question, read it once.
+    without its last id and gives the others. Rows of a batch with the same context (such as a question) and the same
+    source read both once.
     """
     of_sources = sources or [()] * len(contexts)
     sizes = [sum(map(len, row)) for row in zip(of_sources, contexts, targets, strict=True)]
@@ -153,8 +154,8 @@ def text_scores(
     """Return log p of every text, or, with `targets`, of each target as the continuation of its text.
 
     A text follows `start`, the ids that training put before it (`text.causal_frame`). If `start` is empty, the first
-    token is context only: it is not scored, and its bytes do not count. A text beyond the model's context is read in
-    `windows`.
+    token is context only: it is not scored, and its bytes do not count. A text that is longer than the model's context
+    is read in `windows`.
     """
     max_len = network.config.max_len
     contexts: Sequence[str]
@@ -169,7 +170,7 @@ def text_scores(
         contexts, scored = texts, targets
         encoded = [split_pair(tokenizer, text, target) for text, target in zip(texts, targets, strict=True)]
         rows = [
-            [fit_context(*with_context([*start, *context], target), max_len)][: len(target)]  # no row for no target
+            [fit_context(*with_context([*start, *context], target), max_len)][: len(target)]  # no row for ()
             for context, target in encoded
         ]
     flat = [pair for row in rows for pair in row]
@@ -181,7 +182,7 @@ def text_scores(
         n_bytes, n_before = len(text.encode("utf-8")), len(context.encode("utf-8"))
         if not start and not context_ids:  # the first token is not scored
             n_before -= tokenizer.n_bytes_of(ids[:1])
-        n_bytes = min(n_bytes, n_before + n_bytes)  # space may come from the context
+        n_bytes = min(n_bytes, n_before + n_bytes)  # the first token may include space of the context
         n_unknown = sum(tokenizer.n_unknown(target) for _, target in row)
         results.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes, n_unknown))
     return results
@@ -190,7 +191,7 @@ def text_scores(
 def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[int], list[int]]:
     """Return the ids of a context and of its continuation, cut after the last token of the context.
 
-    Both are encoded as one text, as in training; space at the end of the context moves to the target, because tokens of
+    Both are encoded as one text, as in training. Space at the end of the context moves to the target, because tokens of
     words include their leading space.
 
     >>> tokenizer = Tokenizer.train(["to be or not to be"] * 2, vocab_size=300, special_tokens=())
@@ -212,7 +213,7 @@ def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[in
 
 
 def with_context(context: Ids, target: Ids) -> tuple[Ids, Ids]:
-    """Return a non-empty context: if it is empty, the first id of the target becomes the context.
+    """Return the context and the target; if the context is empty, the first id of the target becomes the context.
 
     >>> with_context([], [5, 6]), with_context([1], [5, 6])
     (([5], [6]), ([1], [5, 6]))
@@ -221,7 +222,7 @@ def with_context(context: Ids, target: Ids) -> tuple[Ids, Ids]:
 
 
 def fit_context(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
-    """Return a pair that fits the model's context `max_len`: the beginning of the context is dropped.
+    """Return the context and the target, without first ids of the context that do not fit the model's `max_len`.
 
     The last target id is never an input, so the two may have `max_len` + 1 ids.
 
@@ -234,7 +235,7 @@ def fit_context(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
 
 
 def windows(ids: Ids, start: Ids, max_len: int) -> Iterator[tuple[Ids, Ids]]:
-    """Yield (context, target) pairs in which every id is a target once, for a model that reads `max_len` ids.
+    """Yield (context, target) pairs of a long text, for a model that reads `max_len` ids; every id is a target once.
 
     The first target follows the ids of `start`; if `start` is empty, the first id is context only. The last window also
     reads `max_len` ids, most of them as context. lm-evaluation-harness cuts texts in the same way.

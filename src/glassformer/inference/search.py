@@ -1,4 +1,4 @@
-"""Hypotheses of a beam search, and its rules: scores, limits, the end of the search, the coverage of the source."""
+"""Hypotheses and rules of a beam search: scores, limits, the end of the search, and the coverage of the source."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -49,11 +49,11 @@ class Step:
 
 
 Observer = Callable[[int, Step], None]
-"""(index of the source, step) → None; called after each step of each source."""
+"""Function that gets (index of the source, step) after each step of the search for each source."""
 
 
 def length_penalty(length: int, config: BeamConfig) -> float:
-    """Return the divisor of log p: ((5 + n) / 6)^a (Wu 2016, equation 14), or n^a (the average if a = 1).
+    """Return the divisor of log p: ((5 + n) / 6)^a (Wu 2016, equation 14), or n^a (a = 1: the score is the average).
 
     >>> length_penalty(7, BeamConfig()), length_penalty(7, BeamConfig(length_penalty_type="average"))
     (2.0, 7.0)
@@ -71,9 +71,9 @@ class Search:
 
     config: BeamConfig
     start_id: int | None
-    """Begins a target; None for continuations of prompts."""
+    """Id that begins a target; None for continuations of prompts."""
     end_id: int | None
-    """Ends a target, as do the ids of `config.end_ids`."""
+    """Id that ends a target. The ids of `config.end_ids` end a target, too."""
     max_len: int
     """The model's context."""
     n_best: int = 1
@@ -81,7 +81,7 @@ class Search:
     suppress_ids: Ids = ()
     """Ids that are never chosen."""
     n_forced: int = 0
-    """Number of the first ids of a prefix that have log p 0, because every target begins with them."""
+    """Number of first ids of a prefix that count with log p 0, because every target begins with them."""
 
     def __post_init__(self) -> None:
         require_end(self.config)
@@ -103,10 +103,10 @@ class Search:
 
     @property
     def n_candidates_per_sentence(self) -> int:
-        """Number of the best continuations of a sentence from which a step takes finished and live hypotheses.
+        """Number of best continuations of a sentence among which a step chooses finished and live hypotheses.
 
-        If finished hypotheses are replaced: 2 · beam, fairseq's `cand_size`, and `beam` more for each further end id.
-        Each parent has at most one continuation per end id, so that at least `beam` candidates do not end.
+        If finished hypotheses are replaced, it is 2 · beam (fairseq's `cand_size`), and `beam` more for each end id
+        after the first. A parent has at most one continuation per end id, so at least `beam` candidates do not end.
         """
         if self.replaces_finished:
             return (1 + max(1, len(self.ends))) * self.config.beam
@@ -135,8 +135,9 @@ class Search:
     def scores(self, logits: Tensor, constraints: Constraints, pasts: Sequence[Past]) -> Tensor:
         """Return log p (R, V) of the next id of each hypothesis after all rules; -inf excludes an id.
 
-        A repetition penalty multiplies log p of each token that occurred before, as the beams of transformers do: log p
-        of a hypothesis is the sum of these products. A beam of 1 penalises logits instead, as greedy generation does.
+        A repetition penalty multiplies log p of each token that occurred before, as beam search in transformers does.
+        Log p of a hypothesis is the sum after this penalty. A beam of 1 penalises logits instead, as greedy generation
+        does.
         """
         if self.config.beam == 1:
             log_probs = log_softmax(constraints.penalise_(logits.clone(), pasts))
@@ -145,10 +146,12 @@ class Search:
         return constraints.exclude_(log_probs, pasts)
 
     def is_decided(self, finished: Iterable[Hypothesis], live: tuple[Ids, float], limit: int) -> bool:
-        """Return True if the search ends by the rule of `early_stopping`: the best `live` one (ids, log p) cannot win.
+        """Return True if the rule of `early_stopping` ends the search; `live` is the best live one (ids, log p).
 
-        "estimate" compares the live hypothesis at its present length. The other rules compare its largest possible
-        score: log p only decreases, and the penalty is largest at the shortest or at the longest remaining length.
+        "full" only counts finished hypotheses. "estimate" compares them with the score of `live` at its present length.
+        The other rules compare them with the largest score that `live` can still reach: log p only decreases, so this
+        is its present value, divided by the largest penalty of a possible length. A penalty that grows with the length
+        is largest at `limit`, and another one is largest after one more id.
         """
         ids, log_prob = live
         n_needed, lengths = self.n_best, [len(ids) + 1, limit]
@@ -161,7 +164,7 @@ class Search:
 
 
 class Steps:
-    """A model with its state, and the sums of its attention (R, S) to the source if a search needs them."""
+    """A model with its state, and `coverage` (R, S): the sums of its attention to the source, if a search needs them."""
 
     def __init__(self, model: Decodable, state: Any, coverage: Tensor | None = None) -> None:
         self.model, self.state, self.coverage = model, state, coverage
@@ -197,13 +200,13 @@ class Steps:
 
 
 def coverage_penalties(coverage: Tensor, config: BeamConfig) -> Tensor:
-    """Return what coverage (R, S), the sums of attention to each source token, adds to the score of each row.
+    """Return the coverage penalty of each row; `coverage` (R, S) is the sum of the attention to each source token.
 
     It is β Σᵢ log min(Σⱼ pᵢⱼ, 1) (Wu 2016, equation 14), where pᵢⱼ is the weight of source token i when id j is chosen,
-    including the end. The weights are those of the decoder's last layer, their mean over heads; a recurrent model has
-    one attention. The penalty is at most 0, so that the bound of a live hypothesis is that without it. It does not
-    change log p or the choice of live hypotheses, only the ranking of finished ones and the end of the search. A sum of
-    attention of 0 counts as the smallest normal number, so that the result is finite.
+    including the end. The weights are those of the decoder's last layer, averaged over heads; a recurrent model has one
+    attention. The penalty is added to the score. It does not change log p or the choice of live hypotheses, only the
+    ranking of results and the end of the search. It is at most 0, so the largest score that a live hypothesis can reach
+    is computed without it. A sum of attention of 0 counts as the smallest normal number, so that the result is finite.
 
     >>> coverage_penalties(torch.tensor([[1.5, 0.5], [1.0, 2.0]]), BeamConfig(coverage_penalty=1.0))
     tensor([-0.6931,  0.0000])

@@ -1,10 +1,10 @@
-"""The engine of a server: it reads prompts in parts, and what several prompts have in common once.
+"""The engine of a server: it reads prompts in parts, and reads the common beginning of several prompts once.
 
 Requests have their own settings, penalties and scores.
 
 A long prompt is read between the steps of the other rows, so that no row waits long (chunked prefill; Agrawal 2023).
-The state after a prompt, and after a row that has ended, is kept for other prompts that begin alike: the next turn of a
-conversation reads only what is new.
+The state after a prompt, and after a row that has ended, is kept for prompts that begin with the same ids. So the next
+turn of a conversation reads only new ids.
 """
 
 from bisect import bisect_left, insort
@@ -25,13 +25,13 @@ from glassformer.inference.rows import Likely, Request, Row
 from glassformer.inference.sampling import Sampler, log_softmax
 
 PART_BETWEEN = 64
-"""Number of prompt tokens that are read between two steps of other rows; it limits how long these wait."""
+"""Number of prompt tokens that are read between two steps of other rows; it limits how long these rows wait."""
 MIN_SHARED = 16
-"""Fewest shared ids for which a state is copied; fewer are read again in about the same time."""
+"""Smallest number of shared ids for which a state is copied. To read fewer ids takes about as long as the copy."""
 
 Prefix = tuple[int, ...]
 Group = tuple[Sampler, int | None]
-"""The rules by which the ids of some rows are chosen together, and the `n_top` of their requests."""
+"""The sampler and the `n_top` of some requests. The ids of rows with the same group are chosen together."""
 
 
 class ServerEngine(Engine):
@@ -43,7 +43,7 @@ class ServerEngine(Engine):
     def __init__(
         self, model: Decodable, *, max_len: int, device: torch.device | str, max_rows: int = 32, max_bytes: int = 0
     ) -> None:
-        """Keep at most `max_rows` rows at a time, and states after prefixes in `max_bytes`."""
+        """Continue at most `max_rows` rows at a time, and keep states after prefixes in at most `max_bytes`."""
         super().__init__(model, max_len=max_len, device=device, max_rows=max_rows)
         self.prefixes = PrefixCache(max_bytes)
         self.n_read = 0
@@ -53,10 +53,10 @@ class ServerEngine(Engine):
         super().reset()
         self._grouped: Sequence[Row] = ()
         self._groups: dict[Group, list[int]] = {}
-        """The numbers of the rows `_grouped` by their settings."""
+        """The numbers of the rows in `_grouped`, by group."""
 
     def _choose(self, rows: Sequence[Row], logits: Tensor) -> list[Step]:
-        """Return the next id of each row, after logits (N, V), with its scores if its request asks for them."""
+        """Return the next id of each row, from logits (N, V), with log probabilities if the request asks for them."""
         if rows is not self._grouped:
             self._grouped, self._groups = rows, _groups(rows)
         steps: list[Any] = [None] * len(rows)
@@ -73,14 +73,14 @@ class ServerEngine(Engine):
         return steps
 
     def _drop(self) -> None:
-        """Keep the states after the rows that have ended: the next turn of a conversation may need them."""
+        """Drop rows, but keep the states of rows that have ended: the next turn of a conversation may need them."""
         for number, row in enumerate(self._live):
             if row in self._ended and self._keeps(row.request):
                 self.prefixes.add(tuple(row.context[:-1]), self._state.select(self._places([number])))
         super()._drop()
 
     def _keeps(self, request: Request) -> bool:
-        """Return True if states after the ids of a request are kept; a source has too many different ones."""
+        """Return True if the states of a request are kept. With a source they are not: most sources occur once."""
         return self.prefixes.max_bytes > 0 and not request.source
 
     def _read(self) -> list[Step]:
@@ -121,11 +121,14 @@ class ServerEngine(Engine):
 
     @property
     def _room(self) -> int:
-        """Number of prompt tokens that are read in this step."""
+        """Largest number of prompt tokens that this step reads."""
         return PART_BETWEEN if self._live else PREFILL
 
     def _waits(self, one: Unread, earlier: Sequence[Unread]) -> bool:
-        """Return True if an earlier prompt is read now whose beginning a prompt shares: it is read once."""
+        """Return True if a prompt must wait for one of the `earlier` prompts, because both begin with the same ids.
+
+        The earlier prompt is read first. Then its state is kept, and the waiting prompt does not read these ids again.
+        """
         if not earlier or not self._keeps(one.request) or one.request.scores_prompt:
             return False
         ids = one.context.ids
@@ -133,7 +136,10 @@ class ServerEngine(Engine):
         return any(n_shared(ids, other.context.ids) - n_known >= MIN_SHARED for other in earlier)
 
     def _start(self, one: Unread) -> None:
-        """Give a prompt the state after its longest known beginning, unless it has begun."""
+        """Give a prompt its first state: a copy of a kept state after its first ids, or a new state.
+
+        Do nothing if the prompt has a state already.
+        """
         if one.state is not None:
             return
         if self._keeps(one.request) and not one.request.scores_prompt:
@@ -145,7 +151,7 @@ class ServerEngine(Engine):
             one.state = self.model.start(1, self.max_len, *sources)
 
     def _read_next(self, part: Sequence[Unread]) -> Tensor:
-        """Read the next ids of several prompts; return the logits (N, V) after each."""
+        """Read the next ids of several prompts; return the logits (N, V) at the end of each prompt's ids."""
         new = [one.context.ids[one.n_read : one.n_read + self._room] for one in part]
         state, first = reduce(joined, [one.state for one in part]), part[0]
         if first.request.scores_prompt:  # it is the only one
@@ -165,7 +171,7 @@ class ServerEngine(Engine):
 
 
 def _groups(rows: Sequence[Row]) -> dict[Group, list[int]]:
-    """Return the numbers of the rows for which ids are chosen together, because they have the same settings."""
+    """Return the numbers of the rows whose ids are chosen together, because these rows have the same settings."""
     groups: dict[Group, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault((row.request.settings.sampler, row.request.n_top), []).append(number)
@@ -173,7 +179,7 @@ def _groups(rows: Sequence[Row]) -> dict[Group, list[int]]:
 
 
 def _biased(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Return logits (N, V) with what is added for each row."""
+    """Return logits (N, V) to which the `bias` of each row is added."""
     biased = logits
     for number, row in enumerate(rows):
         if row.bias:
@@ -200,27 +206,28 @@ def likely(logits: Tensor, tokens: Sequence[int], n_top: int) -> Iterator[Likely
 
 
 class PrefixCache:
-    """The states after the latest prefixes, of one row each, in at most `max_bytes`; the oldest ones are dropped.
+    """The model's states after the latest prefixes (the first ids of prompts), of one row each, in at most `max_bytes`.
 
-    A state must not change after it is added, except beyond its tokens. A state that cannot forget tokens is not kept.
+    The states that were not used for the longest time are dropped first. After a state is added, a caller may add
+    tokens to it, but not change its tokens. A state that cannot forget tokens is not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.n_bytes = max_bytes, 0
         self.n_shared_ids = 0
-        """Number of ids that were found here, and not read, since the start."""
+        """Number of prompt ids since the start that the model did not read, because their state was kept here."""
         self._states: OrderedDict[Prefix, tuple[Any, int]] = OrderedDict()
-        """States with their sizes; the one that was not used for the longest time comes first."""
+        """State of each prefix, and its size in bytes. The state that was not used for the longest time comes first."""
         self._sorted: list[Prefix] = []
-        """All prefixes in their order as tuples: the one that has most in common with others is next to them."""
+        """All prefixes, sorted: the prefix that shares most first ids with a prompt is next to the prompt's place."""
 
     def __len__(self) -> int:
         return len(self._states)
 
     def add(self, prefix: Prefix, state: Any) -> None:
-        """Keep the state after a prefix, in place of the states after beginnings of it.
+        """Keep the state after a prefix, and drop the states after shorter prefixes with which it begins.
 
-        Nothing is added if the state after a longer prefix is here.
+        Nothing is added if a state is here already after a longer prefix that begins with this one.
         """
         n_bytes = sum(x.untyped_storage().nbytes() for x in tensors_of(state))
         if n_bytes > self.max_bytes or not _can_forget(state, len(prefix)):
@@ -239,14 +246,14 @@ class PrefixCache:
             self._drop(next(iter(self._states)))
 
     def n_known(self, ids: Prefix) -> int:
-        """Return the number of first ids that need not be read: 0 if there are fewer than `MIN_SHARED`.
+        """Return the number of first ids that need not be read: 0 if they are fewer than `MIN_SHARED`.
 
-        At least the last id is left to read.
+        The last id must always be read.
         """
         return self._best(ids)[0]
 
     def find(self, ids: Prefix) -> tuple[int, Any]:
-        """Return `n_known`, and a copy of the state after these ids, or None."""
+        """Return the number `n_known`, and a copy of the state after these first ids, or None if the number is 0."""
         n, best = self._best(ids)
         if not n:
             return 0, None

@@ -1,4 +1,4 @@
-"""Ids and text of a model: special tokens around a text, ids without text, and the text of new ids."""
+"""Ids and text of a model: special tokens around a text, ids that end a text, ids without text, and stop texts."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ class EncodedPrompt:
 
     ids: list[int]
     is_spaced: bool = False
-    """True if its text ends with a space that is not in the ids, because some tokenizers drop it."""
+    """True if the prompt's text ends with a space that is not in the ids, because some tokenizers drop it."""
 
 
 def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
     """Return the special tokens that a causal model reads around a text, as in its training.
 
     Before the text are the tokens from the tokenizer's file (`<s>` for Llama), otherwise the start token in the model's
-    configuration. They are empty if training added no token, or no token is recorded. All functions that pass text to a
-    causal model use this frame: prompts, scores and vectors.
+    configuration. The frame is empty if training added no token, or no token is recorded. All functions that pass text
+    to a causal model use this frame: prompts, scores and vectors.
     """
     start = () if config.decoder_start_id is None else (config.decoder_start_id,)
     return Frame(before=tokenizer.frames.prompt.before or start)
@@ -38,9 +38,9 @@ def end_ids_of(tokenizer: Tokenizer, config: ModelConfig, generation: Generation
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int, but: Collection[int | None] = ()) -> list[int]:
-    """Return ids without text, except those in `but` and the end token.
+    """Return the ids without text, except the end token and the ids in `but`.
 
-    They are the special tokens, and the rows of the table beyond the vocabulary.
+    Ids without text are the special tokens, and the rows of the embedding table beyond the vocabulary.
     """
     special = [tokenizer.vocab[token] for token in tokenizer.special_tokens]
     without_text = [*special, *range(tokenizer.vocab_size, vocab_size)]
@@ -97,15 +97,15 @@ class StopWatch:
 
 
 class _Match:
-    """A stop text, and how much of its beginning ends the text that was read."""
+    """A stop text. The largest number of its first characters that were read last is `n`."""
 
     def __init__(self, stop: str) -> None:
         self.stop, self.n = stop, 0
         self._shorter = [0, 0]
-        """For each number of first characters that have matched, the largest smaller one that matches at their end."""
+        """Item n: the largest m < n for which the first n characters of `stop` end with the first m characters."""
 
     def read(self, piece: str) -> int:
-        """Read a piece; return the number of its characters up to the end of the stop text, or 0."""
+        """Read a piece; return the number of its characters up to the end of the stop text, or 0 if it does not end."""
         for number, character in enumerate(piece, 1):
             self.n = self._after(self.n, character)
             if self.n == len(self.stop):
@@ -115,7 +115,7 @@ class _Match:
         return 0
 
     def _after(self, n: int, character: str) -> int:
-        """Return the number of first characters that match after one more character."""
+        """Return the value of `n` after one more character, if it was `n` before."""
         while n and self.stop[n] != character:
             n = self._shorter[n]
         return n + (self.stop[n] == character)

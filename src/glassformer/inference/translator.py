@@ -41,7 +41,7 @@ class Translator:
         generation: GenerationConfig | BeamConfig | None = None,
         name: str = "the model",
     ) -> None:
-        """Set the defaults of `beam`, `generation`, and the model's name in messages."""
+        """Set the model, the default settings of `beam` (`generation`), and the model's name in messages."""
         config = model.config
         if config.decoder_start_id is None or config.eos_id is None:
             raise UserError("decoder_start_id or eos_id is missing in the model's configuration: set both")
@@ -57,9 +57,9 @@ class Translator:
         return replace(self.defaults, **settings)
 
     def source_ids(self, text: str) -> list[int]:
-        """Return the encoder input: the ids of the text in their frame. Raises `UserError` if there are too many.
+        """Return the encoder's input: the ids of the text, with the special tokens around it.
 
-        Space around a text is removed, as in training pairs.
+        Space around a text is removed, as in training pairs. Raises `UserError` for too many ids, or for none.
         """
         ids = self.source_tokenizer.frames.source.around(self.source_tokenizer.encode(text.strip()))
         if len(ids) > self.source_max_len:
@@ -76,7 +76,7 @@ class Translator:
         return [self.start_id, *self.tokenizer.frames.target.before, *self.tokenizer.encode(text)]
 
     def search(self, config: BeamConfig, n_best: int = 1, *, allowed: Sequence[int] = ()) -> Search:
-        """Return the settings of a search for `n_best` targets per source; `allowed` are special tokens in a target."""
+        """Return the settings of a search for `n_best` targets per source; `allowed` are special tokens to write."""
         written = [self.end_id, *config.end_ids, *allowed]
         suppress_ids = never_written(self.tokenizer, self.vocab_size, but=written)
         n_forced = len(self.tokenizer.frames.target.before)
@@ -91,9 +91,9 @@ class Translator:
         progress: Callable[[int, int], None] | None = None,
         takes: Callable[[int], bool] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the best targets of encoded sources (`source_ids`), best first; each begins with `prefix`.
+        """Return the best targets of encoded sources (`source_ids`), best first; each target begins with `prefix`.
 
-        If `takes` is given, only sources of batches for whose number it returns True have targets.
+        If `takes` is given, batch n is searched only if `takes(n)` is True. Sources of other batches have no targets.
         """
         before = [*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)]
         return decode_sorted(
@@ -120,7 +120,7 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str] | None, log: Log = warn) -> list[Score]:
         """Return log p of each target, including its end token, given its source.
 
-        Space around both is removed, as in training pairs.
+        Space around sources and targets is removed, as in training pairs.
         """
         if targets is None:
             raise UserError(f"{self.name} scores a target given its source: give both, as score(target, source=…)")

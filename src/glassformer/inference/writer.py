@@ -30,7 +30,7 @@ class Writer:
         name: str = "the model",
         generation: GenerationConfig | BeamConfig | None = None,
     ) -> None:
-        """Set the model's name in messages, and its settings of samples, `generation`."""
+        """Set the model, its name in messages, and the default settings of its samples (`generation`)."""
         self.network, self.tokenizer, self.device, self.name = network, tokenizer, device, name
         self.max_len = network.config.max_len
         self.defaults = generation if isinstance(generation, GenerationConfig) else GenerationConfig()
@@ -96,7 +96,7 @@ class Writer:
     ) -> Iterator[list[str]]:
         """Yield the new text of every row per step, and at the end the text that was held back.
 
-        Each prompt has one row per sample (`Generation`); the text of a row is that of `RowText`.
+        Each prompt has one row per sample (`Generation`). `RowText` makes the text of a row.
         """
         rows = [RowText(self.tokenizer, prompt, settings) for prompt in prompts for _ in settings.samples]
         generation = Generation(self.network, self.known_ids(prompts), settings, drafter=drafter, reader=reader)
@@ -112,7 +112,7 @@ class Writer:
     def finished(
         self, prompts: Sequence[EncodedPrompt], settings: Settings, drafter: Drafter | None = None
     ) -> Iterator[tuple[int, str]]:
-        """Yield the number and the new text of each row when the row has ended; the texts are those of `stream`."""
+        """Yield the number and the whole new text of each row when the row has ended; `stream` has the same texts."""
         live: dict[int, tuple[RowText, list[str]]] = {}
         empty = set(range(len(prompts) * len(settings.samples)))  # rows without an id
         generation = Generation(self.network, self.known_ids(prompts), settings, drafter=drafter)
@@ -132,7 +132,7 @@ class Writer:
         yield from ((number, "") for number in sorted(empty))
 
     def known_ids(self, prompts: Sequence[EncodedPrompt]) -> list[list[int]]:
-        """Return the ids of prompts; raise `UserError` for one that is not in the vocabulary."""
+        """Return the ids of prompts; raise `UserError` for an id that is not in the vocabulary."""
         ids = [prompt.ids for prompt in prompts]
         check_ids(ids, min(self.tokenizer.vocab_size, self.network.config.vocab_size))
         return ids
@@ -140,7 +140,7 @@ class Writer:
     def drafter(
         self, sampling: GenerationConfig, draft: "Writer | None" = None, counts: DraftCounts | None = None
     ) -> Drafter | None:
-        """Return what proposes tokens in one generation: the draft model, or prompt lookup; `None` if both are off.
+        """Return the drafter of one generation: a draft model, or prompt lookup; `None` if both are off.
 
         Raises `UserError` if both are on, or if the draft model has another vocabulary.
         """
@@ -174,9 +174,9 @@ class Writer:
 class RowText:
     """Text generated after a prompt, id by id.
 
-    Prompt text and new pieces together read as the text of all ids: if a space separates them, the first piece begins
-    with it, unless the prompt `is_spaced`. An incomplete character, and text that may become a stop text, wait for
-    later ids. End ids have no text.
+    The text of the prompt and the new pieces together are the text of all ids. If a space separates prompt and pieces,
+    the first piece begins with the space, unless the prompt `is_spaced`. An incomplete character, and text that may
+    become a stop text, wait for later ids. End ids have no text.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: EncodedPrompt, settings: Settings) -> None:
@@ -184,7 +184,7 @@ class RowText:
         self._ends = settings.ends
         self._drops_space = prompt.is_spaced  # until the first text is generated
         self.n_characters = 0
-        """Number of characters so far, also of text that waits and of a stop text."""
+        """Number of characters so far, including text that waits and a stop text."""
 
     @property
     def is_stopped(self) -> bool:
@@ -192,7 +192,7 @@ class RowText:
         return self._watch.stopped
 
     def push(self, token: int) -> str:
-        """Return the new text of an id."""
+        """Read the next id; return the text that no longer waits."""
         if token in self._ends:
             return ""
         text = self._stream.push(token)
