@@ -1,4 +1,5 @@
 """Inference with a trained model: generation, beam search, scoring, classification, embedding and mask filling.
 
-The rooms below are `data`, `models`, `tokenization` and what these import. Begin with `engine.py`, the loop.
+The files here import from `data`, `models`, `tokenization` and the packages that these import. Begin with `engine.py`,
+the loop.
 """

@@ -164,7 +164,7 @@ class Search:
 
 
 class Steps:
-    """A model with its state, and `coverage` (R, S): the sums of its attention to the source, if a search needs them."""
+    """A model, its state, and `coverage` (R, S): the sums of its attention to the source, if a search needs them."""
 
     def __init__(self, model: Decodable, state: Any, coverage: Tensor | None = None) -> None:
         self.model, self.state, self.coverage = model, state, coverage

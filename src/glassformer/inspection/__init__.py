@@ -1,7 +1,8 @@
 """Inner values of a model: named tensors, attention, logit lens, ablation, patching, beam trees.
 
 `Model.trace`, `attention`, `logit_lens`, `hooks` and `ablate` call these functions; `glassformer.plot` draws them.
-The rooms below are `tasks` and what it imports. Begin with `capture.py`: a `Trace` holds the named tensors.
+The files here import from `tasks` and from the packages that `tasks` imports. Begin with `capture.py`: a `Trace` holds
+the named tensors.
 """
 
 from glassformer.inspection.ablation import Effects, Part, ablate, all_parts, effects, effects_of_texts, mean_effects

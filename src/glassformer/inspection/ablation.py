@@ -6,8 +6,8 @@
 - A feed-forward is off if it adds zero, or its mean, to the residual stream.
 - A layer is off if the block returns its input. For post-norm models the norms of the block are skipped too.
 
-The effect of a part is the change of a measure (`measures.py`) when the part is off: the importance of a head by
-ablation (Michel 2019, section 3.2, who takes the mean over a set of texts).
+The effect of a part is the change of a measure (`measures.py`) when the part is off. For a head, Michel (2019, section
+3.2) calls this effect its importance, and takes the mean over a set of texts.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ MEANS = ("*.context", "*.ff", "*_norm")
 _PART = re.compile(r"(encoder|decoder|cross)\.(\d+)(?:\.(feed_forward)|\.head\.(\d+))?")
 Form = Literal["head", "feed_forward", "layer"]
 UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change"}
-"""Names of the changes, by the name of the measure."""
+"""Name and unit of a change. The key is the name of the measure."""
 MAX_BYTES = 256 << 20
 """Approximate limit of the memory of one batch."""
 Change = TypeVar("Change")
@@ -82,7 +82,7 @@ class Part:
 
 
 def all_parts(network: nn.Module) -> list[Part]:
-    """Return all parts of a network: heads, feed-forwards and layers; `cross.0.head.0` of a recurrent decoder."""
+    """Return all parts of a network: heads, feed-forwards and layers. A recurrent decoder has only `cross.0.head.0`."""
     if hasattr(network.decoder, "cross_attn"):
         return [Part("cross", 0, 0)]
     parts: list[Part] = []
@@ -105,9 +105,9 @@ def ablate(
 ) -> Iterator[None]:
     """Switch a part or several parts off inside the `with` block, in all methods of the model.
 
-    `means` is a trace of a text (`capture`): heads and feed-forwards then give their mean over its positions instead
-    of zero. A `capture` inside the block stores the changed tensors. Raises `UserError` for a part that the model does
-    not have.
+    If `means` is the trace of a text (`capture`), a head or feed-forward that is off gives its mean over the positions
+    of this text instead of zero. A `capture` inside the block stores the changed tensors. Raises `UserError` for a part
+    that the model does not have.
 
     ```python
     with ablate(model, ["decoder.0.head.3", "decoder.1.feed_forward"]):
@@ -125,7 +125,7 @@ def ablate(
 def ablation_hooks(
     network: nn.Module, rows: Sequence[Collection[Part]], means: Mapping[str, Tensor] | None = None
 ) -> dict[str, Hook]:
-    """Return hooks that switch off the parts `rows[r]` in row r of a batch; one set of parts applies to all rows."""
+    """Return hooks that switch off the parts `rows[r]` in row r of a batch; a single set of parts is for all rows."""
     # 1. The places that are off: (kind, layer, form) → (row, head); the heads of a layer share one tensor.
     existing, places = set(all_parts(network)), dict[tuple[Kind, int, Form], list[tuple[int, int]]]()
     for row, parts in enumerate(rows):
@@ -135,7 +135,7 @@ def ablation_hooks(
                 hint = did_you_mean(part, alike) if alike else "it has no parts of this type"
                 raise UserError(f"the model has no part {part}: {hint}")
             places.setdefault((part.kind, part.layer, part.form), []).append((row, part.head or 0))
-    # 2. A hook for each.
+    # 2. A hook for each place.
     hooks: dict[str, Hook] = {}
     for (kind, layer, form), off in places.items():
         n_heads = 1 + max(part.head or 0 for part in existing if (part.kind, part.layer) == (kind, layer))
@@ -154,7 +154,7 @@ def ablation_hooks(
 
 
 def context_name(network: nn.Module, kind: str, layer: int) -> str:
-    """Return the name of the contexts (B, H, T, W) of the heads of a layer."""
+    """Return the name of the tensor (B, H, T, W) with the contexts of a layer's heads."""
     if kind != "cross":
         return f"{kind}.blocks.{layer}.self_attn.context"
     block = f".blocks.{layer}" if hasattr(network.decoder, "blocks") else ""
@@ -162,14 +162,14 @@ def context_name(network: nn.Module, kind: str, layer: int) -> str:
 
 
 def feed_forward_name(network: nn.Module, stack: str, layer: int) -> str:
-    """Return the name of what a feed-forward adds to the stream, (B, T, D): of a sandwich block, a norm's output."""
+    """Return the name of the tensor (B, T, D) that a feed-forward adds to the stream, after its output norm if any."""
     path = f"{stack}.blocks.{layer}"
     has_norm = network.get_submodule(path).ff_out_norm is not None
     return f"{path}.ff_out_norm" if has_norm else f"{path}.ff"
 
 
 def replacing(is_off: Tensor, value: Tensor | float = 0.0) -> Hook:
-    """Return a hook that replaces a tensor by `value`, which broadcasts to it, where `is_off` is True.
+    """Return a hook that replaces a tensor by `value` where `is_off` is True; `value` is broadcast to the tensor.
 
     `is_off` has the first dimensions of the tensor, (B,) or (B, H); B may be 1 for all rows.
 
@@ -188,7 +188,7 @@ def replacing(is_off: Tensor, value: Tensor | float = 0.0) -> Hook:
 
 
 def _skipping(block: str, is_off: Tensor) -> dict[str, Hook]:
-    """Return hooks that keep the input of a block and put it in place of the output where `is_off` (B,) is True."""
+    """Return hooks that replace the output of a block by the block's input in the rows where `is_off` (B,) is True."""
     inputs: list[Tensor] = []
 
     def store(name: str, x: Tensor) -> None:
@@ -201,7 +201,7 @@ def _skipping(block: str, is_off: Tensor) -> dict[str, Hook]:
 
 
 def _mean(means: Mapping[str, Tensor] | None, name: str) -> Tensor | float:
-    """Return the mean over rows and positions: of (B, H, T, W) as (H, 1, W), of (B, T, D) as (D,); 0 without means."""
+    """Return a tensor's mean over rows and positions: (H, 1, W) of (B, H, T, W), (D,) of (B, T, D); 0 without means."""
     if means is None:
         return 0.0
     if name not in means:
@@ -212,7 +212,7 @@ def _mean(means: Mapping[str, Tensor] | None, name: str) -> Tensor | float:
 
 @dataclass(frozen=True)
 class Effects:
-    """Changes of a measure: its value with the part off minus its value for the unchanged network; means over texts."""
+    """Effects of parts: the measure with a part off minus the measure of the unchanged network, as means over texts."""
 
     measure: str
     before: float
@@ -226,7 +226,7 @@ class Effects:
         return max(1, len(self.of_texts))
 
     def beside_others(self) -> dict[Part, Beside]:
-        """Return the spread of each change over the texts, beside the mean of the other parts of the same type."""
+        """Compare each change over the texts with the mean change of the other parts of the same type."""
         texts, found = self.of_texts or (self,), dict[Part, Beside]()
         for form in get_args(Form):
             parts = [part for part in self.changes if part.form == form]
@@ -253,7 +253,7 @@ class Effects:
         return [change for part, change in self.changes.items() if (part.kind, part.form) == (stack, form)]
 
     def _repr_html_(self) -> str:
-        """Return the changes of heads and feed-forwards as a matrix, and those of layers, which are larger, below."""
+        """Return the changes of heads and feed-forwards as a matrix, then the larger changes of layers as a table."""
         title = f"{UNITS[self.measure]}; {self.measure} of the unchanged network {self.before:.4g}"
         of_layers = {str(part): x for part, x in self.changes.items() if part.form == "layer"}
         if len(of_layers) == len(self.changes):
@@ -263,9 +263,9 @@ class Effects:
 
 
 def grid(names: Iterable[str]) -> tuple[list[list[str | None]], list[str], list[str]]:
-    """Return names of parts with one row per attention, and the names of rows and columns; a missing part is None.
+    """Return a table of part names, with one row per attention, and the names of its rows and columns.
 
-    The columns are the heads, the biases and the feed-forward. Other names are left out.
+    A missing part is None. The columns are the heads, the biases and the feed-forward. Other names are left out.
 
     >>> grid(["embedding", "decoder.0.feed_forward", "decoder.0.head.1"])
     ([['decoder.0.head.1', 'decoder.0.feed_forward']], ['decoder 0'], ['head 1', 'feed-forward'])
@@ -280,7 +280,7 @@ def grid(names: Iterable[str]) -> tuple[list[list[str | None]], list[str], list[
 
 
 def _place(part: str) -> tuple[int, int]:
-    """Return the order of a part in its layer.
+    """Return a key that sorts the parts of a layer.
 
     >>> sorted(["feed_forward", "head.10", "attention_bias", "head.2"], key=_place)
     ['head.2', 'head.10', 'attention_bias', 'feed_forward']
@@ -306,7 +306,7 @@ def effects_of_texts(
     by_mean: bool = False,
     progress: Progress | None = None,
 ) -> Effects:
-    """Return the mean effects over texts, with those of each text; one text is a set of one.
+    """Return the mean effects of parts over one or more texts, with the effects for each text.
 
     `by_mean` replaces a part by its mean over the positions of the text, in place of zero. Raises `UserError` without
     a text, and for a text that has no measure, such as one of a single token.
@@ -332,7 +332,7 @@ def effects_of_texts(
 
 
 def mean_effects(texts: Sequence[Effects]) -> Effects:
-    """Return the means of the effects of texts on the same parts; those of one text are unchanged."""
+    """Return the mean effects of the same parts over texts, with the effects for each text."""
     if not texts:
         raise UserError("there is no text: give at least one")
     changes = {part: fmean(text.changes[part] for text in texts) for part in texts[0].changes}
@@ -349,7 +349,7 @@ def effects(
 ) -> Effects:
     """Return the change of the measure for each part, by default for all parts of the network.
 
-    `inputs` are those of a trace, with one row. `means` is explained at `ablate`.
+    `inputs` are the inputs of a trace, with one row. `means` is explained at `ablate`.
     """
     if parts is None:
         parts = all_parts(network)
@@ -371,10 +371,10 @@ def changed_outputs(
     changes: Sequence[Change],
     hooks: Callable[[Sequence[Change]], Mapping[str, Hook]],
 ) -> Iterator[tuple[Sequence[Change], Tensor]]:
-    """Repeat one row of inputs with one change in each row; yield changes and their outputs, batch by batch.
+    """Run the network on copies of one row, with one change in each; yield changes and their outputs, batch by batch.
 
-    `hooks` returns the hooks that make change r in row r. `outputs` are those of the unchanged row: a batch has as many
-    rows as fit in about `MAX_BYTES`.
+    `hooks` returns the hooks that make change r in row r. `outputs` are the outputs of the unchanged row. Their size
+    limits the number of rows in a batch (`MAX_BYTES`).
     """
     n_rows = max(1, MAX_BYTES // _row_bytes(network, inputs, outputs))
     for begin in range(0, len(changes), n_rows):

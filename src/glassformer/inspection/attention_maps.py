@@ -1,4 +1,4 @@
-"""Attention weights: those of a trace by layer and head, their alignment, and weights computed head by head."""
+"""Attention weights: weights of a trace by layer and head, alignments, and weights computed head by head."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,25 +19,25 @@ MISSING = {
     "encoder": "self-attention in an encoder",
     "decoder": "self-attention in a decoder",
 }
-"""Names of an absent attention in messages."""
+"""Name in messages of each kind of attention that a model does not have."""
 
 
 @dataclass(frozen=True)
 class HeadWeights:
-    """Weights of the H heads of one attention, as `heads[i]` and by iteration: (T, S) each, in fp32 on the CPU.
+    """Weights (T, S) of each of the H heads of one attention, by index or by iteration, in fp32 on the CPU.
 
-    Only queries and keys are stored, (T + S) · K numbers per head in place of T · S. The formula is that of
-    `attention_reference`.
+    Only queries and keys are stored: (T + S) · K numbers per head in place of T · S. An index or an iteration computes
+    the weights with the formula of `attention_reference`.
     """
 
     query: Tensor
-    """(H, T, K)"""
+    """Queries (H, T, K)."""
     key: Tensor
-    """(G, S, K); each key head serves H / G adjacent query heads."""
+    """Keys (G, S, K); each key head serves H / G adjacent query heads."""
     mask: Mask
     scale: float
     bias: Tensor | None = None
-    """(H, T, S), added to the scores."""
+    """Bias (H, T, S) that is added to the scores."""
     cap: float = 0.0
     """Bound of the scores before the bias; 0 = none."""
 
@@ -85,7 +85,7 @@ class HeadWeights:
 def head_weights(network: nn.Module) -> Iterator[dict[str, HeadWeights]]:
     """Store queries and keys of each multi-head attention inside the `with` block, by path.
 
-    The forward pass keeps its fused kernel. The first row of a batch is stored. The last pass replaces earlier ones.
+    The forward pass keeps its fused kernel. Only the first row of a batch is stored. A pass replaces earlier passes.
 
     ```python
     with head_weights(model.network) as weights:
@@ -138,8 +138,10 @@ def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor
 
 
 def default_layer(n_layers: int) -> int:
-    """Return the last layer, or the second to last of four or more: it agrees best with manual alignments in the six
-    layers of Garg (2019). Of two layers, only the last one aligns.
+    """Return the number of the second to last layer of four or more, and of the last layer of fewer.
+
+    In the six layers of Garg (2019), the second to last agrees best with manual alignments. Of two layers, only the
+    last one aligns.
 
     >>> default_layer(6), default_layer(2)
     (4, 1)
@@ -149,7 +151,7 @@ def default_layer(n_layers: int) -> int:
 
 
 def layer_or_default(layer: int | None, n_layers: int) -> int:
-    """Return the number of a layer that exists; without one, `default_layer`."""
+    """Return `layer` if it exists, and `default_layer` if it is None; raise `UserError` for another layer."""
     if layer is None:
         return default_layer(n_layers)
     return checked("layer", layer, n_layers)
@@ -170,7 +172,7 @@ def alignment(attention: Mapping[str, Tensor], layer: int | None = None, head: i
 
 
 def aligned(layers: Sequence[Heads], layer: int | None, head: int | None) -> Tensor:
-    """Return `alignment` of the weights of one pair: those of H heads, (T, S) each, for each layer."""
+    """Return `alignment` for the weights of one pair; an item of `layers` has the weights (T, S) of H heads."""
     heads = layers[layer_or_default(layer, len(layers))]
     if head is None:
         return torch.stack(list(heads)).mean(dim=0)

@@ -1,12 +1,12 @@
 """Direct logit attribution: the logit of a token as a sum of terms, one for each part that writes to the stream.
 
-In a pre-norm Transformer, the last state is x = e + Σ hᵢ + Σ bₗ + Σ fₗ: embedding, heads, biases, feed-forwards. With
-the final norm at the scale that it has at x, norm and head are one linear map plus a constant, so that
+In a pre-norm Transformer, the last state is x = e + Σ hᵢ + Σ bₗ + Σ fₗ: embedding, heads, biases, feed-forwards. If the
+scale of the final norm is fixed at its value for x, norm and head together are a linear map plus a constant. Then
 
     logit(token) = term(e) + Σ term(hᵢ) + Σ term(bₗ) + Σ term(fₗ) + constant
 
 holds exactly (Elhage 2021, "A Mathematical Framework for Transformer Circuits"; Wang 2022, section 3.1, for the
-difference of two logits). A term is a direct effect: it leaves out what a part changes in later parts.
+difference of two logits). A term is a direct effect: it leaves out the changes that a part makes in later parts.
 
 | term | written vector |
 |---|---|
@@ -16,10 +16,10 @@ difference of two logits). A term is a direct effect: it leaves out what a part 
 | `decoder.0.feed_forward` | what the feed-forward adds |
 | `output_bias` | the constant: shift of the final norm through the head, and the bias of the head |
 
-The weights of a query sum to 1, so the value bias of a head reaches every position unchanged.
+The attention weights of a query sum to 1, so the value bias of a head reaches every position unchanged.
 
-The baseline is the same term for a random token: mean and standard deviation over the vocabulary. Softmax ignores what
-is added to all logits, so only value − mean changes a probability.
+The baseline is the same term for a random token: mean and standard deviation over the vocabulary. Softmax does not
+change if a number is added to all logits, so only value − mean changes a probability.
 """
 
 import math
@@ -51,7 +51,7 @@ N_DEVIATIONS = 2.0
 
 @dataclass(frozen=True)
 class Term:
-    """Share of one part in a logit, or in the difference of two logits, beside its baseline.
+    """Number that one part adds to a logit, or to the difference of two logits, with the baseline of this number.
 
     >>> Term(value=2.0, mean=0.1, deviation=0.5).is_beyond
     True
@@ -61,7 +61,7 @@ class Term:
     mean: float
     """Mean of the same term over all tokens of the vocabulary; 0 for a difference."""
     deviation: float
-    """Standard deviation over the vocabulary; of the difference of two random tokens, √2 times as large."""
+    """Standard deviation over the vocabulary; for a difference of two logits, √2 times as large (two random tokens)."""
 
     @property
     def is_beyond(self) -> bool:
@@ -82,7 +82,7 @@ class Attribution:
     terms: dict[str, Term]
 
     def grid(self) -> tuple[list[list[str | None]], list[str], list[str]]:
-        """Return the names of the terms of each layer, and the names of rows and columns; see `ablation.grid`."""
+        """Return a table of term names, with one row per attention, and the names of its rows and columns."""
         return grid(self.terms)
 
     def _repr_html_(self) -> str:
@@ -101,9 +101,9 @@ def logit_attribution(
 ) -> Attribution:
     """Return the terms of the logit of a token, for the inputs of a trace of a model.
 
-    A token is one token of the vocabulary, such as " Paris"; by default the one that the model predicts. With
-    `against`, the terms are those of logit(token) − logit(against). The position is by default the last one, or the
-    first mask of a masked model.
+    `token` and `against` are one token of the vocabulary each, such as " Paris". The default of `token` is the token
+    that the model predicts. With `against`, the sum of the terms is logit(token) − logit(against). The default position
+    is the last one, or the first mask of a masked model.
 
     ```python
     found = logit_attribution(model, capture(model, "The king is here:"), " he", " she")
@@ -158,7 +158,7 @@ def attribute(
 
 
 def _term(logits: Tensor, token: int, against: int | None) -> Term:
-    """Return the term of a part from what it adds to all logits, (V,).
+    """Return the term of a part; `logits` (V,) has the numbers that this part adds to all logits.
 
     >>> _term(torch.tensor([1.0, 2.0, 3.0]), token=2, against=None)
     Term(value=3.0, mean=2.0, deviation=0.8164966106414795)
@@ -174,7 +174,7 @@ def _term(logits: Tensor, token: int, against: int | None) -> Term:
 
 
 def require_additive(network: Transformer) -> Transformer:
-    """Return the network; raise `UserError` if its logits are no sum of terms, one per part."""
+    """Return the network; raise `UserError` if its logits are not a sum of one term per part."""
     needs = "logit attribution needs a pre-norm model whose head is one matrix"
     if network.config.norm_order == "post":
         raise UserError(f"{needs}: this model is post-norm, and its norms mix all parts")
@@ -232,7 +232,7 @@ def _last_name(network: Transformer) -> str:
 
 
 def written_names(network: Transformer) -> list[str]:
-    """Return the names of the tensors that `written` reads, and that of the last residual stream."""
+    """Return the names of the tensors that `written` reads, and the name of the last residual stream."""
     stack = network.config.head_stack_name
     names = [f"{stack}.embeddings", _last_name(network)]
     for attention in _attentions(network):
@@ -252,7 +252,7 @@ def written(network: Transformer, at: Mapping[str, Tensor]) -> Iterator[tuple[st
     blocks = getattr(network, stack).blocks
     yield "embedding", at[f"{stack}.embeddings"]
     for kind, i, path, module, norm in _attentions(network):
-        # 1. The heads: an output norm has the scale that it has at the attention's output.
+        # 1. The heads; the scale of an output norm is fixed at its value for the attention's output.
         attention = require_heads(module)
         value_bias = values_bias(attention)  # (H, W)
         through: Map = _unchanged
@@ -260,7 +260,7 @@ def written(network: Transformer, at: Mapping[str, Tensor]) -> Iterator[tuple[st
             through = frozen(norm, at[f"{path}_out_norm.input"])
         for h, context in enumerate(at[f"{path}.context"] - value_bias):
             yield str(Part(kind, i, head=h)), through(head_output(attention, context, h))
-        # 2. What the attention adds at every position.
+        # 2. The bias that the attention adds at every position.
         bias = through(attention.out_proj(value_bias.flatten().to(dtype_of(attention.out_proj))))
         yield f"{kind}.{i}.attention_bias", bias + shift(norm, bias)
         # 3. The feed-forward, after the last attention of its block.
@@ -270,12 +270,12 @@ def written(network: Transformer, at: Mapping[str, Tensor]) -> Iterator[tuple[st
 
 
 def module_name(kind: Kind) -> str:
-    """Return the name that a block gives to an attention."""
+    """Return the name of the attention of this kind among the attributes of a block."""
     return "cross_attn" if kind == "cross" else "self_attn"
 
 
 def values_bias(attention: MultiHeadAttention) -> Tensor:
-    """Return the bias of the values of each head, (H, W); zeros without one. A key-value head serves several heads."""
+    """Return the value bias (H, W) of each head, or zeros; heads with a common key-value head have the same bias."""
     projection = attention.qkv_proj if attention.fused_qkv else attention.v_proj
     shape = attention.n_kv_heads, attention.d_head
     if projection.bias is None:
@@ -294,9 +294,9 @@ def head_output(attention: MultiHeadAttention, context: Tensor, head: int) -> Te
 
 
 def linear_part(module: nn.Module, dtype: torch.dtype) -> Map:
-    """Return x → module(x) − module(0), the linear part of a module that is linear plus a constant.
+    """Return the function module(x) − module(0) of x: the linear part of a module that is linear plus a constant.
 
-    It needs no weight, so it also holds with a low-rank update. The module reads `dtype`.
+    It does not read the weight of the module, so it is also right with a low-rank update. x is converted to `dtype`.
     """
 
     def linear(x: Tensor) -> Tensor:
@@ -308,7 +308,9 @@ def linear_part(module: nn.Module, dtype: torch.dtype) -> Map:
 
 
 def frozen(norm: nn.Module | None, x: Tensor) -> Map:
-    """Return the linear map of a norm with the scale that it has at x (D,), without its shift; None is the identity.
+    """Return the linear map of a norm, without its shift, with the scale fixed at its value for x (D,).
+
+    If the norm is None, the map is the identity.
 
     norm(x) = frozen(norm, x)(x) + shift.
 
@@ -339,7 +341,7 @@ def frozen(norm: nn.Module | None, x: Tensor) -> Map:
 
 
 def shift(norm: nn.Module | None, like: Tensor) -> Tensor:
-    """Return what a norm adds to every vector, (D,); zeros as `like` without it."""
+    """Return the bias (D,) that a norm adds to every vector, or zeros of the shape of `like`."""
     bias = getattr(norm, "bias", None)
     return torch.zeros_like(like) if bias is None else bias
 

@@ -1,7 +1,7 @@
 """Tree of a beam search: every hypothesis that was kept, finished or pruned, with the results of the search.
 
-A node is a token after its parent; its path from the root is a hypothesis. The rules of the search are those of
-`inference/beam.py`, and the results equal those of `beam_search`.
+A node is a token, and the tokens on the path from the root to a node are a hypothesis. `inference/beam.py` describes
+the rules of the search, and the results equal the results of `beam_search`.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def search_tree(
     prefix: Sequence[int] = (),
     device: torch.device | str = "cpu",
 ) -> BeamTree:
-    """Return the tree of `beam_search` for the ids of one source; see `beam_tree`."""
+    """Return the tree of `beam_search` for the ids of one source; `beam_tree` explains `n_pruned`."""
     n_pruned = search.config.beam if n_pruned is None else n_pruned
     # The root, and the nodes of each step
     assert search.start_id is not None  # the search of a source

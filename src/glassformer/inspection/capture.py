@@ -1,8 +1,8 @@
 """Named tensors of a forward pass: read, replace or store them without a change of the model's code.
 
-Names are paths in the network. A module gives `PATH`, its output, and `PATH.input`, its first input. Between modules,
-the network passes these tensors to a tap (B batch, T queries, S keys, H heads, G key-value heads, K and W widths per
-head, D width of the model):
+Names are paths in the network. For the module at `PATH`, the tensor `PATH` is its output, and `PATH.input` is its first
+input. The network itself passes the tensors below to a tap, a function of name and tensor (B batch, T queries, S keys,
+H heads, G key-value heads, K and W widths per head, D width of the model):
 
 | name | shape | tensor |
 |---|---|---|
@@ -20,10 +20,10 @@ head, D width of the model):
 | `hidden`, `logits` | (B, T, D), (B, T, V) | input and output of the head |
 
 A GRU has the gates `reset`, `keep` and `new`, an LSTM `write`, `keep`, `new`, `read` and `cell` (`nn/recurrence.py`).
-Those of an encoder, and its `state`, are in the order of reading: "backward" begins with the last token.
+The gates and the `state` of an encoder are in the order of reading: "backward" begins with the last token.
 
 `cross_attn` in place of `self_attn` is the attention to the source; a recurrent decoder has `decoder.cross_attn`. With
-a tap, attention runs the readable formulas (`nn/attention.py`) and equals the fused kernel to rounding.
+a tap, attention runs the readable formulas (`nn/attention.py`). Its results equal the fused kernel's up to rounding.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Hook = Callable[[str, Tensor], Tensor | None]
-"""(name, tensor) → the tensor that replaces it; None keeps it."""
+"""Function that gets a name and a tensor, and returns a tensor in its place, or None to keep it."""
 
 STANDARD = (
     *("*.embeddings", "*.query", "*.key", "*.value", "*.scores", "*.weights", "*.context", "*_norm", "*_attn"),
@@ -58,7 +58,7 @@ STANDARD = (
 )
 """Names that `capture` stores by default."""
 FLOW = (*STANDARD, "*.embeddings.tokens", "*.embeddings.positions", "*_norm.input")
-"""Names from which the inspector draws the flow: also the parts of an embedding and the inputs of norms."""
+"""Names for the inspector's drawing of the data flow: also the parts of an embedding and the inputs of norms."""
 MAX_BYTES = 2 << 30
 """Largest trace in bytes."""
 _METHODS = ("forward", "hidden", "encode", "step")
@@ -69,9 +69,9 @@ def model_hooks(model: TrainedModel | nn.Module, hooks: Mapping[str, Hook]) -> I
     """Call hooks with the named tensors of every forward pass inside the `with` block.
 
     A key of `hooks` is a name, or a pattern such as `decoder.blocks.*.self_attn.weights`. A hook returns None, or a
-    tensor that replaces the named one, converted to its dtype and device. Hooks act in all methods of the model. If
-    several match, each receives the result of the previous one; the hooks of an outer block come first. Raises
-    `UserError` for an ensemble, and at the end of the block if a pattern matched no tensor.
+    tensor that replaces the named tensor, and that is converted to the same dtype and device. Hooks act in all methods
+    of the model. If several hooks match, each receives the result of the previous hook. Hooks of an outer block come
+    first. Raises `UserError` for an ensemble, and at the end of the block if a pattern matched no tensor.
 
     ```python
     def without_head_3(name, context):  # (B, H, T, W)
@@ -161,7 +161,7 @@ class _Chain:
 
 @contextlib.contextmanager
 def _tapped(network: nn.Module, tap: Tap) -> Iterator[None]:
-    """Pass the tap to each method of the network that takes one, whoever calls it."""
+    """Pass the tap to each method of the network that accepts a tap, whoever calls the method."""
     inside = False  # a method that calls another one passes its tap on
 
     def tapped(method: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -246,7 +246,7 @@ def capture_tensors(
 def tensor_shapes(
     network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str] = STANDARD
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of `capture_tensors`, without the batch, in the order of the computation."""
+    """Return the shapes (without batch) of the tensors of `capture_tensors`, in the order of the computation."""
     empty, _ = _kept(network, inputs, names, lambda name, x: torch.empty_like(x, device="meta"))
     return {name: tuple(x.shape if name.endswith(".positions") else x.shape[1:]) for name, x in empty.items()}
 
@@ -255,7 +255,7 @@ def tensor_shapes(
 def _kept(
     network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str], keep: Callable[[str, Tensor], Tensor]
 ) -> tuple[dict[str, Tensor], set[str]]:
-    """Run the network; return `keep` of the float tensors whose names match, and the names of all tensors."""
+    """Run the network; return `keep(name, x)` of the float tensors whose names match, and the names of all tensors."""
     steps, all_names = dict[str, list[Tensor]](), set[str]()
 
     def store(name: str, x: Tensor) -> None:
@@ -271,7 +271,7 @@ def _kept(
 
 
 def _joined(steps: Sequence[Tensor]) -> Tensor:
-    """Concatenate the steps of a recurrent model, (B, …, 1, ·) each, or stack (B, ·) to (B, T, ·)."""
+    """Concatenate the steps (B, …, 1, ·) of a recurrent model, or stack steps (B, ·) to (B, T, ·)."""
     if len(steps) == 1:
         return steps[0]
     if steps[0].ndim == 2:
@@ -291,7 +291,7 @@ class Trace(Mapping[str, Tensor]):
     target: list[str]
     """Input tokens of the decoder, or of the only stack."""
     written: list[str]
-    """Next token of an encoder-decoder at each position of `target`."""
+    """Next token at each position of `target` of an encoder-decoder; empty for other models."""
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.tensors:
@@ -316,7 +316,7 @@ class Trace(Mapping[str, Tensor]):
         return f"Trace of {len(self.target)} tokens: {len(self)} tensors, {n_bytes:,} bytes"
 
     def axes(self, kind: Kind) -> tuple[list[str], list[str]]:
-        """Return the tokens of rows and columns. A row of cross-attention is labelled with the next token."""
+        """Return the tokens of the rows and columns of attention weights; a cross-attention row has the next token."""
         return {
             "encoder": (self.source, self.source),
             "decoder": (self.target, self.target),
@@ -340,9 +340,9 @@ def capture(
 ) -> Trace:
     """Run a model once over a text, or over a source and a target, and return the named tensors.
 
-    A text is tokenized as in training, and `[MASK]` is a mask for a model that fills masks. Ids are
-    taken unchanged; those of a target begin with its start token. An encoder-decoder takes a source and a target, by
-    default its own output. `names` are those of `capture_tensors`: `decoder.blocks.3.*` are the tensors of a block.
+    A text is tokenized as in training, and `[MASK]` is a mask for a model that fills masks. Ids are read unchanged, so
+    the ids of a target must begin with the start token. An encoder-decoder reads a source and a target. The default
+    target is the model's own output. `names` chooses tensors: `decoder.blocks.3.*` are all tensors of block 3.
 
     ```python
     trace = capture(model, "ROMEO: what is a name?", names=["*.weights", "logits"])
@@ -394,7 +394,7 @@ def _encoded_pair(
     model: TrainedModel, source: str | Sequence[int], target: str | Sequence[int] | None, cuts: bool
 ) -> Trace:
     translator, max_len, filler = model.translator, model.network.config.max_len, None
-    # 1. The ids of the source; one with masks is read by the filler.
+    # 1. The ids of the source; the filler encodes a source with masks.
     if isinstance(source, str):
         _require_words("source", source)
         if MASK in source:

@@ -10,13 +10,14 @@
 | `sharpness` | largest weight of row t | |
 
 Position 0 is left out of `previous` and `first`. `induction` and `duplicate` use only positions that have such an
-earlier token, and are NaN without one. A score of 1 means that the head always attends there.
+earlier token, and are NaN if no position has one. The first four scores are 1 for a head that always attends to the
+position in the table.
 
-A score needs a baseline. Uniform attention, equal weights on all keys that the mask allows, has the score u on the same
-tokens; u is large on a short text. `excess` = (score − u) / (1 − u) is 0 for uniform attention and 1 for a head that
-always attends there. On one text, a head may attend to a place by chance. So `best_heads` calls a head found only if
-its excess is at least `MARGIN` on the text and on repeated random tokens (`random_scores`). An induction head
-reads what an earlier block has written, so none is in layer 0.
+A score needs a baseline. Uniform attention (equal weights on all keys that the mask allows) has a score u on the same
+tokens, and u is large on a short text. `excess` = (score − u) / (1 − u) is 0 for uniform attention and 1 for a head
+with the score 1. On one text, a head may attend to a place by chance. So `best_heads` calls a head found only if its
+excess is at least `MARGIN` on the text and on repeated random tokens (`random_scores`). An induction head reads the
+output of an earlier block, so layer 0 has no induction head.
 """
 
 import functools
@@ -50,18 +51,18 @@ NAMES = {
 
 
 PATTERNS = ("previous", "induction", "duplicate", "first")
-"""Scores for which heads are found: each is the weight on one kind of place."""
+"""Scores for which `best_heads` looks for a head. Each is the weight on one kind of position."""
 MARGIN = 0.2
 """Smallest excess of a head that is found. Models with random initial weights stay below 0.13."""
 N_RANDOM = 4
 """Number of sequences of random tokens."""
 MAX_RANDOM = 25
-"""Largest number of different tokens of a sequence."""
+"""Largest number of different tokens in a sequence of random tokens."""
 
 
 @dataclass(frozen=True)
 class LayerScores:
-    """Scores of the heads of one attention, by name, and those of uniform attention on the same tokens."""
+    """Scores of the heads of one attention, by name, and scores of uniform attention on the same tokens."""
 
     heads: list[dict[str, float]]
     uniform: dict[str, float]
@@ -82,19 +83,19 @@ class BestHead(NamedTuple):
     layer: int
     head: int
     score: float
-    """On the text."""
+    """Score on the text."""
     uniform: float
     """Score of uniform attention on the text."""
     random: float
-    """Mean on repeated random tokens."""
+    """Mean score on repeated random tokens."""
     random_uniform: float
-    """Score of uniform attention on these tokens."""
+    """Mean score of uniform attention on repeated random tokens."""
     is_found: bool
     """True if both excesses are at least `MARGIN`."""
 
 
 def uniform_attention(allowed: Tensor) -> Tensor:
-    """Return equal weights on the allowed keys of each query, (T, S) → (T, S); a row without one is 0.
+    """Return equal weights (T, S) on the keys that each query may see by `allowed` (T, S); a row without keys is 0.
 
     >>> uniform_attention(torch.ones(3, 3).tril() > 0)
     tensor([[1.0000, 0.0000, 0.0000],
@@ -105,9 +106,9 @@ def uniform_attention(allowed: Tensor) -> Tensor:
 
 
 def excess(score: float, uniform: float) -> float:
-    """Return (score − uniform) / (1 − uniform): 0 for uniform attention, 1 for a head that always attends there.
+    """Return (score − uniform) / (1 − uniform): 0 for the score of uniform attention, 1 for a score of 1.
 
-    It is NaN if the score of uniform attention is 1.
+    The result is NaN if the score of uniform attention is 1.
 
     >>> excess(0.75, uniform=0.5)
     0.5
@@ -178,7 +179,7 @@ def sharpness(weights: Tensor) -> Tensor:
 
 
 def head_scores(weights: Tensor, ids: Sequence[int] | Tensor | None = None) -> dict[str, Tensor]:
-    """Return all scores of weights (…, T, S) by name, (…) each.
+    """Return all scores of weights (…, T, S) by name, as tensors (…).
 
     `ids` (T,) are the tokens of rows and columns. Without them, as for cross-attention, the result has entropy and
     sharpness only.
@@ -210,7 +211,7 @@ def trace_scores(trace: Trace) -> dict[Kind, dict[str, Tensor]]:
 
 
 def score_numbers(weights: Tensor, ids: Sequence[int] | Tensor | None) -> dict[str, float]:
-    """Return `head_scores` of one head, (T, S), as numbers."""
+    """Return the `head_scores` of the weights (T, S) of one head as numbers."""
     return {name: float(value) for name, value in head_scores(weights, ids).items()}
 
 
@@ -234,7 +235,7 @@ def random_scores(model: TrainedModel) -> Scores:
 
 
 def random_trace(model: TrainedModel, seed: int = 0) -> Trace:
-    """Return the inputs of repeated random tokens, one text or two sides; raise `UserError` for a recurrent model."""
+    """Return the inputs of repeated random tokens, as a text or a pair; raise `UserError` for a recurrent model."""
     _transformer(model)
     n = random_length(model)
     ids = induction_ids_of(model, n, seed)
@@ -258,10 +259,10 @@ def mean_scores(runs: Sequence[Scores]) -> Scores:
 
 
 def best_heads(text: Scores, random: Scores) -> dict[str, BestHead]:
-    """Return the head with the largest excess of each score of `PATTERNS`, and whether it is found.
+    """Return the head with the largest excess for each score in `PATTERNS`, and whether this head is found.
 
-    `random` are the `random_scores` of the same heads. The smaller of the excesses on both counts; a score that the
-    text does not define counts on the random tokens only.
+    `random` has the `random_scores` of the same heads. A head counts with its smaller excess, on the text or on random
+    tokens. If the text does not define a score, only its excess on random tokens counts.
     """
     best: dict[str, tuple[float, BestHead]] = {}
     places = [(kind, layer) for kind, layers in text.items() for layer in range(len(layers))]
@@ -319,7 +320,7 @@ def random_length(model: TrainedModel) -> int:
 
 
 def induction_ids_of(model: TrainedModel, n: int = MAX_RANDOM, seed: int = 0) -> list[int]:
-    """Return `induction_ids` without special tokens, after the start tokens of a causal model, for `capture`.
+    """Return `induction_ids` of ordinary tokens for `capture`, after the start tokens of a causal model.
 
     ```python
     trace_scores(capture(model, induction_ids_of(model)))["decoder"]["induction"]  # (L, H)
@@ -343,11 +344,11 @@ class _Repeats(NamedTuple):
     column: Tensor
     """All (t, j) with equal tokens and j < t."""
     n_rows: Tensor
-    """Number of different t among them."""
+    """Number of different t among these pairs."""
     at: Tensor
-    """Each position t with an earlier equal token j, j + 1 < t."""
+    """Each position t whose token also occurs at a position j with j + 1 < t."""
     after: Tensor
-    """j + 1 for the last such j."""
+    """For each t in `at`, j + 1 of the last such j."""
 
 
 @functools.lru_cache(maxsize=2)  # the scores of many heads of one text, computed one by one

@@ -1,7 +1,7 @@
-"""Logit lens: the prediction of every layer, computed by the head of the last one (nostalgebraist 2020).
+"""Logit lens: the prediction of every layer, computed by the head of the model (nostalgebraist 2020).
 
-The residual stream xₗ after block l is read as if it were the last one: logitsₗ = head(final_norm(xₗ)). For the last
-block these are the logits of the model.
+The residual stream xₗ after block l is read as if block l were the last one: logitsₗ = head(final_norm(xₗ)). For the
+last block these are the logits of the model.
 
 A pre-norm model has a final norm. Without it (`norm=False`), logitsₗ = head(xₗ), and the last block does not give the
 logits of the model. A post-norm model has no final norm: xₗ is the output of the norm of the block, and
@@ -28,7 +28,7 @@ from glassformer.tasks.requirements import require_token_transformer
 from glassformer.tasks.trained_model import TrainedModel
 
 NAMES = ("*.embeddings", "*.residual")
-"""Names that `capture` must store for the lens; its default includes them."""
+"""Names that `capture` must store for the lens; the default of `capture` includes them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LensCells:
     top_ids: Tensor
     """(L, T, k): most probable tokens, best first."""
     top_probabilities: Tensor
-    """(L, T, k)"""
+    """(L, T, k): probabilities of these tokens."""
     label_probability: Tensor
     """(L, T): probability of the label; NaN at positions without a label."""
     label_rank: Tensor
@@ -69,8 +69,9 @@ class LensCells:
 
 
 def lens_logits(network: nn.Module, x: Tensor, norm: bool = True) -> Tensor:
-    """Return head(final_norm(x)) for states (…, T, D) of the residual stream, (…, T, V); `norm=False`: head(x).
+    """Return the logits head(final_norm(x)), (…, T, V), for states x (…, T, D) of the residual stream.
 
+    With `norm=False`, they are head(x).
     Raises `UserError` for a recurrent model and for a head that gives no logits over tokens.
     """
     transformer = token_transformer(network, "the logit lens")
@@ -147,25 +148,25 @@ def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:
 
 
 def residual_names(network: Transformer, stack: Kind | None = None) -> dict[str, str]:
-    """Return the names of the residual stream of a stack, by default of the one that the head reads, by layer."""
+    """Return the tensor name of the residual stream after each layer of a stack, by default of the head's stack."""
     stack = stack or network.config.head_stack_name
     blocks = range(len(getattr(network, stack).blocks))
     return {"embeddings": f"{stack}.embeddings"} | {f"block {i}": f"{stack}.blocks.{i}.residual" for i in blocks}
 
 
 def stream_dtype(network: Transformer) -> torch.dtype:
-    """Return the type of the numbers of the residual stream, which the final norm and the head read."""
+    """Return the dtype of the residual stream, which the final norm and the head read."""
     blocks = getattr(network, network.config.head_stack_name).blocks
     return dtype_of(blocks if len(blocks) else network)
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:
-    """Return the type of the numbers that a module reads: that of its first weight."""
+    """Return the dtype that a module reads: the dtype of its first weight."""
     return next(module.parameters()).dtype
 
 
 def token_transformer(network: nn.Module, user: str) -> Transformer:
-    """Return the network; raise `UserError` that names `user` if it has no residual stream, or predicts no tokens."""
+    """Return the network; raise `UserError`, which names `user`, if it has no residual stream or no token head."""
     require_token_transformer(getattr(network, "config", None), user)
     assert isinstance(network, Transformer)  # `require_token_transformer`
     return network

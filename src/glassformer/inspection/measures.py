@@ -15,7 +15,7 @@ whether labels exclude each other. A `Network` alone has no task.
 KL(p ‖ q) = Σ p (log p − log q) is the increase of the expected loss if p is the true distribution. So it is comparable
 with a change of the loss. The pseudo-log-likelihood of a masked model needs one pass per token and is not used.
 
-Over a set of texts, a number has a `Spread`. Its baseline is the mean of the same number of the other parts.
+Over a set of texts, a number of a part has a `Spread`. The baseline is the mean of this number over the other parts.
 """
 
 import math
@@ -43,13 +43,13 @@ Name = TypeVar("Name")
 
 
 def one_choice(logits: Tensor) -> Tensor:
-    """Return logits (…, V) as those of one choice, (…, 1, V)."""
+    """Return logits (…, V) as one choice among V outcomes, (…, 1, V)."""
     return logits[..., None, :]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure of outputs (R, …), one value per row, with the labels or the unchanged outputs that it compares with."""
+    """Measure of outputs (R, …), one value per row: it compares them with labels, or with the unchanged outputs."""
 
     name: Literal["loss", "kl", "change"]
     reference: Tensor
@@ -60,7 +60,7 @@ class Measure:
     """`kl`: function that returns logits of independent choices, (R, …, choices, outcomes), from outputs (R, …)."""
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        """Return the value of each row of `outputs` (R, …), (R,); outputs of a token head are logits (R, T, V)."""
+        """Return the values (R,) of the rows of `outputs` (R, …); outputs of a token head are logits (R, T, V)."""
         outputs = at_least_fp32(outputs)
         if self.name == "loss":
             return label_loss(outputs, self.reference)
@@ -76,7 +76,7 @@ class Measure:
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean −log softmax(logits)[label] over the scored positions of each row.
 
-    `logits` (R, T, V), `labels` (T,) with -100 = not scored → (R,), in nats.
+    The result (R,) for `logits` (R, T, V) is in nats. In `labels` (T,), -100 is a position that is not scored.
 
     >>> label_loss(torch.zeros(1, 3, 4), torch.tensor([2, 0, -100]))  # ln 4
     tensor([1.3863])
@@ -87,7 +87,7 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def kl_divergence(logits: Tensor, changed: Tensor) -> Tensor:
-    """Return KL(softmax(logits) ‖ softmax(changed)) over the last dimension, in nats; both (…, V) → (…).
+    """Return KL(softmax(logits) ‖ softmax(changed)), (…), over the last dimension of both (…, V), in nats.
 
     >>> kl_divergence(torch.tensor([0.0, -torch.inf]), torch.tensor([0.0, 0.0]))  # certain, then two equal tokens
     tensor(0.6931)
@@ -98,7 +98,7 @@ def kl_divergence(logits: Tensor, changed: Tensor) -> Tensor:
 
 
 def next_labels(config: ModelConfig, token_ids: Sequence[int]) -> list[int]:
-    """Return the label of each position of a decoder: the next token, and the end token of a target at the last one."""
+    """Return the label of each decoder position: the next token; at the last position, a target's end token or -100."""
     last = config.eos_id if config.is_encoder_decoder else None
     if last is None:
         last = NOT_SCORED
@@ -137,7 +137,7 @@ def measure_of(model: TrainedModel | Network, inputs: Mapping[str, Tensor]) -> M
 
 
 def loss_of(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> float:
-    """Run the network once and return the measure of its outputs; inside `ablate`, of the changed outputs."""
+    """Run the network once, and return the measure of its outputs (inside `ablate`, the changed outputs)."""
     with torch.no_grad(), evaluation_mode(network):
         return float(measure(network(**inputs))[0])
 
@@ -155,12 +155,12 @@ class Spread:
     deviation: float
     """Standard deviation of a sample, divided by n − 1; NaN for one text."""
     quartiles: tuple[float, float, float]
-    """25 %, 50 % and 75 % of the texts have at most this number, linear between two texts."""
+    """25 %, 50 % and 75 % of the texts have at most this number, which is interpolated linearly between two texts."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A number over a set of texts beside its baseline: the mean of the same number of the other parts.
+    """A number of a part over a set of texts, and its baseline: the mean of the same number over the other parts.
 
     >>> beside_others({"a": [3.0] * 5, "b": [1.0] * 5, "c": [2.0] * 5})["a"].baseline
     1.5
@@ -170,7 +170,7 @@ class Beside:
     baseline: float
     """Mean over texts and over the other parts; NaN without another part."""
     is_beyond: bool
-    """True if the number is larger than the baseline of the same text by more than `N_ERRORS` standard errors."""
+    """True if the mean difference to the baseline of the same text is larger than `N_ERRORS` standard errors."""
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -186,11 +186,11 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def beside_others(values: Mapping[Name, Sequence[float]]) -> dict[Name, Beside]:
-    """Return each part beside the mean of the other parts; `values` has one number per text for each part.
+    """Compare each part with the mean of the other parts; `values` has one number per text for each part.
 
-    The difference own − mean of the others is taken text by text, so what a text does to all parts drops out. A part is
-    beyond if the mean of these differences is larger than `N_ERRORS` standard errors (deviation / √n), from
-    `MIN_TEXTS` texts.
+    The difference (own number − mean of the others) is computed for each text, so a change that a text makes to all
+    parts cancels. A part is beyond its baseline if there are at least `MIN_TEXTS` texts, and the mean difference is
+    larger than `N_ERRORS` standard errors (deviation / √n).
 
     >>> found = beside_others({"a": [1.0, 1.1, 1.2, 1.0, 1.1], "b": [0.0, 0.2, 0.1, 0.0, 0.3], "c": [0.1] * 5})
     >>> [(name, one.is_beyond) for name, one in found.items()]

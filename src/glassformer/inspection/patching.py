@@ -1,16 +1,16 @@
 """Activation patching: copy an activation of a clean run into a corrupted run, and measure what it restores.
 
-Two texts of equal length have different answers; for an encoder-decoder they are two sources with one target prefix.
+Two texts of equal length have different answers. For an encoder-decoder, two sources have one common target prefix.
 The metric of a run is the logit difference m = logit(answer) − logit(wrong) at one position of the output. With an
 activation of the clean run in the corrupted run, the restored share is
 
     (m_patched − m_corrupted) / (m_clean − m_corrupted),
 
 0 = as corrupted, 1 = as clean. Meng (2022, section 2.1) restores hidden states of a clean run in this way (causal
-tracing; the corruption there is noise on the embeddings). The logit difference of two answers is that of Wang (2022).
+tracing; the corruption there is noise on the embeddings). Wang (2022) uses the logit difference of two answers.
 
 `patch_residual` copies the residual stream of one layer at one position, of the encoder or of the decoder.
-`patch_heads` copies the context of one head at all positions. All positions or heads are rows of one batch.
+`patch_heads` copies the context of one head at all positions. Each position or head is one row of a batch.
 
 Attribution patching (`estimate`) estimates all shares at once. Patching a place adds d = x_clean − x_corrupted to it.
 To first order in d, the metric changes by its gradient (Nanda 2023, "Attribution Patching: Activation Patching At
@@ -18,9 +18,9 @@ Industrial Scale"):
 
     share ≈ Σ d · ∂m/∂x (corrupted run) / (m_clean − m_corrupted).
 
-It takes two forward passes and one backward pass, exact patching one forward pass per place. The estimate is good where
-d is small. It is poor for the residual stream, where d is large and norms bend the metric. `rank_correlation` compares
-it with the exact shares (Spearman 1904).
+The estimate takes two forward passes and one backward pass. Exact patching takes one forward pass per place. The
+estimate is good where d is small. It is poor for the residual stream, where d is large and the norms are not linear.
+`rank_correlation` compares the estimated with the exact shares (Spearman 1904).
 """
 
 import math
@@ -46,7 +46,7 @@ from glassformer.nn.attention import at_least_fp32
 from glassformer.tasks.trained_model import TrainedModel
 
 Parts = Literal["positions", "heads"]
-"""The residual stream at each position, or the context of each head."""
+"""Activations to copy: the residual stream at each position, or the context of each head."""
 PARTS: tuple[Parts, ...] = ("positions", "heads")
 
 
@@ -100,14 +100,14 @@ class Restored:
     columns: list[str] = field(default_factory=list)
     """Names of the positions or heads; empty if they have no names."""
     of_texts: tuple["Restored", ...] = ()
-    """Shares of each pair of texts, if there are several; the numbers above are then their means."""
+    """Result of each pair of texts, if there are several. `shares`, `clean` and `corrupted` are then their means."""
 
     @property
     def n_texts(self) -> int:
         return max(1, len(self.of_texts))
 
     def beside_others(self) -> dict[tuple[int, int], Beside]:
-        """Return the spread of the share of each cell (row, column) over the pairs, beside the mean of the others."""
+        """Compare the share of each cell (row, column) over the pairs with the mean of the other cells."""
         shares = torch.stack([one.shares for one in self.of_texts or (self,)])  # (N, L, C)
         _, n_rows, n_columns = shares.shape
         cells = [(i, j) for i in range(n_rows) for j in range(n_columns)]
@@ -133,9 +133,10 @@ def patching_of(
 ) -> Patching:
     """Return the two runs of a model on two texts, or of an encoder-decoder on two sources with one target prefix.
 
-    An answer is one token, such as " Paris"; by default the token that each run predicts. The position is the last
-    token of a decoder's input, or the first `[MASK]` of a masked model. `target` is the target prefix; by default the
-    model's own output for the clean source, up to the first token that differs from the output for the corrupted one.
+    An answer is one token, such as " Paris". By default, `answer` is the token that the clean run predicts, and `wrong`
+    the token that the corrupted run predicts. The default position is the last token of a decoder's input, or the first
+    `[MASK]` of a masked model. `target` is the target prefix. By default, it is the model's output for the clean source
+    up to the first token in which the output for the corrupted source differs.
 
     ```python
     pair = patching_of(model, "The king is here: he", "The queen is here: he")
@@ -214,7 +215,7 @@ def _before_difference(model: TrainedModel, traces: Sequence[Trace]) -> tuple[Te
 
 
 def answer_id(model: TrainedModel, text: str) -> int:
-    """Return the id of an answer; raise `UserError` if it is not exactly one token."""
+    """Return the id of an answer; raise `UserError` if the text is not exactly one token."""
     ids = model.tokenizer.encode(text)
     if len(ids) != 1:
         hint = "give one token, with its leading space if it begins a word"
@@ -225,7 +226,7 @@ def answer_id(model: TrainedModel, text: str) -> int:
 def answer_position(model: TrainedModel, inputs: Mapping[str, Tensor], position: int | None = None) -> int:
     """Return a position of the output, by default the last one, or the first mask of a masked model.
 
-    Raises `UserError` for a position outside the input, and for a masked model without a mask or a position.
+    Raises `UserError` for a position outside the input, and if no position is given and a masked model has no mask.
     """
     token_ids = inputs["token_ids"][0].tolist()
     if position is not None:
@@ -241,16 +242,16 @@ def answer_position(model: TrainedModel, inputs: Mapping[str, Tensor], position:
 
 @dataclass(frozen=True)
 class Places:
-    """Places that a patch copies: index r of dimension 1 (a position or a head) of each named tensor."""
+    """Places that a patch copies: each index of dimension 1 (a position or a head) of each named tensor."""
 
     names: dict[str, str]
-    """Name of the tensor of each layer."""
+    """Name of the tensor for each name of a layer."""
     columns: list[str]
     """Names of the positions or heads; empty if they have no names."""
 
 
 def residual_places(network: Transformer, pair: Patching, stack: Kind | None = None) -> Places:
-    """Return the residual stream at each position of a stack, by default of the stack that the head reads."""
+    """Return the places of the residual stream: each position of a stack, by default of the stack of the head."""
     stack = stack or token_transformer(network, "patching").config.head_stack_name
     if {"encoder": network.encoder, "decoder": network.decoder}.get(stack) is None:
         raise UserError(f"this model has no stack {stack}: choose encoder or decoder, as far as the model has them")
@@ -258,7 +259,7 @@ def residual_places(network: Transformer, pair: Patching, stack: Kind | None = N
 
 
 def head_places(network: Transformer, kind: Kind | None = None) -> Places:
-    """Return the context of each head at all positions, by default of self-attention in the stack of the head."""
+    """Return the places of head contexts, each at all positions, by default of self-attention in the head's stack."""
     kind = kind or token_transformer(network, "patching").config.head_stack_name
     heads = [part for part in all_parts(network) if part.kind == kind and part.head is not None]
     if not heads:
@@ -268,17 +269,17 @@ def head_places(network: Transformer, kind: Kind | None = None) -> Places:
 
 
 def patch_residual(network: Transformer, pair: Patching, stack: Kind | None = None) -> Restored:
-    """Return the restored share for the embeddings and each block, and each position, (L + 1, T)."""
+    """Return the restored shares (L + 1, T) of the residual stream, after the embeddings and after each block."""
     return patch(network, pair, residual_places(network, pair, stack))
 
 
 def patch_heads(network: Transformer, pair: Patching, kind: Kind | None = None) -> Restored:
-    """Return the restored share for each head of each layer, (L, H), with its context at all positions."""
+    """Return the restored shares (L, H) of the heads; the context of a head is copied at all positions."""
     return patch(network, pair, head_places(network, kind))
 
 
 def mean_restored(texts: Sequence[Restored]) -> Restored:
-    """Return the means of the shares of several pairs of texts at the same places; those of one pair are unchanged.
+    """Return the mean shares over pairs of texts, at the same places, with the shares of each pair.
 
     Raises `UserError` if the pairs have different numbers of positions: then only heads can be compared.
 
@@ -326,7 +327,7 @@ def patch(network: Transformer, pair: Patching, places: Places) -> Restored:
 
 
 def metrics_of(pair: Patching, clean_logits: Tensor, corrupted_logits: Tensor) -> tuple[float, float]:
-    """Return the logit differences of both runs; raise `UserError` if they are equal, since shares divide by both."""
+    """Return the metrics of both runs; raise `UserError` if they are equal: shares are divided by their difference."""
     clean, corrupted = (float(pair.metric(x)[0]) for x in (clean_logits, corrupted_logits))
     if clean == corrupted:
         raise UserError("both runs have the same logit difference: choose other texts or answers")
@@ -336,7 +337,7 @@ def metrics_of(pair: Patching, clean_logits: Tensor, corrupted_logits: Tensor) -
 def run_with(
     network: Transformer, inputs: Mapping[str, Tensor], paths: Sequence[str], hook: Hook | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the logits and the named tensors in the precision of the network; a hook may replace them first."""
+    """Return the logits, and the tensors `paths` in the network's precision; `hook` may replace these tensors first."""
     tensors: dict[str, Tensor] = {}
 
     def store(name: str, x: Tensor) -> Tensor:
@@ -349,7 +350,7 @@ def run_with(
 
 
 def copying(clean: Tensor, indices: Sequence[int]) -> Hook:
-    """Return a hook that replaces x[r, i] by clean[0, i] in each row r, i = `indices[r]`: a position or a head.
+    """Return a hook that replaces x[r, i] by clean[0, i] in each row r; i = `indices[r]` is a position or a head.
 
     >>> copying(torch.ones(1, 3, 2), [2, 0])("decoder.embeddings", torch.zeros(2, 3, 2))[:, :, 0]
     tensor([[0., 0., 1.],
@@ -370,9 +371,9 @@ def patch_pairs(
     stack: Kind | None = None,
     progress: Progress | None = None,
 ) -> tuple[Restored, Restored]:
-    """Return the exact and the estimated shares: means over pairs of runs, with those of each pair.
+    """Return two results, with the exact and with the estimated shares; each has means over pairs and every pair.
 
-    Pairs of several lengths need `parts="heads"`.
+    Pairs with different numbers of tokens need `parts="heads"`.
 
     ```python
     texts = (("The king is here:", "The queen is here:"), ("A man is here:", "A woman is here:"))
@@ -392,7 +393,7 @@ def patch_pairs(
 
 
 def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
-    """Return the estimated shares at the places of `patch`."""
+    """Return estimates of the shares that `patch` computes."""
     paths = list(places.names.values())
     with evaluation_mode(network):
         with torch.no_grad():
@@ -409,14 +410,15 @@ def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
 
 
 def _requiring_gradient(name: str, x: Tensor) -> Tensor:
-    """Return a tensor that records its gradient, also in a network with frozen weights."""
+    """Return a tensor with the values of x that records its gradient, also in a network with frozen weights."""
     return x if x.requires_grad else x.detach().requires_grad_()
 
 
 def rank_correlation(exact: Restored, estimated: Restored) -> float:
-    """Return Spearman's rank correlation of two maps; NaN if one is constant, or if fewer than two cells are left.
+    """Return Spearman's rank correlation of the exact and the estimated shares.
 
-    Cells in which both are exactly 0 are left out: there, both runs have equal tensors, and nothing is estimated.
+    Cells in which both shares are exactly 0 are left out: there, both runs have equal tensors, and nothing is
+    estimated. The result is NaN if fewer than two cells are left, or if the exact or the estimated shares are constant.
 
     >>> shares = torch.tensor([[0.0, 0.1, 0.2, 0.9]]), torch.tensor([[0.0, 0.3, 0.2, 5.0]])
     >>> one, other = (Restored(["a"], x, 1.0, 0.0) for x in shares)

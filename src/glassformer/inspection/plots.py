@@ -34,7 +34,7 @@ MAX_POSITIONS = 256
 SHARES: dict[str, Any] = {"cmap": WEIGHTS_MAP, "vmin": 0, "vmax": 1}
 """Arguments of `imshow` for values from 0 to 1."""
 _SCHEMES = {"alibi": "ALiBi"}
-"""Names of position schemes in titles; the others are named by their kind."""
+"""Names of position schemes in titles. The title of another scheme has the name of its kind."""
 MAX_TEXTS = 24
 """With more columns, cells have no text."""
 MAX_COUNTED = 40
@@ -113,7 +113,8 @@ def _colour_bar(figure: "Figure", image: Any, axes: Any, aspect: int = 28, **mor
 def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     """Plot the positions of a model: the vectors added to embeddings, the rotation of heads, or the score biases.
 
-    `stack` is "encoder" or "decoder", by default the one that the head reads. Raises `UserError` without positions.
+    `stack` is "encoder" or "decoder", by default the stack that the head reads. Raises `UserError` for a stack without
+    positions.
     """
     require_positions(network.config, stack)
     assert isinstance(network, Transformer)  # `require_positions`
@@ -221,7 +222,7 @@ def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Fig
 
 
 def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
-    """Plot a confusion matrix: counts (n_classes, n_classes), rows are true classes, colours the share of the row."""
+    """Plot a confusion matrix (n_classes, n_classes) of counts; rows are true classes, colours are shares of a row."""
     counts, n = torch.as_tensor(matrix), len(names)
     if counts.shape != (n, n):
         raise ValueError(f"expected a square matrix for {n} names of classes, got {tuple(counts.shape)}")
@@ -253,7 +254,7 @@ def _table(
 ) -> "Figure":
     """Draw values (R, C) as coloured cells, and their texts; NaN is an empty cell.
 
-    `labels` are those of the rows and the columns, `scale` has arguments of `imshow`, and `names` are the title, the
+    `labels` are the names of rows and of columns, `scale` has arguments of `imshow`, and `names` are the title, the
     names of both axes, and the unit of the values.
     """
     (rows, columns), (n_rows, n_columns), (name, row_axis, column_axis, unit) = labels, values.shape, names

@@ -3,14 +3,14 @@
 | unit | activity at a token |
 |---|---|
 | `decoder.0.head.3`, `cross.0.head.3` | length of (context − value bias) W_O, the vector that the head writes |
-| `decoder.0.neuron.17` | input 17 of the last projection of the feed-forward: after the activation, and the gate |
+| `decoder.0.neuron.17` | input 17 of the last projection of the feed-forward: after the activation and the gate  |
 
-The length of the weighted vectors in place of the weights alone is that of Kobayashi (2020, "Attention is Not Only a
-Weight"): a weight on a short vector does nothing. The strongest texts of a neuron are those of Geva (2021, section 3).
+Kobayashi (2020, "Attention is Not Only a Weight") also takes the length of weighted vectors instead of weights: a large
+weight on a short vector adds little. Geva (2021, section 3) collects the strongest texts of a neuron in this way.
 
-The number of a text is its largest activity over the tokens. The first token of a decoder is left out: it can attend
-only to itself, in every text. The baseline is a random text of the set: median and 95 % quantile of the same
-number, over a random sample of at most `SAMPLE` texts. All units of a layer are measured in one pass over the texts,
+The strength of a text is the largest activity at its tokens. The first token of a decoder is left out: it can attend
+only to itself, in every text. The baseline of a unit is its strength in a random text of the set: median and 95 %
+quantile over a random sample of at most `SAMPLE` texts. All units of a layer are measured in one pass over the texts,
 and only the k strongest texts of each unit are kept.
 """
 
@@ -39,7 +39,7 @@ SAMPLE = 1000
 """Largest number of texts in the baseline."""
 _UNITS = re.compile(r"(encoder|decoder|cross)\.(\d+)\.(head|neuron)")
 PRUNE_EVERY = 64
-"""Number of texts after which those that are not needed are dropped."""
+"""Number of texts after which the traces that are not needed are dropped."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class StrongText:
     """A text, and the activity of one unit at each of its tokens; NaN at a token that is left out."""
 
     number: int
-    """Place of the text in the set, from 0; texts that are left out count."""
+    """Place of the text in the set, from 0; texts that are left out count, too."""
     tokens: list[str]
     """Tokens at which the unit is computed: the queries of an attention."""
     activity: list[float]
@@ -88,9 +88,9 @@ class Strongest:
     k: int
     n_texts: int = 0
     strengths: Tensor = field(default_factory=lambda: torch.empty(0, 0))
-    """(U, at most k): largest first."""
+    """Strengths (U, at most k) of the strongest texts of each unit, largest first."""
     numbers: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))
-    """(U, at most k): places of these texts in the set."""
+    """Places (U, at most k) of the strongest texts of each unit in the set."""
     traces: dict[int, Trace] = field(default_factory=dict)
     """Inputs and tokens of the texts that are among the strongest of a unit."""
     sample: list[Tensor] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Strongest:
         return median, high
 
     def texts(self, unit: int) -> list[StrongText]:
-        """Return the strongest texts of one unit, largest first, with its activity at each token."""
+        """Return the strongest texts of one unit, strongest first, with the activity of the unit at each token."""
         found = []
         checked(self.units.what, unit, self.n_units)
         for number, strength in zip(self.numbers[unit].tolist(), self.strengths[unit].tolist(), strict=True):
@@ -117,7 +117,7 @@ class Strongest:
         return found
 
     def add(self, number: int, trace: Trace, strength: Tensor, chance: random.Random) -> None:
-        """Take in the strengths (U,) of the text with this place in the set."""
+        """Add the strengths (U,) of all units in one text; `number` is the place of the text in the set."""
         self.n_texts += 1
         # The k largest of each unit
         column, place = strength[:, None], torch.full((len(strength), 1), number)
@@ -150,8 +150,8 @@ def strongest(
 ) -> Strongest:
     """Return the k strongest texts of all heads or neurons of a layer, over a set of texts of any size.
 
-    `units` is `decoder.0.head`, `cross.0.head` or `decoder.0.neuron`. The end of a text that is too long is left out,
-    and so is a text of one token of a decoder.
+    `units` is `decoder.0.head`, `cross.0.head` or `decoder.0.neuron`. The end of a text that is too long is left out.
+    For a decoder, a text of one token is left out.
 
     ```python
     found = strongest(model, open("stories.txt"), "decoder.1.neuron")

@@ -1,4 +1,4 @@
-"""Sets of texts: those of the run's validation data, of lines, and the inputs that a model reads of each."""
+"""Sets of texts: texts from a run's validation data, texts as lines, and the inputs that a model reads for a text."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ from glassformer.tasks.task import TrainableTask
 from glassformer.tasks.trained_model import TrainedModel
 
 Given = str | Mapping[str, str]
-"""A text, or a source and a target by name; a text of an encoder-decoder is its source."""
+"""A text, or a mapping with the keys `source` and `target`. For an encoder-decoder, a text is a source."""
 N_TOKENS = 24
-"""Number of tokens of a text of the validation data, by default."""
+"""Default number of tokens of a text from the validation data."""
 
 
 def read(model: TrainedModel, given: Given) -> Trace:
-    """Return the inputs and tokens of a text, as `capture` before the run; the end of a too long text is left out."""
+    """Return a trace with the inputs and tokens of a text, but no tensors; the end of a too long text is left out."""
     return encoded(model, **sides_of(model, given), cuts=True)
 
 
@@ -42,7 +42,7 @@ def line_of(sides: Mapping[str, str]) -> str:
 def validation_texts(model: TrainedModel, n: int, n_tokens: int = N_TOKENS) -> list[dict[str, str]]:
     """Return n inputs from the validation data of the run: beginnings of rows, pairs, or texts with a mask.
 
-    The list is empty if the model was not trained here or its data is gone, and shorter if the data has fewer rows.
+    The list is empty if the model was not trained here or the data is gone, and shorter if the data has fewer rows.
     """
     if not isinstance(model.task, TrainableTask):
         return []
