@@ -1,4 +1,5 @@
-"""Tasks: what a model learns and then does. Files of tasks, and one registry (`task.py`).
+"""Tasks: what a model learns and then does. `task.py` has the base classes and the registry of all tasks.
 
-The rooms below are `evaluation`, `store` and what these import. Begin with `task.py`, then `language_modeling.py`.
+The files here import from `evaluation`, `store` and the packages that these import. Begin with `task.py`, then
+`language_modeling.py`.
 """

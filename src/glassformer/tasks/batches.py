@@ -33,7 +33,7 @@ class TrainingData:
     objective: Objective
     sampler: Sampler
     evaluations: Mapping[str, Callable[[], Iterable[Sequence[Example]]]]
-    """Functions that return the batches of each split from the beginning."""
+    """For each split, a function that returns the batches of the split from the first one."""
     n_bytes: Mapping[str, int | None] = field(default_factory=dict)
     """Bytes of the text of each split, if known."""
     sample: Callable[[], str] | None = None
@@ -44,10 +44,10 @@ class TrainingData:
     has_one_shape: bool = False
     """True if all training batches have the same number of rows and tokens, and no mask for padding."""
     step_objective: Objective | None = None
-    """The objective of the training steps if the run has a teacher or class weights; all else uses `objective`."""
+    """Objective of the training steps if the run has a teacher or class weights. Evaluations use `objective`."""
     can_be_ahead: bool = True
-    """True if a thread may make a batch before its step: the batch depends on its number alone, and torch's random
-    generator is neither set nor used."""
+    """True if a thread may make a batch before its step. Such a batch depends only on its number, and does not set or
+    use torch's random generator."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class EvaluationData(Generic[R]):
 
 @dataclass(frozen=True)
 class Places:
-    """Paths of other evaluation data; without any path the run's own validation data is used."""
+    """Paths of other evaluation data. If no path is set, the run's own validation data is used."""
 
     path: Place = None
     source: Place = None
@@ -104,7 +104,7 @@ class Places:
 
 
 def in_precision(precision: str, device: torch.device) -> torch.autocast:
-    """Return the autocast of a run's precision for evaluations."""
+    """Return the autocast context for evaluations in the precision of a run."""
     dtype = autocast_dtype(precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 

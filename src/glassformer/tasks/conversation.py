@@ -1,4 +1,4 @@
-"""Conversations: a language model learns to answer, from the answers of the assistant."""
+"""Conversations: a language model learns to answer from the messages of the assistant."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ class ConversationTask(TrainableTask):
 
     settings: type[Any] = ConversationConfig
     data: type[Any] = ConversationData
-    """Settings of the data that the task learns from."""
+    """Class of the settings of the data from which the task learns."""
     facts = BUILT_IN["conversation"]
     unit = "token"
 
@@ -97,7 +97,7 @@ class ConversationTask(TrainableTask):
     def scores(
         self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return how many last answers equal those of the data, in percent, if the model answers greedily."""
+        """Return the percentage of last answers that the model gives exactly, with greedy generation."""
         conversations = self.evaluation(model, places, log).records
         encoder = ConversationEncoder(model.tokenizer, model.name)
         questions = LastQuestions(self.writer(model), encoder, conversations, model.generation.max_new_tokens)
@@ -107,7 +107,7 @@ class ConversationTask(TrainableTask):
 
 
 class LastQuestions:
-    """The last answers of conversations, and what a model reads before them; without those that do not fit."""
+    """The last answers of conversations, and the prompts before them; conversations that do not fit are left out."""
 
     def __init__(
         self, writer: Writer, encoder: ConversationEncoder, conversations: Sequence[Conversation], max_new_tokens: int
@@ -117,7 +117,7 @@ class LastQuestions:
         self.writer, self.settings = writer, writer.settings(greedy, further_ends=(encoder.end_id,))
         found = []
         for messages in (one.messages for one in conversations):
-            last = max(i for i, message in enumerate(messages) if is_answer(message))  # that a training scores
+            last = max(i for i, message in enumerate(messages) if is_answer(message))  # one that training scores
             found.append((fitted(encoder, messages[:last], self.settings), text_of(messages[last])))
         self.prompts = [asked[0] for asked, _ in found if asked is not None]
         self.answers = [[answer] for asked, answer in found if asked is not None]
@@ -156,7 +156,7 @@ class AnsweredRunData(RunData):
         return Tokenizers(self.task.adapted(run, learned))
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        """Complete the model; the token that ends an answer becomes its end token."""
+        """Return the model configuration with vocabulary and special ids; its end token is the end of an answer."""
         model = preparation.with_vocabulary(run.model, tokenizers)
         return replace(model, eos_id=ConversationEncoder(tokenizers.target, run.init.path or run.name).end_id)
 
@@ -187,11 +187,11 @@ class PreparedAnswers(ABC):
 
     @abstractmethod
     def rows(self) -> Any:
-        """Return the encoder of the records of one side as rows."""
+        """Return an object that encodes the records of one side, training or validation, as rows."""
 
     @abstractmethod
     def none_fits(self, name: str, rows: Any) -> str:
-        """Return the message for a side none of whose records fits."""
+        """Return the error message for a side of which no record fits the model."""
 
 
 class PreparedConversations(PreparedAnswers):

@@ -43,7 +43,7 @@ class Denoising(TextTask):
         noise: Callable[[Run, Tokenizer], Noise],
         sentinels: Callable[[Tokenizer], Sequence[int]],
     ) -> None:
-        """Create a task; `sentinels` returns the tokens that replace masks, or nothing if the mask token does."""
+        """Create a task; `sentinels` returns the ids that take the place of masks, or no ids if masks stay masks."""
         self.settings, self._special_tokens, self._noise = settings, special_tokens, noise
         self._sentinels = sentinels
 
@@ -83,7 +83,7 @@ class Denoising(TextTask):
 
 
 def infilling_noise(run: Run, tokenizer: Tokenizer) -> Noise:
-    """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
+    """Return noise that replaces spans by masks and may permute sentences; the target is the text (Lewis 2020)."""
     config, mask_id = run.objective, tokenizer.mask_id
     assert isinstance(config, InfillingConfig) and mask_id is not None
     edges = word_boundaries(tokenizer)

@@ -1,6 +1,6 @@
 """The tasks of models that read whole texts: classes or numbers of texts, tags of words, and text vectors.
 
-Classification and tagging differ in their head, their objective and their scores; their data are labelled texts.
+Classification and tagging learn from labelled texts. They differ in head, objective and scores.
 """
 
 import itertools
@@ -133,7 +133,7 @@ class LabelRunData(RunData):
         return () if self.data.outputs == "regression" else tuple(class_names(self.corpus.split[0]))
 
     def metric(self) -> tuple[str, str]:
-        """Return accuracy, or macro F1 if the labels are unbalanced; the loss for numbers."""
+        """Return the metric `accuracy`, or `macro_f1` if labels are unbalanced, with the reason; `loss` for numbers."""
         if self.data.outputs == "regression":
             return "loss", ""
         imbalance = imbalance_of(self.corpus.counts)
@@ -144,7 +144,7 @@ class LabelRunData(RunData):
 
     @cached_property
     def class_weights(self) -> tuple[float, ...]:
-        """Weights of the labels in the loss of a step."""
+        """Weight of each label in the loss of a training step."""
         return balanced_weights([self.corpus.counts[name] for name in self.labels])
 
     def _mean_and_std(self) -> tuple[float, float]:
@@ -157,7 +157,7 @@ class LabelRunData(RunData):
         return mean, std or 1.0
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        """Return the model configuration with one output per label and, for numbers, their mean and std."""
+        """Return the model configuration with one output per label, or with mean and deviation of the numbers."""
         model = preparation.with_vocabulary(run.model, tokenizers)
         assert isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead))
         n_outputs = len(self.labels) or 1
@@ -229,7 +229,7 @@ class PreparedLabels:
         )
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
-        """Return the function that computes scores; raise `UserError` if a setting watches spans of other tags."""
+        """Return the function that computes scores; raise `UserError` if a setting watches a score that labels lack."""
         sections = [name for name in self.run.data.scores if name != "spans" or is_bio(self.names)]
         require_watched(self.run, sections)
         known = metrics.names(*sections)
@@ -249,7 +249,7 @@ class LabelRows:
     max_len: int
     names: Sequence[str]
     outputs: str
-    """`data.outputs`."""
+    """The setting `data.outputs`."""
     log: Log
     """Receives the number of truncated rows."""
 
@@ -309,8 +309,9 @@ class Classification(LabelTask):
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers.
 
-        Of two classes, also the threshold with the best F1 of the rarer one; of several labels, with the best F1 over
-        all decisions (micro F1). The same rows chose it, so its F1 on other rows is a little lower.
+        For two classes, the result also has the threshold with the best F1 of the rarer class. For several labels, it
+        has the threshold with the best F1 over all decisions (micro F1). The threshold is chosen on the same rows, so
+        on other rows its F1 is a little lower.
         """
         scores: Scores
         outputs = data_of(run, LabelData).outputs

@@ -1,12 +1,12 @@
 """Preferences and rewards: a model that answers learns which answers are better, compared with its initial weights.
 
 With preferences (DPO, IPO), one of two answers is better. The data is prepared with the initial weights, in a resumed
-run too: the run records the SHA-256 of these weights (`init.digest`) and refuses others. A row of a batch is a whole
-preference, so a batch can be divided like any other.
+run too: the run records the SHA-256 of these weights (`init.digest`) and refuses other weights. A row of a batch is a
+whole preference, so a batch can be divided like any other batch.
 
-In group relative policy optimization (GRPO), the model samples answers to prompts, and a function rewards them. The
-sampler uses the weights of the moment, before the step that uses its answers (`can_be_ahead` is False). The answers are
-a function of the weights, the seed and the number of the micro-batch, so a resumed run needs no stored answers.
+In group relative policy optimization (GRPO), the model samples answers to prompts, and a function rewards the answers.
+A batch is sampled with the newest weights, just before its step (`can_be_ahead` is False). The answers depend only on
+the weights, the seed and the number of the micro-batch, so a resumed run needs no stored answers.
 """
 
 import copy
@@ -97,7 +97,7 @@ class PreferenceTask(ConversationTask):
     def scores(
         self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return how often the reward prefers the chosen answer, in percent, and by how much in the mean."""
+        """Return how often the chosen answer has the higher reward, in percent, and the mean difference of rewards."""
         examples = self.evaluation(model, places, log).records
         return dict(measure("preferences", margins(model.run, model.network, examples, model.device)))
 
@@ -151,7 +151,7 @@ def with_reference(
 def margins(
     run: Run, network: nn.Module, examples: Sequence[Example], device: torch.device, division: Division = ALONE
 ) -> np.ndarray:
-    """Return by how much the reward of each chosen answer exceeds that of the rejected one.
+    """Return, for each example, the reward of the chosen answer minus the reward of the rejected answer.
 
     The reward is β log π/π_ref (Rafailov 2023, section 4).
     """
@@ -207,7 +207,7 @@ class GroupPolicyTask(ConversationTask):
         return PreparedPrompts(run, corpus.split, tokenizer, reporter)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
-        """Return sampled answers to the prompts, compared with the model that the run started from."""
+        """Return sampled answers to the prompts, with an objective that compares the model with the run's start."""
         _, prompts = preparation.records_of(model, PromptData, places, "prompts", log)
         policy = Policy(model.run, model.network, model.tokenizer, model.device, trusts_rewards=False)
         encoded = PromptRows(policy.encoder, longest_prompt(model.run))
@@ -220,7 +220,7 @@ class GroupPolicyTask(ConversationTask):
     def scores(
         self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the mean reward of the sampled answers, their KL divergence and length, and the equal groups."""
+        """Return mean reward, KL divergence and length of sampled answers, and the share of groups of equal rewards."""
         data = self.evaluation(model, places, log)
         assert isinstance(data.objective, GroupPolicyObjective)
         return dict(measured(model.run, model.network, data.objective, data.records, model.device))
@@ -238,20 +238,20 @@ def longest_prompt(run: Run) -> int:
 
 
 def policy_objective_of(run: Run, reference: Network) -> GroupPolicyObjective:
-    """Return the objective of a run, with the model that it compares with."""
+    """Return the objective of a run, which compares the trained model with `reference`."""
     settings = settings_of(run)
     length = run.generation.max_new_tokens if settings.normalisation == "dr_grpo" else None
     return GroupPolicyObjective(reference.eval(), settings.beta, length)
 
 
 def frozen_copy(network: Network) -> Network:
-    """Return a copy of a network that shares the parameters that are not trained, as those below LoRA."""
+    """Return a frozen copy of a network; both share the parameters that are not trained, such as those below LoRA."""
     shared = {id(p): p for p in network.parameters() if not p.requires_grad}
     return copy.deepcopy(network, shared).requires_grad_(False)
 
 
 class Policy:
-    """A model that samples answers, and their rewards."""
+    """A model that samples answers, and the function that rewards the answers."""
 
     def __init__(
         self, run: Run, network: Network, tokenizer: Tokenizer, device: torch.device, *, trusts_rewards: bool
@@ -261,7 +261,7 @@ class Policy:
         self.reward: Reward = total_reward(settings_of(run).rewards, imports=trusts_rewards)
 
     def rollouts(self, prompts: Sequence[tuple[Prompt, list[int]]], seed: int) -> list[Rollout]:
-        """Sample a group of answers to each prompt from the distribution of the model, all groups one after another."""
+        """Return answers sampled from the distribution of the model: a group for each prompt, group after group."""
         config = settings_of(self.run)
         settings = self._settings(seed, config.group)
         # 1. Sample
@@ -286,13 +286,13 @@ class Policy:
         return rows
 
     def evaluated(self, prompts: Sequence[tuple[Prompt, list[int]]]) -> Iterator[list[Rollout]]:
-        """Yield the answers to all prompts, in batches, with the seeds of every evaluation."""
+        """Yield the answers to all prompts, in batches; the seeds are the same in every evaluation."""
         n = settings_of(self.run).n_prompts
         for number, begin in enumerate(range(0, len(prompts), n)):
             yield self.rollouts(prompts[begin : begin + n], seed_of(0, Stream.ROLLOUTS, number))
 
     def _settings(self, seed: int, group: int) -> Settings:
-        """Return the settings of a generation that draws every token of the vocabulary with its probability."""
+        """Return the settings of a generation that draws every token with its probability under the model."""
         config = self.network.config
         return Settings(
             GenerationConfig(max_new_tokens=self.run.generation.max_new_tokens, seed=seed >> 1),  # 63 bits
@@ -358,7 +358,7 @@ class PreparedPrompts(PreparedAnswers):
         run = self.run
         policy = Policy(run, network, self.tokenizer, device, trusts_rewards=True)
         objective = policy_objective_of(run, frozen_copy(network))
-        newest: list[list[Rollout]] = []  # of the evaluation
+        newest: list[list[Rollout]] = []  # of the newest evaluation
 
         def evaluated() -> list[list[Rollout]]:
             newest[:] = policy.evaluated(self.valid)
@@ -382,9 +382,10 @@ class PreparedPrompts(PreparedAnswers):
 
 
 class RolloutSampler:
-    """Answers to shuffled prompts, sampled with the weights of the moment: a function of them, the seed and the number.
+    """Sampler whose batches are answers to shuffled prompts, sampled with the newest weights.
 
-    So a resumed run samples the same answers.
+    A batch depends only on these weights, the seed and the number of the batch. So a resumed run samples the same
+    answers.
     """
 
     def __init__(self, policy: Policy, prompts: Sequence[tuple[Prompt, list[int]]]) -> None:

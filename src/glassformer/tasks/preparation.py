@@ -50,7 +50,7 @@ def reencoded_each_epoch(run: Run, first: Sampler, sampler_of_epoch: SamplerOfEp
 def evaluations(
     sides: Mapping[str, Sequence[Example]], name: str, batch_tokens: int
 ) -> dict[str, Callable[[], Iterator[list[Example]]]]:
-    """Return functions that yield the batches of each side, whose rows are called `name` in messages."""
+    """Return, for each side, a function that yields its batches; messages call its rows `name`."""
     rows = {side: example_rows(examples, name) for side, examples in sides.items()}
     return {side: partial(evaluation_batches, of_side, batch_tokens) for side, of_side in rows.items()}
 
@@ -73,9 +73,9 @@ def say_changed(model: ModelParts, digest: str, name: str, log: Log) -> None:
 def records_of(
     model: ModelParts, wanted: type[Data], places: Places, name: str, log: Log
 ) -> tuple[Data, Sequence[Any]]:
-    """Return the settings of the data of a run, and its validation records, or all records at another path.
+    """Return the data settings of a run, and its validation records, or all records at the path in `places`.
 
-    They are called `name` in messages. Changed data and skipped records are logged.
+    Messages call the records `name`. Changed data and skipped records are logged.
     """
     data, path = data_of(model.run, wanted), places.path_alone(model.run.name, name)
     if path is None:

@@ -28,7 +28,7 @@ class Evaluation:
     watched: str
     """The metric that decides which step is the best."""
     is_best: bool
-    """True if no earlier evaluation was better by this metric."""
+    """True if no earlier evaluation was better by the watched metric."""
 
 
 class LaunchReporter(Protocol):
@@ -62,10 +62,10 @@ class Silent:
 
 @contextmanager
 def noted(reporter: LaunchReporter, *, is_first: bool = True) -> Iterator[list[str]]:
-    """Yield a list that collects the notes of the block (`errors.warn`), each once.
+    """Yield a list that collects the notes (`errors.warn`) of the `with` block, each note once.
 
-    The reporter shows them; without one (`Silent`) they are warnings too. Of several processes, only the first shows
-    them.
+    The reporter shows the notes. With the reporter `Silent`, they are warnings outside of the block, too. Of several
+    processes, only the first shows notes.
     """
     notes: list[str] = []
     outside = copy_context()
@@ -89,7 +89,7 @@ class Outcome:
     reports: "dict[str, LossReport]"
     run: Run
     notes: tuple[str, ...] = ()
-    """One sentence for each kind of data that was skipped, cut or left out, and what the scores do not show."""
+    """One sentence for each kind of data that was skipped, cut or left out, and for facts that the scores hide."""
 
     def __repr__(self) -> str:
         """Three lines: the run, the loss of its last evaluation, and where the model is."""

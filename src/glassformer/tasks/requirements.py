@@ -1,4 +1,4 @@
-"""Facts about the built-in kinds of objectives that are known without torch: verbs, requirements of runs and uses."""
+"""Facts about the built-in kinds of objectives, without an import of torch: verbs, requirements of runs and of uses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class TextRequirements:
 
     @property
     def predicts_next(self) -> bool:
-        """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
+        """True if tokens are predicted from earlier tokens; then documents get a start token, and bytes are counted."""
         return not self.has_encoder
 
     def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
@@ -169,7 +169,7 @@ class Facts:
     """Facts about the models of a kind of objective."""
 
     verbs: tuple[str, ...]
-    """Verbs of the abilities that they may have, the main one first."""
+    """Verbs (commands and methods, such as `generate`) that these models may have, the main verb first."""
     ability: str | Callable[[Run], str]
     """The ability in words that follow "learned to"."""
     home: str = ""
@@ -180,15 +180,15 @@ class Facts:
     example: str = '"…"'
     """Example argument of the main verb, as Python code."""
     keeps_start: bool = False
-    """True if the loss compares the model with the one that it starts from."""
+    """True if the loss compares the model with its initial weights."""
 
     @property
     def all_verbs(self) -> tuple[str, ...]:
-        """The verbs of the abilities, and those that measure a model that can be trained."""
+        """All verbs of these models: `verbs`, and `MEASURED` for models that can be trained."""
         return self.verbs if self.check is None else (*self.verbs, *MEASURED)
 
     def learned(self, run: Run) -> str:
-        """Return the ability of the model of a run.
+        """Return the ability of a run's model in words that follow "learned to".
 
         >>> BUILT_IN["causal"].learned(Run())
         'continue a text'
@@ -220,22 +220,22 @@ BUILT_IN: Mapping[str, Facts] = {
     "tagging": Facts(("tag",), "tag words", "labels:TAGGING", _TAGS),
     "none": Facts(("embed",), "compute text vectors", "labels:VECTORS"),
 }
-"""The built-in kinds of objectives, known without torch. A task is imported when its kind is first used."""
+"""Facts about the models of each built-in kind. The task of a kind is imported when the kind is first used."""
 MEASURED = ("evaluate", "compare")
-"""The verbs of every kind that can be trained."""
+"""Verbs that every kind has whose models can be trained."""
 LABELLED = {"classification", "tagging"}
 """The kinds whose models predict classes or tags."""
 
 
 def require_verb(run: Run, name: str, verb: str) -> None:
-    """Raise `UserError` for a verb of an ability that no model of the run's kind has; other kinds are not checked."""
+    """Raise `UserError` if no model of the run's kind has the verb; kinds of other packages are not checked."""
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and verb not in facts.all_verbs:
         raise UserError(f"{name} learned to {facts.learned(run)}: use it with {facts.verbs[0]}, not {verb}")
 
 
 def require_ensemble(run: Run, name: str) -> None:
-    """Raise `UserError` for the first of several models if models of its kind cannot form an ensemble."""
+    """Raise `UserError` if models of the run's kind cannot form an ensemble; `name` is the first of several models."""
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and facts.verbs[0] != "translate":
         raise no_ensemble(name, facts.learned(run))
@@ -313,7 +313,7 @@ def require_inputs(
 def require_token_transformer(config: object, user: str) -> None:
     """Raise `UserError` for a model that has no residual stream, or predicts no tokens.
 
-    `user` is what needs both, for the message.
+    `user` names the feature that needs both, for the message.
     """
     needs = f"{user} needs a Transformer with a head over tokens"
     if not isinstance(config, TransformerConfig):
@@ -335,7 +335,7 @@ def require_positions(config: ModelConfig, stack: str | None) -> None:
 
 
 def data_of(run: Run, wanted: type[Data]) -> Data:
-    """Return the data of a run; raise `UserError` if it is of another kind than `wanted`."""
+    """Return the data of a run; raise `UserError` if the data is of another kind than `wanted`."""
     if not isinstance(run.data, wanted):
         raise UserError(f"data.kind of the run {run.name!r}: expected {wanted.kind}, got {run.data.kind}")
     return run.data

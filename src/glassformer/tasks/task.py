@@ -1,7 +1,7 @@
 """The protocols of a task, the parts of a model, and the registry of tasks by their kind of objective.
 
-For each ability of a model, its task returns the object that has the ability, such as a `Translator`; `None` is an
-ability that its models do not have. `task_of` imports the module of a task when its kind is first used.
+For each ability, a task has a method that returns the object with this ability, such as a `Translator`, or None if the
+models of the task do not have the ability. `task_of` imports the module of a task when its kind is first used.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Task(ABC):
     settings: type[Any]
     """Dataclass of the section `[objective]`; its `kind` names the task."""
     facts: Facts
-    """The verbs of its models, and their ability in words."""
+    """The verbs of the task's models, and the ability of these models in words."""
 
     @property
     def verb(self) -> str:
@@ -125,7 +125,7 @@ class Task(ABC):
 
     @property
     def predicts_next(self) -> bool:
-        """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
+        """True if tokens are predicted from earlier tokens; then documents get a start token, and bytes are counted."""
         return False
 
     def learned(self, run: Run) -> str:
@@ -137,11 +137,11 @@ class Task(ABC):
         return self.facts.example
 
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        """Return the run of an imported model, or `None` if the model belongs to another task."""
+        """Return the run of an imported model with this task, or `None` if the model belongs to another task."""
         return None
 
     def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble | None:
-        """Return an ensemble of the networks, which is used like one; `None` if models cannot form an ensemble."""
+        """Return an ensemble that is used like a single network, or `None` if models cannot form an ensemble."""
         return None
 
     def vote(self, model: ModelParts) -> Network | Ensemble:
@@ -207,10 +207,10 @@ class TrainableTask(Task):
 
     @abstractmethod
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
-        """Return the run's own validation data, or all of other data; log which records are left out."""
+        """Return the run's own validation data, or all data at `places`; log which records are left out."""
 
     def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
-        """Return a tokenizer with what the task requires, such as special tokens."""
+        """Return the tokenizer with additions that the task requires, such as special tokens."""
         return tokenizer
 
     def micro_batch(self, run: Run) -> MicroBatch:
@@ -232,7 +232,7 @@ class TrainableTask(Task):
         return {}
 
     def pair_scores(self, run: Run) -> PairScores | None:
-        """Return the scores of outputs for sources; `None` for a task that is not evaluated on pairs."""
+        """Return the object that scores outputs for sources; `None` for a task that is not evaluated on pairs."""
         return None
 
     def pseudo_perplexity(self, model: ModelParts, places: Places, progress: Progress | None, log: Log) -> float:
@@ -251,7 +251,7 @@ class RunData(Protocol):
         return ()
 
     def metric(self) -> tuple[str, str]:
-        """Return the metric that a watcher of the metric `auto` watches, and the reason in words; "" = none."""
+        """Return the metric that the setting `auto` means for this data, and the reason in words, or an empty text."""
         return "loss", ""
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
@@ -265,7 +265,8 @@ class RunData(Protocol):
     ) -> PreparedData:
         """Return the data as tokens, from the cache if possible.
 
-        Without `checks_hashes` only sizes of large cache files are compared, if another process compares their hashes.
+        Without `checks_hashes`, only the sizes of large cache files are compared, not their hashes. It is False if
+        another process compares the hashes.
         """
 
 
@@ -290,7 +291,7 @@ class PreparedData(Protocol):
         """Size of the data, in words."""
 
     def training_data(self, network: Network, device: torch.device, division: Division) -> TrainingData:
-        """Return the data for the training loop; the processes of `division` divide what is computed for it."""
+        """Return the data for the training loop; the processes of `division` share the work that this needs."""
 
 
 def wrong_verb(task: Task, model: ModelParts, verb: str) -> UserError:
@@ -318,7 +319,7 @@ def register(task: Task) -> None:
 
 
 def unknown_loss(run: Run) -> str | None:
-    """Describe the memory of a loss that another package defines, which cannot be predicted; None for a built-in one.
+    """Return a note that the memory of another package's loss cannot be predicted; None for a built-in loss.
 
     >>> unknown_loss(Run()) is None
     True

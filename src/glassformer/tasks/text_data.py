@@ -71,25 +71,25 @@ class TextTask(TrainableTask):
         """Return the current model's output for a validation row, shown at each evaluation."""
 
     def start_id(self, run: Run) -> int | None:
-        """Return the id that begins each document in causal language modelling, as the model records it; else None."""
+        """Return the model's id that begins each document in causal language modelling; None for another objective."""
         return run.model.decoder_start_id if self.predicts_next else None
 
     def tokens(
         self, run: Run, tokenizer: Tokenizer, corpus: Corpus, cache: TokenCache, dropout_seed: int | None = None
     ) -> TokenSplits:
-        """Return the tokens of the corpus, from the cache if possible; the default seed is that of the first epoch."""
+        """Return the tokens of the corpus, from the cache if possible; the default seed is for the first epoch."""
         if dropout_seed is None:
             dropout_seed = preparation.first_dropout_seed(run)
         dropout = BpeDropout(run.tokenizer.bpe_dropout, dropout_seed)
         return prepare(corpus, tokenizer, cache, start_id=self.start_id(run), dropout=dropout)
 
     def predicted_bytes(self, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
-        """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some are targets.
+        """Return the number of bytes of the predicted tokens, by which bits per byte are divided.
 
-        `None` too if a part of the text is unknown to the tokenizer: one `[UNK]` stands for any number of characters,
-        and the model gives no probability to them.
-        The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the
-        first token of the text or document, whose bytes are left out.
+        The result is None if only some tokens are targets, and if the tokenizer does not know a part of the text: one
+        `[UNK]` replaces any number of characters, to which the model gives no probability. The first id of a text is
+        never predicted, nor the first id of a document if rows separate documents. It is a start token, which has no
+        bytes, or a token of the text, whose bytes are left out.
         """
         if not self.predicts_next or tokens.unknown(tokenizer):
             return None
@@ -160,7 +160,7 @@ class TextRunData(RunData):
         return Tokenizers(tokenizer)
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        """Complete the model; set `decoder_start_id` if training begins each document with a start token."""
+        """Return the model configuration with its vocabulary; a start token before each document is recorded in it."""
         model = preparation.with_vocabulary(run.model, tokenizers)
         return replace(model, decoder_start_id=tokenizers.target.start_id) if self.trains_starts else model
 
@@ -249,7 +249,7 @@ class PreparedText:
 
 
 def _evaluation_rows(run: Run, objective: TextObjective, tokens: TokenFile) -> Iterator[list[Example]]:
-    """Yield the batches of a whole text, in the rows of the objective."""
+    """Yield the batches of a whole text, in rows that suit the objective."""
     separates_documents = not isinstance(data_of(run, TextData).packing, WindowRows)
     context, vocab_size = objective.row_length - 1, run.model.vocab_size
     return evaluation_rows(tokens, context, vocab_size, separates_documents, objective.overlap)

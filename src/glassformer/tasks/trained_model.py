@@ -23,7 +23,7 @@ Ability = TypeVar("Ability")
 
 @dataclass(frozen=True)
 class TrainedModel(ModelParts):
-    """A trained model with the abilities of its task; an ability that it lacks raises `UserError`."""
+    """A trained model with the abilities of its task. Access to an ability that the model lacks raises `UserError`."""
 
     @property
     def task(self) -> Task:
@@ -38,7 +38,7 @@ class TrainedModel(ModelParts):
         raise wrong_verb(self.task, self, "evaluate")
 
     def _able(self, ability: Ability | None, verb: str) -> Ability:
-        """Return an ability of the task; raise `UserError` if the model was trained on another task."""
+        """Return `ability`; raise `UserError` if it is None, because the model was trained on another task."""
         if ability is None:
             raise wrong_verb(self.task, self, verb)
         return ability
@@ -95,7 +95,7 @@ class TrainedModel(ModelParts):
 
     @property
     def pair_scores(self) -> PairScores | None:
-        """The scores of outputs for sources; None for a model that is not evaluated on pairs."""
+        """The object that scores outputs for sources; None for a model that is not evaluated on pairs."""
         return self.task.pair_scores(self.run) if isinstance(self.task, TrainableTask) else None
 
     # Abilities

@@ -56,7 +56,10 @@ class TranslationTask(TrainableTask):
     # Use
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Pair]:
-        """Return the pairs that fit the model; refuse other data with a long pair, to keep scores comparable."""
+        """Return the pairs that fit the model; refuse other data that has a pair that does not fit.
+
+        Without that pair, scores would not be comparable.
+        """
         data, tokenizers = data_of(model.run, PairData), model.tokenizers
         if places == Places():
             corpus = PairCorpus(data)
@@ -166,7 +169,7 @@ class PreparedPairs:
         self.valid_pairs = [corpus.split[1][row] for row in self.valid.rows]
 
     def _splits(self, cache: TokenCache, seed: int) -> PairSplits:
-        """Return the tokens of both sides; `seed` is that of BPE-dropout."""
+        """Return the tokens of both sides; `seed` is the seed of BPE-dropout."""
         run = self.run
         dropout = BpeDropout(run.tokenizer.bpe_dropout, seed)
         source_dropout = BpeDropout((run.source_tokenizer or run.tokenizer).bpe_dropout, seed)
