@@ -1,7 +1,7 @@
 """`Model`: a trained network with methods that generate, translate, fill, classify, tag, embed and evaluate.
 
-Its task (`tasks/`) makes the object that does the work of a method (`inference/`). The rooms below are `inspection`,
-`tasks` and what these import. Begin with `texts.py`, the methods that write.
+The task of the model (`tasks/`) makes the object that does the work of a method (`inference/`). The files here import
+from `inspection`, `tasks` and the packages that these import. Begin with `texts.py`, the methods that write.
 """
 
 from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ class Model(WritingModel, OpenModel):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Name what to use for an attribute that other libraries' models have, or a `torch.nn.Module` has."""
+            """Raise an error that names the replacement of an attribute of other libraries' models or `nn.Module`."""
             instead = OTHER_NAMES.get(name)
             if hasattr(torch.nn.Module, name):
                 instead = instead or f"model.network.{name}"
@@ -135,8 +135,8 @@ class Model(WritingModel, OpenModel):
     def prompt_ids(self, prompt: Prompt, *, special_tokens: bool = False) -> list[int]:
         """Return the ids of a prompt: a text with the start tokens of training before it, or the given ids unchanged.
 
-        With `special_tokens`, a text that begins with the start tokens gets no second ones (see `generate`). Raises
-        `UserError` for an empty prompt if the model was trained without start tokens.
+        With `special_tokens` (see `generate`), a text that begins with the start tokens gets no second start tokens.
+        Raises `UserError` for an empty prompt if the model was trained without start tokens.
         """
         (encoded,) = self.encode_prompts([prompt], slide=True, special_tokens=special_tokens)
         return list(encoded.ids)
@@ -179,8 +179,8 @@ class Model(WritingModel, OpenModel):
 
         A message is a dictionary with `role` (`system`, `user` or `assistant`) and `content`; a text is one message of
         the user. With `stream`, the answer to one conversation is an iterator over its pieces. `settings` are those of
-        `generate`. Messages are written as in the model's training, by its chat template; a special token in a message
-        is ordinary text. If the context is full, the oldest turns are left out.
+        `generate`. The model's chat template formats the messages as in training, and a special token in a message is
+        ordinary text. If the context is full, the oldest turns are left out.
 
         `conversation` keeps the cache between turns. Raises `UserError` for a model without a chat template.
         """
@@ -209,7 +209,7 @@ class Model(WritingModel, OpenModel):
         return [fitting(self.conversation_encoder, messages, settings)[0] for messages in listed]
 
     def chat_settings(self, **settings: Any) -> tuple[Settings, Drafter | None]:
-        """Return the settings of answers, which also end at the end token of the chat template; see `generate`."""
+        """Return the settings of answers, which end at the chat template's end token, too, and the drafter."""
         return self.text_settings(further_ends=(self.conversation_encoder.end_id,), **settings)
 
     # Scores, labels and vectors
@@ -226,10 +226,11 @@ class Model(WritingModel, OpenModel):
         log: Log = ...,
     ) -> list[Score]: ...
     def score(self, text: Any, target: Any = None, *, source: Any = None, log: Log = warn) -> Score | list[Score]:
-        """Return log p of a text, or of each of several; with `source`, given the source or beginning of the text.
+        """Return log p of a text, or of each of several texts.
 
-        `score(text, source=source)` and `score(source, text)` are equivalent. A causal model also scores a text alone;
-        an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`). Raises
+        With `source`, it is log p of the text given the source, or given the beginning of a text. `score(text,
+        source=source)` and `score(source, text)` are equivalent. A causal model also scores a text alone; an
+        encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`). Raises
         `UserError` for a blank source, and for a blank text without a source, which has no token to score.
         """
         texts, targets, is_one = texts_of(text, target, source)
@@ -255,9 +256,9 @@ class Model(WritingModel, OpenModel):
     ) -> LossReport:
         """Return the loss and the scores (`scores`) on the run's own validation data, or on all of the given data.
 
-        `loss_only` leaves out the scores, for which targets are generated. Every target counts once. Code and precision
-        are those of the trainer, unless the model was loaded with a `dtype`. Text is cut into consecutive windows of
-        the context length; pairs are two aligned files, `source` and `target`, or one file, `path`. `path` may also be
+        `loss_only` leaves out the scores, for which targets are generated. Every target counts once. The precision is
+        the same as in training, unless the model was loaded with a `dtype`. Text is cut into consecutive windows of the
+        context length; pairs are two aligned files, `source` and `target`, or one file, `path`. `path` may also be
         data in memory, as for `train`: texts, (source, target), (text, label), dictionaries with the fields of the
         run's data, a DataFrame or a `datasets.Dataset`. `log` receives notes: the number of pairs left out (see
         `pairs`), and a warning if the run's own data has changed.
@@ -282,7 +283,7 @@ class Model(WritingModel, OpenModel):
         log: Log = warn,
         **settings: Any,
     ) -> dict[str, Any]:
-        """Return the scores on the same data, in percent; an empty dictionary for a model that continues a text.
+        """Return the scores on the data of `evaluate`, in percent; no scores for a model that continues a text.
 
         Pairs have BLEU and chrF, or error rates; labels have accuracy, F1 and calibration, with the full report under
         `report`; masks have accuracy.
@@ -333,7 +334,8 @@ class Model(WritingModel, OpenModel):
     ) -> list[list[str]]:
         """Return the labels of each text or pair whose probability is at least `threshold`.
 
-        Of two classes, `label` names the one whose probability is compared; a text gets it or the other class.
+        For a model of two classes, `label` is the class whose probability is compared. A text gets this class if its
+        probability is high enough, and the other class if not.
         """
         rule = self.classifier.threshold(threshold, label)
         assert rule is not None

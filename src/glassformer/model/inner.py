@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @one_note_per_call
 class OpenModel(TrainedModel):
-    """A trained model whose inner values are seen and replaced."""
+    """A trained model whose inner values can be read and replaced."""
 
     def trace(
         self,
@@ -34,9 +34,9 @@ class OpenModel(TrainedModel):
     ) -> "Trace":
         """Run the model on a text, or on a source and a target, and return its named inner tensors.
 
-        The names and shapes are those of `glassformer.inspection.capture`; `names` selects some of them, with
-        patterns such as `*.weights`. `hooks` replace tensors in this run (see `hooks`). In a `with` block, the tensors
-        are released at its end.
+        The module `inspection/capture.py` lists the names and shapes. `names` selects some of them, with patterns such
+        as `*.weights`. `hooks` replace tensors in this run (see `hooks`). In a `with` block, the tensors are released
+        at the end of the block.
 
             with model.trace("To be, or not to be") as trace:
                 trace["decoder.blocks.0.self_attn.weights"]  # (1, H, T, T)
@@ -88,8 +88,9 @@ class OpenModel(TrainedModel):
     ) -> "Attribution":
         """Return the logit of a token as a sum of terms: embedding, each head, biases, each feed-forward.
 
-        The token is by default the one that the model predicts at the position, by default the last; with `against`,
-        the terms are those of the difference of two logits. Raises `UserError` for a recurrent or post-norm model.
+        The default position is the last one (the first mask of a masked model), and the default token is the one that
+        the model predicts there. With `against`, the terms add up to the difference of two logits. Raises `UserError`
+        for a recurrent or post-norm model.
 
             model.logit_attribution("The king is here:", " he", " she")
         """

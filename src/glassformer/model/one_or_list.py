@@ -47,7 +47,7 @@ def is_list(given: Any) -> bool:
 
 
 def listed(model: Any, given: Any, argument: str, what: str, is_one: IsOne = is_text) -> tuple[list[Any], bool]:
-    """Return the items of an argument, and True if it was a single item; raise `UserError` for other values.
+    """Return the items of an argument, and True if the argument is a single item; raise `UserError` for other values.
 
     Arrays and tensors become lists.
     """
@@ -68,7 +68,7 @@ def _without_arrays(given: Any) -> Any:
 
 
 def require_text(items: Sequence[Any], argument: str) -> None:
-    """Raise `UserError` for a blank text, a pair with a blank text, or no words: nothing follows from them.
+    """Raise `UserError` for a blank text, for a pair with a blank text, and for a sentence without words.
 
     >>> require_text(["a dog", " "], "source")
     Traceback (most recent call last):
@@ -91,7 +91,7 @@ class _Bound(Protocol[Given, Result, Settings]):
 
 
 class OneOrList(Protocol[Given, Result, Settings]):
-    """The type of a method that takes one item or a list: of a model, it has the two forms of `_Bound`."""
+    """The type of a method that takes one item or a list. As a method of a model, it has the signatures of `_Bound`."""
 
     def __get__(self, model: Any, owner: Any, /) -> _Bound[Given, Result, Settings]: ...
     def __call__(self, *args: Any, **settings: Any) -> Any: ...
@@ -102,8 +102,8 @@ def one_or_list(
 ) -> Callable[[Callable[Concatenate[Any, Sequence[Item], Settings], list[Result]]], OneOrList[Item, Result, Settings]]:
     """Let a method that takes a list also take one item: one item gives one result, a list gives a list.
 
-    `what` describes the values of its first parameter in the `UserError`. Blank texts are refused (`require_text`),
-    unless `may_be_blank`.
+    `what` describes, in a `UserError`, the values that the first parameter of the method may have. Blank texts are
+    refused (`require_text`), unless `may_be_blank`.
     """
 
     def decorate(verb: Callable[..., Any]) -> Any:
@@ -131,7 +131,7 @@ def one_or_list(
 
 
 def conversations_of(messages: Any) -> tuple[list[list[dict[str, Any]]], bool]:
-    """Return the messages of each conversation, and True if it was one; a text is one message of the user.
+    """Return the messages of each conversation, and True if one was given; a text is one message of the user.
 
     >>> conversations_of("Hi!")
     ([[{'role': 'user', 'content': 'Hi!'}]], True)

@@ -1,7 +1,7 @@
 """The methods of a `Model` that write texts: `generate`, `stream`, `continuations` and `translate`.
 
-A prompt becomes ids (`encode_prompts`), the settings become those of a generation (`text_settings`), and the `Writer`
-of the model continues the ids.
+`encode_prompts` turns prompts into ids, and `text_settings` turns arguments into the settings of a generation. Then the
+`Writer` of the model continues the ids.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -52,22 +52,23 @@ class WritingModel(TrainedModel):
 
         The full text is the prompt followed by the continuation. A prompt gives the same text alone and in a batch.
         With `n` above 1, the result for each prompt is a list of n samples. Sample i depends only on the prompt, the
-        seed and i: `sample=i` draws it again by itself, and sample 0 is the text that is drawn without `n`. With both,
-        samples `sample` to `sample + n - 1` are drawn. Equal prompts in a batch get equal texts; use `n` to vary them.
+        seed and i: `sample=i` draws this sample alone, and sample 0 is the text that is drawn without `n`. With both
+        `sample` and `n`, samples `sample` to `sample + n - 1` are drawn. Equal prompts in a batch get equal texts; use
+        `n` to get different texts.
 
-        `special_tokens` reads special tokens written in a prompt, such as `<|im_start|>`, as these tokens, as
-        transformers does. By default they are ordinary text, because a user's text must not contain control tokens.
+        With `special_tokens`, special tokens in the text of a prompt, such as `<|im_start|>`, are read as tokens, as in
+        transformers. By default they are ordinary text, because a user's text must not contain control tokens.
 
         `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
-        `slide` lets the context slide; without it, a prompt that does not fit raises `UserError`. So do an id outside
-        the vocabulary, and `n` above 1 at temperature 0. `batch_size` rows (prompts × samples) are generated at a time,
-        and others follow as rows end. It does not change the texts; with more rows, generation is faster and needs more
-        memory.
+        `slide` lets the context slide. Raises `UserError` for a prompt that does not fit the context without `slide`,
+        for an id outside the vocabulary, and for `n` above 1 at temperature 0. `batch_size` rows (prompts × samples)
+        are generated at a time, and other rows follow as rows end. `batch_size` does not change the texts. With more
+        rows, generation is faster and needs more memory.
 
         Speculative decoding: `draft`, a smaller model with the same tokenizer, proposes `draft_tokens` tokens per step,
         or `prompt_lookup=k` copies k tokens from earlier in the text. This model verifies them in one step. Greedy
-        texts stay the same; sampled ones have the same distribution. `counts`, a `DraftCounts`, receives the numbers of
-        proposed and accepted tokens.
+        texts stay the same; sampled texts have the same distribution. `counts`, a `DraftCounts`, receives the numbers
+        of proposed and accepted tokens.
 
         Beam search: with `beam`, the texts are the `n` best of `continuations`, and `settings` are fields of
         `BeamConfig`.
@@ -132,8 +133,8 @@ class WritingModel(TrainedModel):
         further_ends: Collection[int] = (),
         **settings: Any,
     ) -> tuple[Settings, Drafter | None]:
-        """Return the settings of a generation and what proposes tokens; the arguments are those of `generate`."""
-        # 1. What is wrong in the arguments
+        """Return the settings of a generation, and the drafter if there is one; `generate` describes the arguments."""
+        # 1. Checks of the arguments
         if "beam" in settings:
             raise UserError(
                 "beam is for generate and continuations: a search knows its text only at the end; leave beam out for "
@@ -170,9 +171,9 @@ class WritingModel(TrainedModel):
     ) -> list[list[Translation]]:
         """Return the `n` best continuations of a prompt, or of each of several, by beam search, with ids and scores.
 
-        `settings` are `stop` and fields of `BeamConfig`, such as `beam`; those that a sample has, too, are by default
-        the model's. At most `batch_size` rows (prompts × beam) are searched at a time, which does not change the
-        texts. Raises `UserError` for settings of samples, for `n` above the beam, and for an overlong prompt.
+        `settings` are `stop` and fields of `BeamConfig`, such as `beam`. Fields that sampling has, too, are the model's
+        by default. At most `batch_size` rows (prompts × beam) are searched at a time, which does not change the texts.
+        Raises `UserError` for settings of samples, for `n` above the beam, and for an overlong prompt.
         """
         encoded = self.encode_prompts(prompts, special_tokens=special_tokens)
         return list(best_continuations(self.writer, encoded, n=n, batch_size=batch_size, **settings))
