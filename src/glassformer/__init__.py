@@ -6,7 +6,7 @@
     print(model.generate("It was", temperature=0.8))
 
 `train` a text, a recipe or a `Run`; `load` a model directory; `resume`, `export`, `import_model`, `ensemble`, `merge`.
-`presets.PRESETS` and `recipes.names()` list what `build_model` and `train` take by name.
+`presets.PRESETS` lists the names that `build_model` accepts, and `recipes.names()` lists the names for `train`.
 
 Names are imported on first use, so that `import glassformer` is fast.
 """

@@ -61,7 +61,7 @@ class Trained(Outcome):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Name what to use for a guessed attribute."""
+            """Raise an error that names the attribute to use in place of a guessed one."""
             from glassformer.model import Model
 
             guessed = {"metrics": "history", "log": "history", "loss": 'reports["valid"].loss', "scores": "history"}
@@ -94,13 +94,13 @@ def train(
         train("reviews.tsv"), train(source="train.en", target="train.de"), train([("a dog", "ein Hund")])
 
     `run` is a `Run`, a recipe's name, a TOML file, or own data: a file, a folder or a pattern (as for `glassformer
-    train`), or data in memory. That is a list of texts, of (source, target), of (text, label) or of dictionaries, a
-    DataFrame, or a `datasets.Dataset`; its records are written into the folder of the run. Two files of pairs are
-    `source` and `target`; the second argument is the folder of the run. A note names the recognised kind of a table;
-    `kind` decides it: text, pairs or labels.
+    train`), or data in memory. Data in memory is a list of texts, of (source, target), of (text, label) or of
+    dictionaries, a DataFrame, or a `datasets.Dataset`; its records are written into the folder of the run. Two files of
+    pairs are `source` and `target`; the second argument is the folder of the run. A note names the recognised kind of a
+    table. `kind` sets the kind instead: text, pairs or labels.
 
-    `init` is a model directory to start from, and `teacher` one whose probabilities the model also learns. `changes`
-    and `settings` replace keys of the run, by full or short name: `changes={"train.max_steps": 500}` and
+    `init` is a model directory to start from. `teacher` is a model directory whose probabilities the model also learns.
+    `changes` and `settings` replace keys of the run, by full or short name: `changes={"train.max_steps": 500}` and
     `max_steps=500` are equivalent. Raises `UserError` for an unknown key (and suggests the nearest one), and for a
     short name that several keys share. Without a `reporter`, progress is shown on a terminal and in a notebook only.
     """
@@ -126,7 +126,7 @@ def train(
     else:
         chosen, records, evidence = own_data.run_in_memory(run, kind, given)
         chosen, notes = for_start(chosen, models | given)
-    # 2. Its keys, some of them replaced
+    # 2. Replace keys of the run
     if models or given:
         chosen = recipes.with_changes(chosen, {**models, **(changes or {})}, **settings)
     # 3. What can be checked before torch is imported, and then the training
@@ -151,9 +151,9 @@ def resume(
     """Resume a run exactly from its newest intact checkpoint.
 
     `flags` replace the settings in `config.train.CHANGEABLE`; `settings` are keys of `[train]` without the section:
-    `max_steps=500` is `flags={"train.max_steps": "500"}`. With another `max_steps`, the result is that of a run that
-    was started with it. Raises `UserError` if this is not possible, because the learning rate of the steps so far
-    depends on `max_steps`.
+    `max_steps=500` is `flags={"train.max_steps": "500"}`. With another `max_steps`, the result equals the result of a
+    run that was started with this `max_steps`. Raises `UserError` if this is not possible, because the learning rate of
+    the steps so far depends on `max_steps`.
     """
     changed = {**(flags or {}), **{f"train.{name}": str(value) for name, value in settings.items()}}
     require_changeable(changed)
@@ -206,9 +206,9 @@ def plan(
 
 
 def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]:
-    """Return the run of a preset, a recipe, a TOML file or a model directory, or what `train` runs on own data.
+    """Return the run of a preset, a recipe, a TOML file or a model directory, or the run of `train` for own data.
 
-    The text describes how own data was recognised.
+    The second result is a text that describes how own data was recognised.
     """
     place = str(source)
     if place in PRESETS:
@@ -246,7 +246,7 @@ def compare(
     target: "Place" = None,
     **search: Any,
 ) -> Comparison:
-    """Measure several models on the validation data of each, or on the same data: a table with a row per model.
+    """Return a table with a row per model, measured on the model's own validation data or on the same data.
 
         print(compare(["runs/small", "runs/large"]))
 
@@ -287,13 +287,13 @@ def _score_of(model: "Model", asked: str | None) -> str:
 def _compared(
     name: str, model: "Model", score: str, reporter: LaunchReporter, places: dict[str, Any], search: dict[str, Any]
 ) -> ComparedModel:
-    """Return the row of a model."""
-    # 1. The training, as far as it is recorded
+    """Return the row of a model in the comparison."""
+    # 1. The training time and tokens, if they are recorded
     seconds = tokens = None
     if model.folder is not None and (stored := stored_progress(model.folder)) is not None:
         seconds, tokens = stored.seconds, stored.n_targets
 
-    # 2. The loss, and the score: of decoded pairs, or of the task
+    # 2. The loss, and the scores of decoded pairs or of the task
     log = once(warn)
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=log, loss_only=True, **places)
@@ -334,7 +334,7 @@ def _decoded(
     progress: Callable[[int, int], None],
     log: Log,
 ) -> tuple[dict[str, Any], float, int]:
-    """Return the scores of the model's targets for the sources of the data, sources per second, number of pairs."""
+    """Return the scores of the targets that the model decodes, the sources per second, and the number of pairs."""
     from glassformer.evaluation.pairs import distinct_sources
 
     pairs = model.pairs(log=log, **places)

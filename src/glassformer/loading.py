@@ -28,10 +28,10 @@ def load(
 
     `dtype` "bf16" or "fp16" converts the weights once, for inference; "fp32" keeps them. By default the weights
     are in fp32 too, and `evaluate` uses the precision of the run. `fused` joins the matrices of queries, keys and
-    values, and those of gated feed-forward layers, which is a little faster. Raises `UserError` for an unknown type,
-    and for a type that the device does not support.
+    values, and the first matrices of gated feed-forward layers, which is a little faster. Raises `UserError` for an
+    unknown type, and for a type that the device does not support.
     """
-    # What is wrong in the arguments, before anything is read
+    # Check the arguments before anything is read
     path = checkpoint.find(files.as_path(folder, "folder"), step)
     import torch
 
@@ -49,7 +49,7 @@ def load(
     network, run = stored.network.to(where), stored.run
     if fused:
         fuse(network)
-        run = replace(run, lora=None)  # its updates are merged
+        run = replace(run, lora=None)  # LoRA updates are merged
     if weights is not None and weights != torch.float32:
         convert(network, weights)
     # The model
@@ -69,7 +69,7 @@ def load(
 
 
 def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
-    """Combine several translators into one, which translates with the mean of their probabilities.
+    """Combine several translators into one model, which translates with the mean of the members' probabilities.
 
     Members are models or model directories. Settings and data come from the first model. Raises `UserError`
     for models of other tasks, and if the tokenizers differ.

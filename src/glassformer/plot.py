@@ -65,9 +65,9 @@ def attention(
 ) -> "Figure":
     """Plot the attention weights of every head of a layer, or of one head, when the model reads a text or a pair.
 
-    `stack` is "encoder" or "decoder" for self-attention, and "cross" for the attention of the decoder to the source,
-    the default of an encoder-decoder. Layers and heads count from 0; the default layer is
-    `inspection.default_layer`. Raises `UserError` if the model has no such attention, layer or head.
+    `stack` is "encoder" or "decoder" for self-attention, and "cross" for the attention of the decoder to the source. An
+    encoder-decoder has the default "cross". Layers and heads count from 0. `inspection.default_layer` gives the default
+    layer. Raises `UserError` if the model has no such attention, layer or head.
     """
     _require_model(model)
     trace = capture(model, text, source=source, target=target, names=["*.weights"])
@@ -131,7 +131,7 @@ def confusion(model: Model, path: Place = None) -> "Figure":
 
 
 def curves(*folders: str | Path) -> "Figure":
-    """Plot the losses of one or several runs over their steps, and each of their scores in a panel."""
+    """Plot the losses of one or several runs over their steps, and each validation score in a panel of its own."""
     logs = {folder: read_lines(folder / NAME) for folder in (files.as_path(folder, "folder") for folder in folders)}
     for folder, lines in logs.items():
         if not lines:
@@ -175,7 +175,7 @@ def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[
 
 
 def comparison(rows: Sequence[ComparedModel]) -> "Figure":
-    """Plot score against training time; the area of a disc is the number of parameters, also given in its label.
+    """Plot score against training time, a disc per model; the larger the area, the more parameters (see the label).
 
     Models with an unknown training time or an undefined score are left out. Raises `UserError` if no model is left, or
     if scores differ.
