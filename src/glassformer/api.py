@@ -1,6 +1,6 @@
 """The Python interface: `load` a model directory and use it; `train` a run.
 
-Functions import their dependencies when called: `load` needs no optimizer code, and naming a run needs no torch.
+A function imports its dependencies when it is called. So `load` imports no optimizer code, and a `Run` needs no torch.
 """
 
 import os
@@ -152,8 +152,8 @@ def resume(
 
     `flags` replace the settings in `config.train.CHANGEABLE`; `settings` are keys of `[train]` without the section:
     `max_steps=500` is `flags={"train.max_steps": "500"}`. With another `max_steps`, the result equals the result of a
-    run that was started with this `max_steps`. Raises `UserError` if this is not possible, because the learning rate of
-    the steps so far depends on `max_steps`.
+    run that was started with this `max_steps`. Raises `UserError` if this is not possible: if the learning rate of the
+    steps so far depends on `max_steps`.
     """
     changed = {**(flags or {}), **{f"train.{name}": str(value) for name, value in settings.items()}}
     require_changeable(changed)

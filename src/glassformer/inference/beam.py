@@ -18,7 +18,7 @@ greedy here, too. The rules differ in the end of the search. It ends when no liv
 when `beam` hypotheses are finished ("full"), or when moreover the best live hypothesis, scored at its present length,
 is not better than the worst of these ("estimate").
 
-The same with fairseq's names:
+The same rules with fairseq's names:
 
 | fairseq's `SequenceGenerator`                      | here                                                    |
 |----------------------------------------------------|---------------------------------------------------------|
@@ -52,7 +52,7 @@ from glassformer.nn.kernels.linear import PackedWeights
 CHUNK = 64
 """Number of tokens in a chunk of the vocabulary. `_continuations` computes the maximum of each chunk first."""
 MAX_TOKENS = 8192
-"""Largest number of source positions (padding included) × beam in a batch. It limits memory; larger is not faster."""
+"""Largest number of source positions (padding included) × beam in a batch. It limits memory."""
 
 
 def decode_sorted(
@@ -226,7 +226,7 @@ class SentenceSearch:
 
     @property
     def is_done(self) -> bool:
-        """True if the search has ended: at its end (`is_at_end`), or by the rule of `early_stopping`."""
+        """True if the search is at its end (`is_at_end`), or if the rule of `early_stopping` ends it."""
         return self.is_at_end or self.search.is_decided(self.finished, self.live[0], self.limit)
 
     def result(self) -> list[Hypothesis]:

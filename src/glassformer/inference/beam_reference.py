@@ -34,7 +34,7 @@ def beam_search_reference(
         return forward(torch.tensor([[*before, *ids]]), **of_source)[0, len(before) - 1 :]
 
     def next_log_probs(ids: Sequence[int]) -> list[float]:
-        """Return log p of each next id by the rules."""
+        """Return log p of each next id after the rules of the search."""
         past = Past([*before, *ids], len(before))
         return search.scores(logits(ids)[-1:].clone(), constraints, [past])[0].tolist()
 

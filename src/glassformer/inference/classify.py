@@ -58,7 +58,7 @@ class Classifier:
     names: Sequence[str]
     """Names of the classes; empty for numbers."""
     data: LabelData
-    """The kind of labels, and whether items are pairs. An imported model has no `path`, and may get texts and pairs."""
+    """The kind of labels, and whether items are pairs. Without `path` (an imported model), both kinds are accepted."""
     device: torch.device | str = "cpu"
     name: str = "the model"
 
@@ -238,7 +238,7 @@ def of_rows(
 class Embedder:
     """Model of one stack that computes a vector for each text.
 
-    A causal model also reads the start tokens of `frame` before a text. The mean in its vectors leaves them out.
+    A causal model also reads the start tokens of `frame` before a text. The mean over tokens leaves these tokens out.
     """
 
     network: Network

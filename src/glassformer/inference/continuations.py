@@ -74,8 +74,8 @@ def continue_prompts(
 def beam_settings(defaults: GenerationConfig, settings: Mapping[str, Any]) -> tuple[GenerationConfig, BeamConfig]:
     """Return the settings of the texts and of the beam search of a language model, with the values in `settings`.
 
-    A setting that both classes have is by default the model's (`defaults`). Raises `UserError` for a setting that only
-    samples have.
+    A setting that sampling and beam search share has the model's value (`defaults`) by default. Raises `UserError` for
+    a setting that only samples have.
 
     >>> _, config = beam_settings(GenerationConfig(temperature=0.5, max_new_tokens=9), {"beam": 2, "stop": "."})
     >>> config.beam, config.max_new_tokens

@@ -129,7 +129,7 @@ class Ensemble(nn.Module):
                     "needs models that were trained with the same tokenizers"
                 )
         longest, longest_source = min(c.max_len for c in configs), min(c.encoder_max_len for c in configs)
-        self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # for all
+        self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # the smallest
         self.models, self.members = tuple(models), nn.ModuleList(models)
 
     def forward(self, **inputs: Tensor) -> Tensor:

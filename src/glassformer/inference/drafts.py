@@ -115,7 +115,7 @@ class Reader:
         Rows of the last call that are not in `rows` are dropped. New rows must come after the others. Raises
         `UserError` if the state of the model cannot be cropped.
         """
-        # The rows of the state become those of the call
+        # Give the state the rows of this call
         begins = [len(ids) - n for ids, n in zip(rows.values(), n_last, strict=True)]
         stay = [number for number, row in enumerate(self._ids) if row in rows]
         if 0 < len(stay) < len(self._ids):
@@ -226,7 +226,7 @@ class DraftEngine(Engine):
                 for token in tokens or (None,):
                     steps.append(self._extended(row, token))
                     if row.finish is not None:
-                        break  # what was drafted after the end is not generated
+                        break  # drafted ids after the end are dropped
             return steps
 
     def _next_ids(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -294,7 +294,7 @@ def _drawn(weights: Tensor, draws: np.random.Generator) -> int:
 
 
 def verified_greedily(draft: Draft, best: Ids) -> list[int]:
-    """Return the first ids of a draft that equal the k + 1 `best` ids of the model, and the model's next id.
+    """Return the ids of a draft as far as they equal the `best` ids (k + 1) of the model, and the model's next id.
 
     >>> verified_greedily(Draft([4, 5, 6]), [4, 5, 7, 8])
     [4, 5, 7]

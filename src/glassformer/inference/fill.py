@@ -58,7 +58,7 @@ def mask_token(tokenizer: Tokenizer) -> str:
 def with_masks(tokenizer: Tokenizer, text: str) -> str:
     """Replace every `[MASK]` by the mask token of the tokenizer; raise `UserError` if the text has no mask.
 
-    For a byte-level tokenizer, the space before a mask is removed: the token in place of the mask has its own.
+    For a byte-level tokenizer, the space before a mask is removed: the filled token has its own leading space.
     """
     mask = mask_token(tokenizer)
     text = text.replace(MASK, mask)

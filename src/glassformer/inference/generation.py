@@ -63,7 +63,7 @@ class Generation:
         for row in rows:
             self._engine.add_rows([row])
         self._live: dict[int, Row] = {}
-        """The rows that have begun, and have ids to yield or may get more, by their numbers."""
+        """Rows that have begun, and that have ids to yield or may get more ids. The key is the row's number."""
 
     def end(self, row: int) -> None:
         """End a row after its last id that was yielded."""

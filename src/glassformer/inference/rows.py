@@ -79,7 +79,7 @@ class Request:
     """Ids of the source, for a model that reads one."""
     penalties: Penalties = Penalties()
     n_new: int | None = None
-    """Largest number of new ids, from 0; None = that of the settings."""
+    """Largest number of new ids, from 0; None = `max_new_tokens` of the settings."""
     n_top: int | None = None
     """Number of most probable ids that are returned with each new id; None = no log probabilities."""
     scores_prompt: bool = False

@@ -116,8 +116,8 @@ class Sampler:
 def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:
     """Choose ids (B,) from shaped logits (B, V): the largest if `uniform` is None, otherwise a sample.
 
-    In the cumulative distribution of a row, each token has an interval. The number of the row in `uniform` (B,), from
-    [0, 1), selects the token whose interval contains it. So the sample of a row does not depend on the other rows.
+    In the cumulative distribution of a row, each token has an interval. `uniform` (B,) has a number in [0, 1) for each
+    row, which selects the token whose interval contains it. So the sample of a row does not depend on other rows.
 
     >>> choose(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0.7]))
     tensor([1])

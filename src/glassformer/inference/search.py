@@ -193,7 +193,7 @@ class Steps:
             self.coverage = self.coverage[rows]
 
     def penalties(self, config: BeamConfig) -> list[float]:
-        """Return the coverage penalty of each row; no values if no search needs them."""
+        """Return the coverage penalty of each row, or an empty list if the search needs no coverage."""
         if self.coverage is None:
             return []
         return coverage_penalties(self.coverage, config).tolist()

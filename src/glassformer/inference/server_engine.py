@@ -154,7 +154,7 @@ class ServerEngine(Engine):
         """Read the next ids of several prompts; return the logits (N, V) at the end of each prompt's ids."""
         new = [one.context.ids[one.n_read : one.n_read + self._room] for one in part]
         state, first = reduce(joined, [one.state for one in part]), part[0]
-        if first.request.scores_prompt:  # it is the only one
+        if first.request.scores_prompt:  # it is the only prompt of this part
             every, state = self.model.step(torch.tensor(new, device=self.device), state)
             after = first.context.ids[first.n_read + 1 :][: len(new[0])]
             first.likely += likely(every[0, : len(after)], after, first.request.n_top or 0)

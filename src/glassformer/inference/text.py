@@ -97,7 +97,7 @@ class StopWatch:
 
 
 class _Match:
-    """A stop text. The largest number of its first characters that were read last is `n`."""
+    """A stop text. Its first `n` characters, and no more, equal the last `n` characters that were read."""
 
     def __init__(self, stop: str) -> None:
         self.stop, self.n = stop, 0

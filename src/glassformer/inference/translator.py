@@ -76,7 +76,7 @@ class Translator:
         return [self.start_id, *self.tokenizer.frames.target.before, *self.tokenizer.encode(text)]
 
     def search(self, config: BeamConfig, n_best: int = 1, *, allowed: Sequence[int] = ()) -> Search:
-        """Return the settings of a search for `n_best` targets per source; `allowed` are special tokens to write."""
+        """Return the settings of a search for `n_best` targets per source; `allowed` are special tokens for targets."""
         written = [self.end_id, *config.end_ids, *allowed]
         suppress_ids = never_written(self.tokenizer, self.vocab_size, but=written)
         n_forced = len(self.tokenizer.frames.target.before)

@@ -45,7 +45,7 @@ class Writer:
     def encode(self, prompt: str | Sequence[int], special_tokens: bool = False) -> EncodedPrompt:
         """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged.
 
-        With `special_tokens`, special tokens written in the text are read as such.
+        With `special_tokens`, the names of special tokens in the text are read as special tokens.
         """
         # 1. The ids of a text, after the start tokens of training
         is_spaced = False

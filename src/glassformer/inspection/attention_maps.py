@@ -138,7 +138,7 @@ def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor
 
 
 def default_layer(n_layers: int) -> int:
-    """Return the number of the second to last layer of four or more, and of the last layer of fewer.
+    """Return the number of the last layer or, if there are four or more, of the second to last layer.
 
     In the six layers of Garg (2019), the second to last agrees best with manual alignments. Of two layers, only the
     last one aligns.

@@ -270,7 +270,7 @@ def written(network: Transformer, at: Mapping[str, Tensor]) -> Iterator[tuple[st
 
 
 def module_name(kind: Kind) -> str:
-    """Return the name of the attention of this kind among the attributes of a block."""
+    """Return the name of the attribute of a block that is the attention of this kind."""
     return "cross_attn" if kind == "cross" else "self_attn"
 
 

@@ -95,7 +95,7 @@ class BestHead(NamedTuple):
 
 
 def uniform_attention(allowed: Tensor) -> Tensor:
-    """Return equal weights (T, S) on the keys that each query may see by `allowed` (T, S); a row without keys is 0.
+    """Return weights (T, S) that are equal on the `allowed` keys of each query; a row without allowed keys is 0.
 
     >>> uniform_attention(torch.ones(3, 3).tril() > 0)
     tensor([[1.0000, 0.0000, 0.0000],

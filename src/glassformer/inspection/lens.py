@@ -148,7 +148,7 @@ def lens_labels(network: nn.Module, inputs: Mapping[str, Tensor]) -> list[int]:
 
 
 def residual_names(network: Transformer, stack: Kind | None = None) -> dict[str, str]:
-    """Return the tensor name of the residual stream after each layer of a stack, by default of the head's stack."""
+    """Return, for each layer, the name of the residual stream of a stack, by default of the stack of the head."""
     stack = stack or network.config.head_stack_name
     blocks = range(len(getattr(network, stack).blocks))
     return {"embeddings": f"{stack}.embeddings"} | {f"block {i}": f"{stack}.blocks.{i}.residual" for i in blocks}

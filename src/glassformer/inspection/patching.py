@@ -245,13 +245,13 @@ class Places:
     """Places that a patch copies: each index of dimension 1 (a position or a head) of each named tensor."""
 
     names: dict[str, str]
-    """Name of the tensor for each name of a layer."""
+    """Name of the tensor of each layer. The key is the name of the layer in results."""
     columns: list[str]
     """Names of the positions or heads; empty if they have no names."""
 
 
 def residual_places(network: Transformer, pair: Patching, stack: Kind | None = None) -> Places:
-    """Return the places of the residual stream: each position of a stack, by default of the stack of the head."""
+    """Return the places of the residual stream: each position of a stack, by default of the one that the head reads."""
     stack = stack or token_transformer(network, "patching").config.head_stack_name
     if {"encoder": network.encoder, "decoder": network.decoder}.get(stack) is None:
         raise UserError(f"this model has no stack {stack}: choose encoder or decoder, as far as the model has them")
@@ -259,7 +259,7 @@ def residual_places(network: Transformer, pair: Patching, stack: Kind | None = N
 
 
 def head_places(network: Transformer, kind: Kind | None = None) -> Places:
-    """Return the places of head contexts, each at all positions, by default of self-attention in the head's stack."""
+    """Return the places of the contexts of heads, by default of self-attention in the stack that the head reads."""
     kind = kind or token_transformer(network, "patching").config.head_stack_name
     heads = [part for part in all_parts(network) if part.kind == kind and part.head is not None]
     if not heads:
@@ -371,7 +371,7 @@ def patch_pairs(
     stack: Kind | None = None,
     progress: Progress | None = None,
 ) -> tuple[Restored, Restored]:
-    """Return two results, with the exact and with the estimated shares; each has means over pairs and every pair.
+    """Return the exact and the estimated shares, each as means over pairs, with the shares of each pair (`of_texts`).
 
     Pairs with different numbers of tokens need `parts="heads"`.
 

@@ -128,7 +128,7 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     with torch.no_grad():
         if added is not None:
             return _image(added(places), f"{scheme}, added to the embeddings", "dimension", "value")
-        for rotary in part.rotaries:  # of several bases, the first
+        for rotary in part.rotaries:  # with several bases, draw the first
             cosines = rotary(places)[0][0, 0]  # (T, K'); the second half repeats the first
             cosines = cosines[:, : cosines.shape[1] // 2] / cosines[0, 0]  # at position 0, the angle is 0
             return _image(cosines, f"{scheme}: cosine of the angle", "pair of a head's dimensions", "cos")
@@ -179,7 +179,7 @@ def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) 
     heights: list[float] = []
     for y, _, _ in ends:
         heights.append(max([y, *(below + gap for below in heights[-1:])]))
-    for i in reversed(range(len(ends))):  # move those above the top down again
+    for i in reversed(range(len(ends))):  # move names above the top down again
         heights[i] = min([heights[i], *(above - gap for above in heights[i + 1 : i + 2] or [high + gap])])
     for (y, text, colour), height in zip(ends, heights, strict=True):
         axes.annotate(

@@ -145,5 +145,5 @@ class OpenModel(TrainedModel):
         with needs("the inspector", "serve"):
             server = import_module(
                 f"{__package__.split('.')[0]}.apps.inspector.server"
-            )  # by name: the core imports no program
+            )  # by name: `model` must not import `apps`
         server.inspect(self, text, **settings)

@@ -171,9 +171,9 @@ class WritingModel(TrainedModel):
     ) -> list[list[Translation]]:
         """Return the `n` best continuations of a prompt, or of each of several, by beam search, with ids and scores.
 
-        `settings` are `stop` and fields of `BeamConfig`, such as `beam`. Fields that sampling has, too, are the model's
-        by default. At most `batch_size` rows (prompts × beam) are searched at a time, which does not change the texts.
-        Raises `UserError` for settings of samples, for `n` above the beam, and for an overlong prompt.
+        `settings` are `stop` and fields of `BeamConfig`, such as `beam`. A field that sampling has, too, has the value
+        of the model by default. At most `batch_size` rows (prompts × beam) are searched at a time. This does not change
+        the texts. Raises `UserError` for settings of samples, for `n` above the beam, and for an overlong prompt.
         """
         encoded = self.encode_prompts(prompts, special_tokens=special_tokens)
         return list(best_continuations(self.writer, encoded, n=n, batch_size=batch_size, **settings))

@@ -43,7 +43,7 @@ class Denoising(TextTask):
         noise: Callable[[Run, Tokenizer], Noise],
         sentinels: Callable[[Tokenizer], Sequence[int]],
     ) -> None:
-        """Create a task; `sentinels` returns the ids that take the place of masks, or no ids if masks stay masks."""
+        """Create a task; `sentinels` returns the ids that take the place of masks, or no ids if the mask token does."""
         self.settings, self._special_tokens, self._noise = settings, special_tokens, noise
         self._sentinels = sentinels
 

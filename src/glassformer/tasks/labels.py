@@ -157,7 +157,7 @@ class LabelRunData(RunData):
         return mean, std or 1.0
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        """Return the model configuration with one output per label, or with mean and deviation of the numbers."""
+        """Return the model configuration with one output per label or, for numbers, their mean and deviation."""
         model = preparation.with_vocabulary(run.model, tokenizers)
         assert isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead))
         n_outputs = len(self.labels) or 1

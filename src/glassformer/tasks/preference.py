@@ -1,4 +1,4 @@
-"""Preferences and rewards: a model that answers learns which answers are better, compared with its initial weights.
+"""Preferences and rewards: a model learns which answers are better, and is compared with its initial weights.
 
 With preferences (DPO, IPO), one of two answers is better. The data is prepared with the initial weights, in a resumed
 run too: the run records the SHA-256 of these weights (`init.digest`) and refuses other weights. A row of a batch is a

@@ -1,4 +1,4 @@
-"""Reports of a run: the protocol that receives its progress, its outcome, and notes as warnings."""
+"""Reports of a run: the protocol of a reporter, which receives the progress, and the outcome of the run."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -64,8 +64,8 @@ class Silent:
 def noted(reporter: LaunchReporter, *, is_first: bool = True) -> Iterator[list[str]]:
     """Yield a list that collects the notes (`errors.warn`) of the `with` block, each note once.
 
-    The reporter shows the notes. With the reporter `Silent`, they are warnings outside of the block, too. Of several
-    processes, only the first shows notes.
+    The reporter shows the notes. The reporter `Silent` passes them to the code outside of the block, as warnings. Of
+    several processes, only the first shows notes.
     """
     notes: list[str] = []
     outside = copy_context()

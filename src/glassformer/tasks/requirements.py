@@ -1,4 +1,4 @@
-"""Facts about the built-in kinds of objectives, without an import of torch: verbs, requirements of runs and of uses."""
+"""Facts about the built-in kinds of objectives, without an import of torch: verbs, and requirements of runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -265,8 +265,8 @@ class RunData(Protocol):
     ) -> PreparedData:
         """Return the data as tokens, from the cache if possible.
 
-        Without `checks_hashes`, only the sizes of large cache files are compared, not their hashes. It is False if
-        another process compares the hashes.
+        Without `checks_hashes`, only the sizes of large cache files are compared, not their hashes. A process passes
+        False if another process compares the hashes.
         """
 
 

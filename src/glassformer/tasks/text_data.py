@@ -84,9 +84,9 @@ class TextTask(TrainableTask):
         return prepare(corpus, tokenizer, cache, start_id=self.start_id(run), dropout=dropout)
 
     def predicted_bytes(self, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
-        """Return the number of bytes of the predicted tokens, by which bits per byte are divided.
+        """Return the number of bytes of the predicted tokens, the divisor of bits per byte; None if it is not known.
 
-        The result is None if only some tokens are targets, and if the tokenizer does not know a part of the text: one
+        It is not known if only some tokens are targets, or if the tokenizer does not know a part of the text: one
         `[UNK]` replaces any number of characters, to which the model gives no probability. The first id of a text is
         never predicted, nor the first id of a document if rows separate documents. It is a start token, which has no
         bytes, or a token of the text, whose bytes are left out.
