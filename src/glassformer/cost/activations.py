@@ -2,8 +2,8 @@
 
 A matrix product saves its operands, a norm its input and statistics, an activation its input or output, and dropout its
 mask. Fused attention saves queries, keys, values, its output and one log-sum-exp per query, but no scores or weights.
-Under autocast, products run in bf16, and the residual stream and the norms stay in fp32; every product then saves its
-own bf16 copy. Batches are counted without padding, and therefore without a padding mask.
+Under autocast, products run in bf16, and the residual stream and the norms stay in fp32. Every product then saves its
+own bf16 copy of its input. The counted batches have no padding and no padding mask.
 """
 
 import functools
@@ -33,8 +33,8 @@ class Kernels:
     half: bool = False
     """True under autocast to bf16 or fp16."""
     on_cpu: bool = False
-    """True on a CPU: dropout masks have the input's dtype, RMSNorm with a scale also saves its normalised input, and
-    attention runs in fp32. With dropout, a learned bias or values of another width, attention saves its weights."""
+    """True on a CPU. There, dropout masks have the input's dtype, RMSNorm with a scale also saves its normalised input,
+    and attention runs in fp32. Attention with dropout or with a learned bias saves its weights."""
 
     @property
     def product(self) -> int:
@@ -43,7 +43,7 @@ class Kernels:
 
     @property
     def attended(self) -> int:
-        """Bytes per element inside the attention."""
+        """Bytes per element of the tensors inside the attention function."""
         return _FP32 if self.on_cpu else self.product
 
     def mask(self, number: int) -> int:
@@ -51,7 +51,7 @@ class Kernels:
         return number if self.on_cpu else 1
 
     def read(self, width: int, n_products: int = 1) -> int:
-        """Return the saved bytes of a vector that products read: one fp32 vector, or one half copy per product."""
+        """Return the bytes saved for a vector that products read: in fp32 once, in half precision once per product."""
         if self.half:
             return width * 2 * n_products
         return width * _FP32
@@ -59,21 +59,22 @@ class Kernels:
 
 @dataclass(frozen=True)
 class PositionCost:
-    """The effect of the positions of one stack on the memory of its activations, measured on its modules."""
+    """Effect of a stack's position modules on activation memory, measured by running these modules."""
 
     n_bytes: int
-    """Bytes that autograd saves once per stack: inside of the modules, and the rotation of queries and keys."""
+    """Bytes that autograd saves once per stack: tensors inside the position modules, and the cosines and sines of
+    rotary positions."""
     rotates: bool
     """True if queries and keys are rotated."""
     has_bias: bool
     """True if a bias is added to the scores."""
     learns_bias: bool
-    """True if that bias needs a gradient."""
+    """True if the bias of the scores needs a gradient."""
 
 
 @functools.lru_cache(maxsize=64)
 def position_cost(config: c.TransformerConfig, side: StackShape, n_tokens: int) -> PositionCost:
-    """Run the position modules of a stack on `n_tokens` positions of the meta device, which stores no values.
+    """Measure the `PositionCost` of a stack: run its position modules for `n_tokens` positions on the meta device.
 
     >>> side = StackShape(c.Stack(2, 2), is_decoder=True, has_memory=False, n_positions=5)
     >>> position_cost(c.TransformerConfig(decoder=side.stack, d_model=8, positions=c.RotaryPositions()), side, 5)
@@ -92,7 +93,7 @@ def position_cost(config: c.TransformerConfig, side: StackShape, n_tokens: int) 
             added(positions)
         for rotary in rotaries.values():
             for x in rotary(positions):
-                keep(x)  # every block saves it
+                keep(x)  # every block saves this tensor
         scores = None if bias is None else bias(positions, positions)
     modules = [module for module in (added, *rotaries.values(), bias) if isinstance(module, nn.Module)]
     own = {x.untyped_storage()._cdata for module in modules for x in (*module.parameters(), *module.buffers())}
@@ -106,13 +107,15 @@ class Activations:
     """Activation bytes of one micro-batch."""
 
     layers: int
-    """All except the loss; for recomputed blocks, their inputs and the block that needs most while it is recomputed."""
+    """All bytes except those of the loss. A recomputed block counts with its input only. At the peak, one recomputed
+    block also counts in full."""
     logits: int
-    """Bytes that the loss saves, times two: later, the gradient of the logits takes as much. The loss saves a large
-    matrix of logits in its own precision (`nn/kernels/cross_entropy.py`), of a small one log-probabilities in fp32."""
+    """Twice the bytes that the loss saves, because later the gradient of the logits takes as many bytes. A large matrix
+    of logits is saved in its own precision (`nn/kernels/cross_entropy.py`). For a small one, the loss saves
+    log-probabilities in fp32."""
 
     teacher: int = 0
-    """The weights and the logits of the teacher, if the run has one."""
+    """Bytes of the teacher's weights and logits; 0 without a teacher."""
 
     @property
     def total(self) -> int:
@@ -120,7 +123,7 @@ class Activations:
 
 
 def activations_of(run: Run, config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: int) -> Activations:
-    """Compute `activations` for the objective of a run; those of a loss of another package are left out."""
+    """Compute `activations` of a run, with its teacher; the logits count as 0 bytes if another package has the loss."""
     stored = activations(config, shape, kernels, checkpointing)
     if run.teacher is not None:
         weights = _FP32 * parameter_counts(teacher_config(run.teacher)).total
@@ -129,16 +132,16 @@ def activations_of(run: Run, config: ModelConfig, shape: Shape, kernels: Kernels
 
 
 def teacher_config(teacher: TeacherConfig) -> ModelConfig:
-    """Read the configuration of the network of a teacher."""
+    """Read the configuration of a teacher's network."""
     return read_config(files.as_path(teacher.path, "teacher.path"))[0]
 
 
 def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: int = 0) -> Activations:
-    """Compute the activation bytes of one training micro-batch; every n-th block is recomputed (0 = none).
+    """Compute the activation bytes of a micro-batch; every `checkpointing`-th block is recomputed (0 = none).
 
-    For a Transformer, they are exact on a CPU in fp32, except with pooling or with rotary positions on a part of a head
-    (within a tenth). For a recurrent model, they are an estimate from its equations, within a fifth; an LSTM that runs
-    as one call of the CPU library saves twice as much.
+    For a Transformer on a CPU in fp32, the result is exact. With pooling, or with rotary positions on a part of a head,
+    it is within a tenth. For a recurrent model, it is an estimate from the equations, within a fifth. An LSTM that runs
+    as one call of the CPU library saves twice as much as the estimate.
 
     >>> from glassformer.config.presets import preset
     >>> kept = activations(preset("gpt3-small"), Shape(n_rows=1, n_tokens=2048), Kernels(half=True))
@@ -161,7 +164,7 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
 
 def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: int) -> int:
     n = _head(config, shape, kernels)
-    held = peak = 0  # by the blocks so far; and the most, when the backward pass recomputes one of them
+    held = peak = 0  # bytes of the blocks so far, and the peak while a block is recomputed
     for side in stack_shapes(config):
         n_own = shape.n_read_by(side)
         of_stack, of_block = _StackActivations(config, side, shape.n_rows, n_own, shape.n_source, kernels).bytes_kept()
@@ -176,13 +179,13 @@ def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, ch
 
 @dataclass(frozen=True)
 class _StackActivations:
-    """Formulas for one encoder or decoder."""
+    """Formulas for the saved bytes of one encoder or decoder."""
 
     config: c.TransformerConfig
     side: StackShape
     n_rows: int
     n_own: int
-    """Tokens per row."""
+    """Tokens per row that the stack reads."""
     n_source: int
     kernels: Kernels
 
@@ -199,7 +202,7 @@ class _StackActivations:
         return self.config.attention_widths(self.side.stack)
 
     def bytes_kept(self) -> tuple[int, list[int]]:
-        """Return the bytes outside of the blocks, and those of each block."""
+        """Return the bytes saved outside of the blocks, and the bytes saved by each block."""
         pattern = self.side.stack.window_pattern or (0,)
         windows = [pattern[i % len(pattern)] for i in range(self.side.stack.n_layers)]
         blocks = [self._block(window) for window in windows]
@@ -208,7 +211,7 @@ class _StackActivations:
         return self._shared(windows), blocks
 
     def _shared(self, windows: list[int]) -> int:
-        """Return the bytes of embeddings, positions, final norm, and the encoder output for cross-attention."""
+        """Return the bytes saved for embeddings, positions, final norm, and the encoder output for cross-attention."""
         config, kernels = self.config, self.kernels
         e = config.table_width
         a_token = _INT64 * (1 + (config.n_token_types > 0)) + _FP32 * (config.token_dropout > 0)
@@ -223,7 +226,7 @@ class _StackActivations:
             and not self._keeps_weights(True)
             and not all(self._masked(window) for window in windows)
         ):
-            n += self._bias_bytes  # shared by all blocks that add no mask to it
+            n += self._bias_bytes  # all blocks that add no mask to the bias share it
         if self.side.has_memory and not kernels.half:
             n += self.n_rows * self.n_source * config.d_model * _FP32
         return n
@@ -241,20 +244,20 @@ class _StackActivations:
             a_token += self._feed_forward()
             a_token -= self._read_twice() * config.norm_order.startswith("parallel")
             if config.experts is not None and isinstance(config.experts.balance, c.BalanceLoss):
-                n += _FP32 * config.experts.n_experts  # the shares of the tokens
+                n += _FP32 * config.experts.n_experts  # the share of the tokens of each expert
         return n + self.n_tokens * a_token
 
     def _read_twice(self) -> int:
-        """Return the bytes per token that both sublayers of a parallel block read: one vector, or with one norm two."""
+        """Return the bytes per token that a parallel block saves once, because both of its sublayers read them."""
         config, kernels, d = self.config, self.kernels, self.config.d_model
         if config.norm_order != "parallel_shared":
             return _FP32 * d  # two norms have the same input
         return _norm(config, d, kernels) + _FP32 * d * (not kernels.half)
 
     def _feed_forward(self) -> int:
-        """Return the bytes per token."""
+        """Return the bytes per token that a feed-forward layer saves."""
         config, kernels, d_ff = self.config, self.kernels, self.side.stack.d_ff
-        # relu saves its output, which the next product or dropout reads anyway; the others save their input.
+        # relu saves its output, which the next product or dropout saves anyway. Other activations save their input.
         n_wide = 1 if config.activation == "relu" else 2
         if config.gated_ff:
             n_wide += 2
@@ -267,8 +270,8 @@ class _StackActivations:
         return self._router(config.experts) + config.experts.n_active * n
 
     def _router(self, experts: c.Experts) -> int:
-        """Return the bytes per token of a router, and of the places and outputs of the active experts."""
-        n_vectors = 2 + experts.normalize  # over the experts: probabilities, active ones, weights
+        """Return the bytes per token that a router saves, plus the indices and outputs of the active experts."""
+        n_vectors = 2 + experts.normalize  # vectors over the experts: probabilities, active (0 or 1), weights
         n = self.kernels.read(self.config.d_model) + _FP32 * (n_vectors * experts.n_experts + 2 * experts.normalize)
         of_active = 4 * _INT64 + _FP32 + self.kernels.product * self.config.d_model
         return n + experts.n_active * of_active
@@ -289,24 +292,24 @@ class _StackActivations:
                 n += own * _norm(config, w.query, kernels) + keys * _norm(config, w.key, kernels)
             else:
                 n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
-        # Saving a part of a fused product keeps all of it in memory: the input of a norm, or the values next to
-        # rotated queries and keys.
+        # If autograd saves a part of a fused product, the whole product stays in memory. Such a part is the input of a
+        # norm, or the values beside rotated queries and keys.
         is_turned = kernels.half if config.qk_norm else self.positions.rotates
         if fused and keeps_weights and config.qk_norm:
             n += own * w.key * kernels.product
         elif fused and is_turned and not keeps_weights and kernels.attended == kernels.product:
             n += own * (w.query + w.key) * kernels.product
-        # The readable path saves the maps of weights
+        # Attention without a fused kernel saves its matrices of weights
         if keeps_weights:
             n_maps, is_masked = 3 if config.attention_dropout else 1, is_self and self._masked(window)
-            if config.score_cap:  # also tanh; a mask is saved twice, 1 byte each, and copies the weights
+            if config.score_cap:  # also saves tanh, two masks of 1 byte each, and a copy of the weights
                 n_maps += 1 + (is_masked and not config.attention_dropout)
                 n += is_masked * self.n_own * (n_keys + 1)
             n += kernels.attended * (own * w.query + keys * w.n_heads * 2 * w.d_head)
             n += kernels.product * own * w.query
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
             learned = self.positions.learns_bias and not config.score_cap
-            return n + self.n_own * n_keys * (learned and is_masked)  # mask, 1 byte each
+            return n + self.n_own * n_keys * (learned and is_masked)  # mask, 1 byte per element
         # The fused kernel saves queries, keys, values and a mask
         is_masked = is_self and (self.positions.has_bias or window > 0)
         # If the kernel does not accept shared key-value heads, they are repeated for all heads.
@@ -324,7 +327,7 @@ class _StackActivations:
 
     @property
     def _bias_bytes(self) -> int:
-        """Bytes of a score bias, which all rows share."""
+        """Bytes of the score bias, one tensor for all rows."""
         return self.widths.n_heads * self.n_own**2 * self.kernels.attended
 
     def _masked(self, window: int) -> bool:
@@ -332,21 +335,21 @@ class _StackActivations:
         return self.side.is_decoder or window > 0
 
     def _keeps_weights(self, is_self: bool) -> bool:
-        """Return True if SDPA falls back to the math path, with no fused backward or with bounded scores."""
+        """Return True if attention saves its weights: with bounded scores, or without a fused backward on a CPU."""
         learned = is_self and self.positions.learns_bias
         falls_back = self.kernels.on_cpu and (learned or self.config.attention_dropout > 0)
         return falls_back or self.config.score_cap > 0
 
 
 def _norm(config: c.TransformerConfig, width: int, kernels: Kernels) -> int:
-    """Return the bytes per vector: the input, and its mean and deviation or its root mean square."""
+    """Return the bytes that a norm saves per vector: the input and its statistics (RMSNorm: see `Kernels.on_cpu`)."""
     if config.norm == "layernorm":
         return _FP32 * (width + 2)
     return _FP32 * (width + 1 + width * (config.norm_weight and kernels.on_cpu))
 
 
 def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
-    """Return the bytes that the head saves for the tokens that it reads, and those of the labels."""
+    """Return the bytes that the head saves for the tokens that it reads, plus the bytes of the labels."""
     d, e, head = config.d_model, config.table_width, config.head
     if config.reads_whole_sequence:
         return shape.n_rows * (_INT64 + kernels.read(d))
@@ -364,7 +367,7 @@ def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
 
 
 def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
-    """Return the bytes per row: states, gates, attention weights, and tanh(W₁h + W₂s) of additive attention."""
+    """Return the saved bytes per row: states, gates, attention weights, and tanh(W₁h + W₂s) of additive attention."""
     e, d, w = config.d_embedding, config.d_decoder, recurrent_widths(config)
     n, s, attention = shape.n_tokens, shape.n_source, config.attention
     of_step = {"rnn": 1, "gru": 8, "lstm": 7}[config.cell]

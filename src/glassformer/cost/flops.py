@@ -1,11 +1,11 @@
 """FLOPs of matrix products: the product of (m, k) and (k, n) counts as 2·m·n·k operations.
 
 Norms, activations, softmax and dropout are not counted, as is usual in the literature. Scores and weighted values are
-counted over the whole T × S, also with a causal mask: the operations that a mask saves depend on the kernel.
+counted over the whole T × S, also with a causal mask, because the operations that a mask saves depend on the kernel.
 
-Published totals often use other rules. GPT-3's 3.14e23 (Brown 2020, table D.1) is 6 × parameters × tokens: it includes
-the position table and leaves out attention. The 3.3e18 of Vaswani (2017, table 2) is hours × GPUs × a sustained rate of
-9.5 TFLOP/s, which includes idle time: 6 × parameters × tokens is less than a third of it.
+Published totals often use other rules. GPT-3's 3.14e23 (Brown 2020, table D.1) is 6 × parameters × tokens, with the
+position table and without attention. The 3.3e18 of Vaswani (2017, table 2) is hours × GPUs × 9.5 TFLOP/s, a sustained
+rate, so it includes idle time. It is more than three times 6 × parameters × tokens.
 """
 
 import functools
@@ -24,12 +24,12 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 @dataclass(frozen=True)
 class StackShape:
-    """An encoder or a decoder, as a part of its model."""
+    """Configuration of an encoder or a decoder, with the facts that depend on the rest of the model."""
 
     stack: c.Stack
     is_decoder: bool
     has_memory: bool
-    """True if its blocks attend to the encoder's output."""
+    """True if the blocks attend to the encoder's output."""
     n_positions: int
     reads_source: bool = False
     """True for the encoder of an encoder-decoder."""
@@ -114,7 +114,7 @@ class Shape:
         return self.n_scored or self.n_tokens
 
     def n_read_by(self, side: StackShape) -> int:
-        """Return the tokens per row that a stack reads."""
+        """Return the number of tokens per row that a stack reads."""
         if side.reads_source:
             return self.n_source
         return self.n_tokens
@@ -122,12 +122,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs of one forward pass, by part."""
+    """FLOPs of one forward pass, for each part of the model."""
 
     layers: int
-    """Products of tokens and weight matrices, from the embeddings to the last block."""
+    """FLOPs of products with weight matrices, from the embeddings to the last block."""
     attention: int
-    """Scores, and weights times values."""
+    """FLOPs of the scores, and of the weights times the values."""
     head: int
 
     @property
@@ -147,9 +147,10 @@ def forward_flops(config: ModelConfig, shape: Shape) -> Flops:
 
 
 def training_flops(config: ModelConfig, shape: Shape, recomputed: int = 0) -> int:
-    """Compute the FLOPs of forward and backward over a micro-batch: 3 × the forward.
+    """Compute the FLOPs of a forward and backward pass over a micro-batch: 3 × the FLOPs of the forward pass.
 
-    The backward of C = A·B has two products. Activation checkpointing adds a forward of every `recomputed`-th block.
+    The backward pass of C = A·B has two products. Activation checkpointing adds a second forward pass of every
+    `recomputed`-th block.
     """
     forward = forward_flops(config, shape)
     if not recomputed or isinstance(config, RecurrentConfig):
@@ -200,7 +201,7 @@ def _head_matrices(config: c.TransformerConfig) -> int:
 def attention_cost(
     config: c.TransformerConfig, stack: c.Stack, n_queries: int, n_keys: int, *, is_self: bool = True
 ) -> AttentionCost:
-    """Return the size of one attention of a stack over one row, from the module that `build_model` chooses."""
+    """Return the cost of one attention layer of a stack over one row, as its module computes it."""
     with torch.device("meta"):
         return build_attention(config, stack, is_self=is_self).cost(n_queries, n_keys)
 
@@ -230,7 +231,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
 
 
 def _single_head_matrices(config: RecurrentConfig, attention: AttendBefore | AttendAfter) -> tuple[int, int]:
-    """Count the attention weights of a recurrent model: those for each query, and those for each source position."""
+    """Count the elements of the attention matrices that a recurrent model uses per query, and per source position."""
     w, d, m = recurrent_widths(config), config.d_decoder, config.d_memory
     of_query = {"additive": d * w.d_attention, "scaled_dot": d * w.d_attention}
     of_source = {"additive": m * w.d_attention, "scaled_dot": 2 * m * w.d_attention, "general": m * d}
@@ -238,5 +239,5 @@ def _single_head_matrices(config: RecurrentConfig, attention: AttendBefore | Att
 
 
 def _doubled(n_rows: int, layers: int, attention: int, head: int) -> Flops:
-    """Convert multiply-adds per row to FLOPs of all rows: one multiplication and one addition each."""
+    """Convert multiply-adds per row to FLOPs of all rows; a multiply-add is 2 FLOPs."""
     return Flops(2 * n_rows * layers, 2 * n_rows * attention, 2 * n_rows * head)

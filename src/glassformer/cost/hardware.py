@@ -1,4 +1,4 @@
-"""GPUs: memory and dense peak rates, by name from the vendors' data sheets, or as given."""
+"""Memory and dense peak FLOP/s of GPUs: by name from the vendors' data sheets, or as the user gives them."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ GIB = 2**30
 USABLE = 0.9
 """Fraction of the memory that a plan uses; the driver, the CUDA context and fragmentation take the rest."""
 MFU = 0.4
-"""Default model FLOPs utilisation: the fraction of the peak rate that a tuned run reaches, if none was measured."""
+"""Default of the model FLOPs utilisation, for a run without a measured one: the fraction of the peak FLOP/s that a
+tuned run reaches."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Gpu:
     """FLOP/s without TF32, which PyTorch disables by default."""
     has_bf16: bool = True
     devices: tuple[str, ...] = ()
-    """Names that CUDA gives to it."""
+    """Names that CUDA gives to this GPU."""
 
     @property
     def usable_bytes(self) -> int:
@@ -33,21 +34,21 @@ class Gpu:
 
     @property
     def best_precision(self) -> Literal["bf16", "fp32"]:
-        """The precision that `auto` means."""
+        """The precision that `auto` means on this GPU."""
         return "bf16" if self.has_bf16 else "fp32"
 
     def flops(self, precision: str) -> float:
         """Return the peak FLOP/s at a precision; raise `UserError` if the GPU does not support it."""
         if precision == "bf16" and not self.has_bf16:
             raise UserError(f"the GPU {self.name} does not support bf16: use --precision fp16 or another --gpu")
-        if precision == "fp32" or (precision == "tf32" and not self.has_bf16):  # the same GPUs have both formats
+        if precision == "fp32" or (precision == "tf32" and not self.has_bf16):  # GPUs without bf16 have no TF32
             return self.fp32_flops
         return max(self.fp32_flops, self.half_flops / 2) if precision == "tf32" else self.half_flops
 
 
 _A100_80 = "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"
 _A100_40 = "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"
-# The vendors' data sheets and architecture papers; rates "with sparsity" are halved. Memory sizes in "GB" are GiB.
+# From the vendors' data sheets and architecture papers. Rates "with sparsity" are halved. Memory sizes in "GB" are GiB.
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -69,15 +70,16 @@ _GIVEN = re.compile(r"(\d+(?:\.\d+)?)GB,(\d+(?:\.\d+)?)TF")
 
 
 def require_mfu(mfu: float) -> None:
-    """Raise `UserError` for a utilisation out of range."""
+    """Raise `UserError` if the utilisation is not above 0 and at most 1."""
     if not 0 < mfu <= 1:
         raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of this name, or with the memory and the rate that the text gives.
+    """Return the GPU of this name, or a GPU with the memory and TFLOP/s of a text like `24GB,80TF`.
 
-    A given rate is that of the precision of the run. Raises `UserError` with the nearest name for another text.
+    A given rate is the peak rate at the precision of the run. Raises `UserError` with the nearest name for any other
+    text.
 
     >>> find_gpu("h200").memory_gib, find_gpu("24GB,80TF").memory_gib, find_gpu("24GB,80TF").half_flops
     (141, 24.0, 80000000000000.0)

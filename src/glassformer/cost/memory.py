@@ -10,7 +10,8 @@ from glassformer.cost.parameters import parameter_counts
 
 _FP32 = 4
 HALF = ("bf16", "fp16")
-"""The precisions with copies of the matrices. `auto` counts as fp32; a run and a plan replace it before they count."""
+"""Precisions in which autocast copies the matrices. `auto` counts as fp32, but a run and a plan first replace
+`auto`."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,15 @@ class Memory:
     gradients: int
     optimizer: int
     average: int
-    """The moving average of the weights, if the run has one."""
+    """Bytes of the moving average of the weights; 0 without one."""
     half_copies: int
     """Half-precision copies of the matrices, which autocast makes."""
     gathered: int
-    """With sharding, the currently gathered layer and the parameters outside of the layers."""
+    """With sharding, the bytes of the layer that is gathered now and of the parameters outside of the layers."""
     activations: int
     logits: int
     teacher: int
-    """Weights and logits of the teacher, if the run has one."""
+    """Bytes of the teacher's weights and logits; 0 without a teacher."""
 
     @property
     def state(self) -> int:
@@ -44,7 +45,7 @@ class Memory:
 def training_memory(config: ModelConfig, train: TrainConfig, stored: Activations) -> Memory:
     """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
-    Weights, gradients and moments are fp32 at every precision. `OptimizerTraits` counts the moments.
+    Weights, gradients and moments are fp32 at every precision. The number of moments is from `OptimizerTraits`.
 
     >>> from glassformer.config.presets import preset
     >>> memory = training_memory(preset("gpt2"), TrainConfig(), Activations(0, 0))
@@ -71,7 +72,7 @@ def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: i
     """Return `memory` with its state divided among `n_shards` GPUs, which gather each layer when they need it.
 
     The matrices of a layer are cast when they are gathered, so there are no half copies of the whole model. A gathered
-    layer has weights and gradients; the tables and the head stay gathered during the step.
+    layer takes weights and gradients. The embedding tables and the head stay gathered during the whole step.
     """
     counts = parameter_counts(config)
     product = 2 if train.precision in HALF else _FP32
@@ -82,10 +83,10 @@ def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: i
 
 
 def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 0) -> int:
-    """Compute the bytes of a full generation state in fp32; 0 for an encoder-only model.
+    """Compute the bytes of the generation state for `max_len` tokens, in fp32; 0 for an encoder-only model.
 
-    A Transformer stores keys and values of every slot (and of one more, for padding) and of the source; a recurrent
-    model stores its state and the source.
+    A Transformer stores the keys and values of `max_len` tokens, of one slot for padding, and of the source. A
+    recurrent model stores its state, and the keys and values of the source.
 
     >>> from glassformer.config.transformer import Stack, TransformerConfig
     >>> cache_bytes(TransformerConfig(decoder=Stack(2, 4), d_model=8), n_rows=1, max_len=9)

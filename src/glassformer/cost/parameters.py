@@ -13,7 +13,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.experts import Experts
 
 EMBEDDINGS = ("embeddings", "tokens")
-"""Modules of a stack that are embeddings: of a Transformer, and of a recurrent model."""
+"""Names of the embedding module of a stack: `embeddings` in a Transformer, `tokens` in a recurrent model."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class ParameterCounts:
 
 
 def with_least_sizes(config: ModelConfig) -> ModelConfig:
-    """Return `config` with the smallest vocabulary that holds its special ids, and one label, if the data decides them.
+    """Return `config` with minimal sizes where the data decides them: the vocabulary and the number of labels.
+
+    The smallest vocabulary is the one that contains all special ids. The smallest number of labels is 1.
 
     >>> from glassformer.config.transformer import Stack
     >>> with_least_sizes(TransformerConfig(decoder=Stack(), pad_id=3)).vocab_size
@@ -79,7 +81,7 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
     except RuntimeError as error:
         raise UserError("a tensor of this model has too many elements for PyTorch: use a smaller model") from error
     n = {"embeddings": 0, "layers": 0, "head": 0}
-    for name, parameter in network.named_parameters():  # a tied table has its first name, that of the embeddings
+    for name, parameter in network.named_parameters():  # a tied table counts under its first name, in the embeddings
         stack, module, *_ = *name.split("."), ""
         if stack == "output":
             n["head"] += parameter.numel()

@@ -36,13 +36,14 @@ class Plan:
     memory: Memory
     """Memory of a GPU that holds the whole model, alone or in data parallelism."""
     sharded: Memory | None
-    """Memory of a GPU if all GPUs divide the state (`fsdp`); None for one GPU, or if the optimizer cannot."""
+    """Memory of a GPU if all GPUs divide the state (`fsdp`); None for one GPU, or if the optimizer needs whole
+    matrices."""
     recompute_every: int
     """0 = no block is recomputed, 1 = all, 2 = every second one."""
     cache_bytes: int
-    """Bytes of keys and values, or of states, of one row generated up to the full context."""
+    """Bytes of the generation state of one row at the full context length."""
     grad_accumulation: int
-    """Micro-batches per step over all GPUs: a multiple of their number, as `train` requires."""
+    """Micro-batches per step over all GPUs: a multiple of the number of GPUs, as `train` requires."""
     n_tokens: int
     """Tokens that the run reads."""
     gpu: Gpu
@@ -52,7 +53,7 @@ class Plan:
     notes: tuple[str, ...]
     """Settings that `train` would reject, and what the plan uses instead."""
     unknown: str | None
-    """The memory that is not counted in `memory` and `sharded`, in words; None if all is counted."""
+    """Description of the memory that `memory` and `sharded` do not count; None if they count all."""
     teacher: Flops | None
     """FLOPs of the forward pass of the teacher on a micro-batch; None without a teacher."""
     mfu: float
@@ -67,7 +68,7 @@ class Plan:
 
     @property
     def training_per_token(self) -> float:
-        """Training FLOPs per token, including the second forward of recomputed blocks and that of the teacher."""
+        """Training FLOPs per token, including the forward pass of recomputed blocks and of the teacher."""
         flops = training_flops(self.config, self.shape, self.recompute_every)
         if self.teacher is not None:
             flops += self.teacher.total
@@ -88,7 +89,7 @@ class Plan:
         return self.seconds * self.n_gpus / 3600
 
     def fits(self, memory: Memory) -> bool | None:
-        """Return whether a GPU has this memory; None if the counted memory fits and some is not counted."""
+        """Return True if a GPU has this memory; None if the counted memory fits but some memory is not counted."""
         has_room = memory.total <= self.gpu.usable_bytes
         return None if has_room and self.unknown is not None else has_room
 
@@ -131,11 +132,11 @@ def plan_run(
 ) -> Plan:
     """Plan a run in which each GPU reads micro-batches of `train.batch_size` rows (or `data.batch_tokens` tokens).
 
-    The GPUs share the micro-batches of a step, so `train.grad_accumulation` is raised to the next multiple of their
-    number. `n_tokens` is the number of tokens of the whole run (default: those of its steps). `context` is the length
-    of a row, on both sides of an encoder-decoder. `mfu` is the utilisation, which `hardware.require_mfu` has accepted.
-    Raises `UserError` for numbers out of range, for a precision that the GPU does not support, and for a vocabulary
-    size that only the data can decide.
+    The GPUs share the micro-batches of a step, so `train.grad_accumulation` is raised to the next multiple of `n_gpus`.
+    `n_tokens` is the number of tokens of the whole run (default: the tokens of its steps). `context` is the length of a
+    row, on both sides of an encoder-decoder. `mfu` is the utilisation; the caller has checked it with
+    `hardware.require_mfu`. Raises `UserError` for numbers out of range, for a precision that the GPU does not support,
+    and for a vocabulary size that only the data can decide.
 
     >>> from glassformer.config.presets import preset
     >>> plan = plan_run(Run(model=preset("gpt2")), find_gpu("h200"))
@@ -185,12 +186,12 @@ def plan_run(
 
 
 def step_flops(run: Run) -> int:
-    """Return the training FLOPs of a step of full rows; a vocabulary that the data decides counts as empty."""
+    """Return the training FLOPs of a step of full rows; a vocabulary size that the data decides counts as 0."""
     return run.train.grad_accumulation * training_flops(run.model, full_shape(micro_batch(run), run.model))
 
 
 def least_seconds(run: Run, n_processes: int) -> float:
-    """Return about the least time of the steps on GPUs: the time on the H200, at the default MFU."""
+    """Estimate a lower bound of the seconds of all steps on GPUs: the time on the H200, at the default MFU."""
     rate = find_gpu("h200").flops(run.train.precision)
     return run.train.max_steps * step_flops(run) / n_processes / (MFU * rate)
 
@@ -218,7 +219,7 @@ def _check(run: Run, n_gpus: int, n_tokens: int | None) -> None:
 
 
 def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
-    """Fill in what data and tokenizer would decide; return the model and one sentence per assumption."""
+    """Assume the sizes that data and tokenizer decide; return the configuration and one sentence per assumption."""
     config, sentences = run.model, []
     if run.teacher is not None:
         theirs = teacher_config(run.teacher)
@@ -250,9 +251,9 @@ def _asked(name: str, vocab_size: int) -> int:
 
 
 def full_shape(batch: MicroBatch, config: ModelConfig, context: int | None = None) -> Shape:
-    """Return a full micro-batch: rows of the context length, or as many of them as the token budget allows.
+    """Return the shape of a full micro-batch: rows of the context length.
 
-    No row is longer than the budget (`TokenBudget`).
+    A token budget limits the number of rows and the length of each row (`TokenBudget`).
     """
     most = batch.budget or config.max_len
     n_tokens = context or batch.row_length or min(config.max_len, most)

@@ -1,4 +1,4 @@
-"""Memory of a training step before a run starts: what it will take, and how a micro-batch fits."""
+"""Memory that a training step will take, estimated before the run starts, and how its micro-batches are made to fit."""
 
 import os
 from dataclasses import dataclass, replace
@@ -19,15 +19,17 @@ from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.task import unknown_loss
 
 MARGIN = 1.5
-"""A step is refused if it needs more than this × the total memory; the estimate is within a fifth, or too low."""
+"""A step is refused if its estimated memory is more than this factor × the total memory. The estimate is at most a
+fifth too high."""
 MOST_PARTS = 1024
-"""A step that does not fit in this many parts per micro-batch is refused: its batch size is a mistake."""
+"""Largest number of parts per micro-batch. A step that needs more parts is refused, because its batch size is a
+mistake."""
 _CGROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Versions 2 and 1 of Linux's control groups: folder, files of the limit and of the used bytes, and the name in
-`memory.stat` of the cached files among the used bytes, which the system gives up first."""
+"""Version 2 and version 1 of Linux's control groups: the folder, the file with the limit, the file with the used bytes,
+and an entry of `memory.stat`. The entry counts those used bytes that only cache files; the system can free them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Room:
     """Name of the device in messages."""
     total: int
     free: int | None
-    """None if the system does not report it."""
+    """Free bytes; None if the system does not report them."""
     is_cpu: bool
 
     def __str__(self) -> str:
@@ -67,7 +69,7 @@ def room_of_machine() -> Room | None:
 
 
 def _container(folder: Path, limit: str, used: str, cached: str) -> tuple[int, int] | None:
-    """Return the limit and the free bytes of a control group; None for another version or without a limit."""
+    """Return the limit and the free bytes of a control group; None if a file is missing or has no limit."""
     try:
         most, n_used = (int((folder / name).read_text("utf-8")) for name in (limit, used))
         table = dict(line.split() for line in (folder / "memory.stat").read_text("utf-8").splitlines())
@@ -86,9 +88,9 @@ def require_memory(config: ModelConfig) -> None:
 def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
     """Estimate the minimum bytes of one step in one process, from what is known before the data is read.
 
-    Sizes that the data decides count as the smallest ones (`with_least_sizes`): row lengths as one token, a number of
+    A size that the data decides counts with its smallest value (`with_least_sizes`): a row as one token, a number of
     rows as one row. Activations are not counted if part of the model is frozen, the step is compiled, or another
-    package defines the loss, because all these may save fewer of them.
+    package defines the loss. In these cases, autograd may save fewer activations.
     """
     config, train = with_least_sizes(run.model), run.train
     batch = micro_batch(run)
@@ -111,10 +113,9 @@ def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
 def way_that_fits(run: Run, room: Room | None) -> Fit:
     """Return the fastest way to compute a micro-batch with which a step fits in the memory.
 
-    It is the smallest number of parts (1, 2, 4, …). If not even the smallest fits and `train.activation_checkpointing`
-    is "auto", it is the smallest number with activation checkpointing. If none fits by the estimate, which is not
-    exact, it is the smallest one that needs at most `MARGIN` × the memory. Raises `UserError` if there is no such
-    number, up to single rows and `MOST_PARTS`.
+    The function tries 1, 2, 4, … parts, up to single rows or `MOST_PARTS`, and returns the smallest number that fits.
+    If none fits and `train.activation_checkpointing` is "auto", it tries them again with activation checkpointing. The
+    estimate is not exact, so the last try allows `MARGIN` × the memory. Raises `UserError` if a step does not fit then.
     """
     if room is None:
         return WHOLE
@@ -157,7 +158,7 @@ def smallest_part(run: Run) -> str:
 
 
 def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards: int) -> Memory:
-    """Estimate the bytes of one step in one process for a run whose model is complete.
+    """Estimate the bytes of one step in one process, for a run whose `model` has all sizes set.
 
     All rows have the largest length that the settings allow. `trained_share` is the fraction of the parameters that are
     trained, and `n_shards` the number of processes that divide the state. The bytes of an `unknown_loss` are left out.
@@ -168,7 +169,7 @@ def step_memory(run: Run, on_cpu: bool, fit: Fit, trained_share: float, n_shards
     )
     trained = {name: int(getattr(memory, name) * trained_share) for name in ("gradients", "optimizer")}
     if isinstance(run.objective, GroupPolicyConfig):
-        trained["weights"] = int(memory.weights * (1 + trained_share))  # the reference has copies of what is trained
+        trained["weights"] = int(memory.weights * (1 + trained_share))  # the reference model copies the trained weights
     memory = replace(memory, **trained)
     return sharded(memory, config, train, n_shards) if n_shards > 1 else memory
 

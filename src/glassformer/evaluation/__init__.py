@@ -1,4 +1,4 @@
 """Evaluation of models: every metric follows one documented protocol.
 
-The rooms below are `objectives`, `inference` and what these import. Begin with `metrics.py`, the table of metrics.
+This folder imports only `objectives`, `inference` and what these import. Begin with `metrics.py`, the table of metrics.
 """

@@ -26,11 +26,12 @@ class ComparedModel:
     """Validation loss in nats per target token."""
     score_name: str
     score: float | None
-    """Rates and BLEU are in percent; bits per byte of a text are not scaled. `None` if the score is undefined."""
+    """Value of the score. Rates and BLEU are in percent, and bits per byte are not scaled. `None` if it is
+    undefined."""
     sentences_per_s: float | None
     """Decoding speed."""
     n_scored: int | None = None
-    """Number of targets of a loss, of pairs or of labels that are scored, which gives the decimals of the score."""
+    """Number of scored targets, pairs or labels. It decides how many decimals of the score are shown."""
 
     def to_dict(self) -> dict[str, str | float | int | None]:
         return asdict(self)
@@ -75,7 +76,7 @@ def describe_model(config: ModelConfig) -> str:
 def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) -> str:
     """Format the rows as aligned plain text, one line per model, with a dash for unknown values.
 
-    If a line is longer than `width`, the kinds of the models are left out, and the rest is shown as `formatting.table`.
+    If a line is longer than `width`, the column of kinds is left out, and `formatting.table` lays out the rest.
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
     >>> print(comparison_table([row]))

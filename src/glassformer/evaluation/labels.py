@@ -1,7 +1,7 @@
 """Metrics for labels: accuracy, F1, calibration error, span F1 for tags, and correlations for numbers.
 
-Rates and correlations are in percent. A rate with a zero denominator is 0: the precision of a class that is never
-predicted, the recall of a class that never occurs.
+Rates and correlations are in percent. A rate with a zero denominator is 0, such as the precision of a class that is
+never predicted, or the recall of a class that never occurs.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ Counts = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
 MATRIX_WIDTH = 100
-"""Maximum width in characters of a printed confusion matrix; otherwise the most frequent confusions are printed."""
+"""Maximum width in characters of a printed confusion matrix. For a wider one, only the most frequent confusions are
+printed."""
 N_CONFUSIONS = 10
 
 
@@ -119,7 +120,7 @@ def best_threshold(true: npt.NDArray[np.bool_], probabilities: npt.ArrayLike) ->
     """Return the threshold with the largest F1, and this F1 in percent; both arguments are (N,).
 
     A probability of at least the threshold predicts True. The threshold is in the middle between two probabilities, so
-    that its last digits do not matter. Of equal F1, the highest threshold is returned.
+    that its last digits do not matter. If several thresholds have the largest F1, the highest of them is returned.
 
     >>> best_threshold(np.array([True, False, True, False]), [0.9, 0.2, 0.4, 0.1])
     (0.3..., 100.0)
@@ -139,14 +140,14 @@ def best_threshold(true: npt.NDArray[np.bool_], probabilities: npt.ArrayLike) ->
 
 @dataclass(frozen=True)
 class ClassificationReport:
-    """Metrics of a classifier; as a string, a table of classes and the confusion matrix."""
+    """Metrics of a classifier; `str` gives a table of the classes and the confusion matrix."""
 
     n: int
     accuracy: float
     macro_f1: float
     calibration_error: float
     most_frequent_share: float
-    """Percentage of the most frequent true class: the accuracy of a model that always predicts it."""
+    """Percentage of the most frequent true class: the accuracy of a model that always predicts this class."""
     names: list[str]
     classes: list[ClassScore]
     matrix: list[list[int]]
@@ -220,7 +221,7 @@ def classification_report(
 
 
 def is_bio(tags: Sequence[str]) -> bool:
-    """Return True if tags are BIO tags: each is O or begins with B- or I-, and at least one is not O.
+    """Return True if `tags` are BIO tags: each tag is O or begins with B- or I-, and at least one is not O.
 
     >>> is_bio(["O", "B-PER", "I-PER"]), is_bio(["NAME", "OP"])
     (True, False)
@@ -229,7 +230,7 @@ def is_bio(tags: Sequence[str]) -> bool:
 
 
 def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Return (kind, begin, end) of the spans of BIO tags; an I- after no span of its kind begins one (conlleval).
+    """Return (kind, begin, end) of each span of BIO tags; an I- tag outside a span of its kind begins one (conlleval).
 
     >>> sorted(spans(["B-A", "I-A", "O", "I-B", "B-B"]))
     [('A', 0, 2), ('B', 3, 4), ('B', 4, 5)]

@@ -1,4 +1,4 @@
-"""The loss over whole data, every target once, and the other measures of a masked language model.
+"""The loss over a whole data set, with every target once, and other scores of masked language models.
 
 `Division` shares the batches among processes.
 """
@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 64
 
 
 class Division:
-    """Division for one process, which measures everything; `distributed.process_group.ProcessGroup` has several.
+    """Division of batches among processes; this class is for one process, `ProcessGroup` for several.
 
     The batches are sharded: process r of n takes the batches r, r + n, r + 2n, … (strided, as `DistributedSampler`
     takes examples, but without padding). The results are combined in the order of the batches, so that sums are
@@ -41,14 +41,14 @@ class Division:
 
     rank, n = 0, 1
     holds_parts = False
-    """True if the weights are sharded (FSDP): a process holds parts of them, and all must run as many forwards."""
+    """True if the weights are sharded (FSDP). Then every process must run the same number of forward passes."""
 
     def takes(self, number: int) -> bool:
         """Return True if this process takes the batch with this number, counted from 0."""
         return number % self.n == self.rank
 
     def sum(self, *numbers: float) -> list[float]:
-        """Return each number summed over the processes (all-reduce)."""
+        """Return the sum of each number over the processes (all-reduce)."""
         return list(numbers)
 
     def texts(self, text: str) -> list[str]:
@@ -56,7 +56,7 @@ class Division:
         return [text]
 
     def joined(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entries of all processes; JSON restores the same bits of a number."""
+        """Return the entries of all processes in one dictionary; numbers keep their bits in JSON."""
         texts = self.texts(json.dumps(own))
         return {name: value for text in texts for name, value in json.loads(text).items()}
 
@@ -74,16 +74,17 @@ class LossReport:
     """exp(loss); from e^709 on, the largest float, because JSON has no infinity. `None` for regression, whose
     likelihood is a density."""
     bits_per_byte: float | None
-    """Total bits / UTF-8 bytes of the text: comparable across tokenizers; `None` if the bytes are unknown. The bytes of
-    a first token that is not predicted do not count: of the text, or of each document if documents are separate."""
+    """Total bits / UTF-8 bytes of the text, comparable across tokenizers; `None` if the number of bytes is unknown. The
+    first token of the text, or of each document if documents are separate, is not predicted; its bytes do not count."""
     n_tokens: int
     """Number of scored targets."""
     smoothed_loss: float | None = None
     """The training loss with label smoothing, in nats per target; `None` without label smoothing."""
 
     scores: dict[str, Any] = field(default_factory=dict, compare=False)
-    """Scores of the outputs in percent, from `Model.evaluate`: BLEU and chrF, or error rates, of targets; accuracy and
-    F1 of labels, with all classes under `report`; accuracy of filled masks. Empty if only the loss was measured."""
+    """Scores of the outputs in percent, from `Model.evaluate`. Generated targets have BLEU and chrF, or error rates.
+    Labels have accuracy and F1, with all classes under `report`. Masks have accuracy. Empty if only the loss was
+    measured."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values of the loss, and the scores, by name."""
@@ -100,7 +101,7 @@ class EvaluationSums:
     nats: float
     n_targets: int
     smoothed: float | None = None
-    """The sum of the training loss with label smoothing; `None` without label smoothing."""
+    """Sum of the training loss with label smoothing; `None` without label smoothing."""
     is_density: bool = False
     """True if the likelihood of a target is a density."""
 
@@ -124,11 +125,11 @@ class EvaluationSums:
 def evaluation_rows(
     tokens: TokenFile, context: int, vocab_size: int, separates_documents: bool, overlap: int = 1
 ) -> Iterator[list[Example]]:
-    """Yield the whole text in consecutive windows, every target once, in batches that fit in memory.
+    """Yield batches of consecutive windows of the whole text, with every target once; a batch fits in memory.
 
     Adjacent windows share `overlap` ids: 1 if each id is the target of the previous one, 0 if each id is its own
-    target. With `separates_documents`, no window crosses a document boundary. The batch size depends only on the
-    shape, so that the trainer and `evaluate` add the same numbers.
+    target. With `separates_documents`, no window crosses a document boundary. The batch size depends only on `context`
+    and `vocab_size`, so that the trainer and `evaluate` add the same numbers.
     """
     n_rows = max(1, min(MAX_TOKENS // context, MAX_LOGITS // (context * vocab_size)))
     return evaluation_windows(tokens, context, n_rows, overlap, separates_documents=separates_documents)
@@ -159,11 +160,11 @@ def evaluate_loss(
         nats, totals, counts = zip(*parts, strict=True)
         return sum(nats), sum(totals), sum(counts)
 
-    # Three sums per batch; zeros for the batches of other processes
+    # Three sums per batch; the batches of other processes count as zeros
     sums: list[float] = []
     n_done, draw = 0, rng(0, Stream.EVALUATION)
     for number, examples in enumerate(batches):
-        batch = objective.collate(examples, draw)  # in all processes, because it may draw random numbers
+        batch = objective.collate(examples, draw)  # in all processes, because `collate` may draw random numbers
         if division.takes(number):
             sums += sums_of(batch)
         else:
@@ -174,7 +175,7 @@ def evaluate_loss(
     # The sums of all processes
     n_left = len(sums) // 3 % division.n
     if division.holds_parts and n_left and division.rank >= n_left:
-        sums_of(batch)  # repeat for the others: each forward gathers weights from all processes
+        sums_of(batch)  # repeated, because each forward pass of another process gathers weights from all processes
     of_all = iter(division.sum(*sums))
     nats, total, n_targets = 0.0, 0.0, 0
     for of_batch in zip(of_all, of_all, of_all, strict=True):
@@ -194,10 +195,10 @@ def masked_scores(
     device: torch.device | str,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, float]:
-    """Return how often the most probable token at a mask is right, in percent, with the masks of the evaluation loss.
+    """Return the percentage of masks at which the most probable token is right, with the masks of the evaluation loss.
 
-    Chosen tokens that were replaced or left unchanged count in the loss but not here: only masked tokens are predicted.
-    `most_frequent_share` is the accuracy of a model that always predicts the most frequent of these tokens.
+    Chosen tokens that were replaced by random ones or left unchanged count in the loss but not here.
+    `most_frequent_share` is the accuracy of a model that always predicts the most frequent masked token.
     """
     draw, in_parts = rng(0, Stream.EVALUATION), InParts()
     right, labels = 0, []
@@ -237,7 +238,7 @@ def pseudo_perplexity(
 
     def nats_of(row: np.ndarray, batch: Sequence[int]) -> float:
         places = np.array(batch)
-        rows = np.repeat(row[None], len(places), axis=0)  # one copy of the row per place, with that place masked
+        rows = np.repeat(row[None], len(places), axis=0)  # one copy of the row per masked position
         rows[np.arange(len(places)), places] = objective.mask_id
         loss_positions = torch.arange(len(places)) * len(row) + torch.from_numpy(places)
         logits = network(torch.from_numpy(rows).to(device), loss_positions=loss_positions.to(device)).float()

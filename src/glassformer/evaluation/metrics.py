@@ -1,16 +1,17 @@
-"""The table of all metrics. A row is all that a new metric needs: evaluations, comparisons, settings and plots read it.
+"""The table of all metrics. A new metric needs only a row: evaluations, comparisons, settings and plots read the table.
 
-A section is a kind of output; its metrics get the same arguments:
+A section is a kind of output. All metrics of a section get the same arguments:
 
 - `sentences`, `pronunciations` and `conversations`: hypotheses, references and the language of the targets, as in
   `evaluation.text`
 - `classes` and `words`: the report of `evaluation.labels`, labels (N,) and probabilities (N, n_classes)
 - `multi_label`: labels and predictions, bool (N, n_labels)
 - `regression`: labels and predictions (N,)
-- `preferences`: margins of the rewards (N,), of the chosen answers above the rejected ones
+- `preferences`: reward margins (N,), the reward of the chosen answer minus the reward of the rejected one
 - `prompts`: rewards, mean KL divergence per token and number of tokens of sampled answers, each (n_prompts, group)
-- `spans`: BIO tags of each sentence, and the predicted ones
-- `losses` (`evaluation.loss`) and `masks` (`evaluation.masked`) have no functions here: they are measured in one pass
+- `spans`: true BIO tags of each sentence, and predicted BIO tags
+- `losses` (`evaluation.loss`) and `masks` (`evaluation.masked`) have no functions here, because all metrics of the
+  section are measured in one pass
 
 The table is read before torch and numpy are imported, so functions of `evaluation.labels` are imported when called.
 """
@@ -24,7 +25,8 @@ from typing import Any
 from glassformer.evaluation import text
 
 Values = dict[str, float | str | None]
-"""Values by name: of a metric (`None` if it is undefined), and those that explain it, such as its signature."""
+"""Values by name: the value of a metric (`None` if it is undefined), and values that explain it, such as its
+signature."""
 Compute = Callable[..., float | Values | None]
 MAX_DECIMALS = 4
 
@@ -41,7 +43,7 @@ class Metric:
     format: str | None = None
     """Format of a value in a table of models; `None` = the decimals of `decimals`."""
     undefined: str = ""
-    """Why a value of the outputs can be undefined."""
+    """The reason why a value can be undefined, for messages."""
 
 
 def _signed(name: str, score: text.SignedScore) -> Values:
@@ -111,11 +113,11 @@ METRICS: dict[str, Metric] = {
     "answer_tokens": Metric("answer length", {"prompts": lambda *inputs: float(inputs[2].mean())}, False, "tokens"),
     "masked_accuracy": Metric("accuracy at masks", {"masks": None}),
 }
-"""All metrics by name, in the order of their values in an evaluation."""
+"""All metrics by name. An evaluation shows its values in this order."""
 
 
 def names(*sections: str) -> tuple[str, ...]:
-    """Return the metrics of these sections, the main one first.
+    """Return the names of the metrics of these sections, the main metric first.
 
     >>> names("pronunciations")
     ('wer', 'per', 'exact_match')
@@ -134,7 +136,7 @@ def title(name: str) -> str:
 
 
 def axis(name: str) -> str:
-    """Return the label of a metric on an axis; the name of a metric that another package measures.
+    """Return the label of a metric on an axis; a metric of another package has its name as label.
 
     >>> axis("wer")
     'word error rate, % (lower is better)'
@@ -146,11 +148,11 @@ def axis(name: str) -> str:
 
 
 def decimals(name: str, value: float, n: int | None) -> int:
-    """Return the number of decimals of a metric of `n` scored items; 1 if their number is unknown.
+    """Return the number of decimals to show of a metric of `n` scored items; 1 if `n` is `None` or 0.
 
-    A rate changes in steps of 100 / n. The standard error of a loss is about loss / √n, because the loss of a token is
-    spread about as widely as its mean is large. Models that are compared on the same text differ by less than that, so
-    the last decimal is about a tenth of it.
+    A rate changes in steps of 100 / n. The standard error of a loss is about loss / √n, because the standard deviation
+    of token losses is about as large as their mean. Two models on the same text can differ by less than the standard
+    error, so the last decimal is about a tenth of it.
 
     >>> decimals("accuracy", 93.1, 2000), decimals("bits_per_byte", 3.9, 5000)
     (2, 3)
@@ -178,12 +180,12 @@ def shown(name: str, value: float | None, n: int | None = None) -> str:
 
 
 def numbers(values: Values, names: Sequence[str]) -> dict[str, float]:
-    """Return the values of these metrics that are defined."""
+    """Return the values of those metrics in `names` that are defined."""
     return {name: float(value) for name in names if (value := values[name]) is not None}
 
 
 def measure(section: str, *inputs: Any, only: Sequence[str] = ()) -> Values:
-    """Compute all metrics of a section, or `only` these.
+    """Compute all metrics of a section, or only the metrics in `only`.
 
     >>> measure("pronunciations", ["HH AY", "B AY"], [["HH AY"], ["B IY"]], "en")
     {'wer': 50.0, 'per': 25.0, 'exact_match': 50.0}

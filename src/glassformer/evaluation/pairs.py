@@ -13,19 +13,19 @@ from glassformer.inference.translator import Translator
 
 @dataclass(frozen=True)
 class PairScores:
-    """The scores of outputs for the sources of pairs."""
+    """Settings and functions to score the outputs for the sources of pairs."""
 
     data: PairData
     """The kind of outputs, and the language of the targets."""
     only: Sequence[str] = ()
-    """The metrics to compute; () = all that the outputs have."""
+    """Names of the metrics to compute; () = all metrics of this kind of outputs."""
 
     def require(self) -> None:
         """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
         measure(self.data.outputs, ["a"], [["a"]], "en", only=self.only)
 
     def require_defined(self, pairs: Sequence[Pair]) -> None:
-        """Raise `UserError` if one of the scores of these pairs is undefined for all outputs."""
+        """Raise `UserError` if a score of these pairs is undefined for every possible output."""
         for name, value in self.of_outputs({pair.source: pair.target for pair in pairs}, pairs).items():
             if value is None:
                 raise UserError(
@@ -52,7 +52,8 @@ class PairScores:
     def of_outputs(self, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> Values:
         """Score the output of each source, in percent.
 
-        Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
+        A sentence is scored once per pair, as in test sets. A pronunciation is compared with all pronunciations of its
+        word.
         """
         sources, references = [pair.source for pair in pairs], [[pair.target] for pair in pairs]
         if self.data.outputs == "pronunciations":

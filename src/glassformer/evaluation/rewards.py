@@ -14,7 +14,7 @@ Reward = Callable[[str, Mapping[str, Any]], float]
 
 
 def exact(name: str) -> Reward:
-    """Return the reward 1 for the text of a field, by default `answer`, without the white space around it.
+    """Return the reward that is 1 for an answer equal to the field `name`, by default `answer`, after `strip`.
 
     >>> exact("")(" 4", {"answer": "4"}), exact("")("5", {"answer": "4"})
     (1.0, 0.0)
@@ -30,7 +30,7 @@ def exact(name: str) -> Reward:
 
 
 def regex(pattern: str) -> Reward:
-    """Return the reward 1 for an answer in which a regular expression matches.
+    """Return the reward that is 1 for an answer in which a regular expression matches, otherwise 0.
 
     >>> regex(r"= \\d+$")("1 + 1 = 2", {})
     1.0
@@ -43,7 +43,7 @@ def regex(pattern: str) -> Reward:
 
 
 def length(limit: str) -> Reward:
-    """Return the reward 0 for at most `limit` characters, which falls by 1 per `limit` further characters.
+    """Return the reward that is 0 up to `limit` characters and falls by 1 for every `limit` further characters.
 
     >>> length("10")("short", {}), length("10")("x" * 15, {})
     (0.0, -0.5)
@@ -57,7 +57,7 @@ BUILT_IN: Mapping[str, Callable[[str], Reward]] = {"exact": exact, "regex": rege
 
 
 def require_rewards(names: Sequence[str]) -> None:
-    """Raise `UserError` for an unknown reward; the modules of own functions are not imported."""
+    """Raise `UserError` for an unknown reward, but do not import the module of a function in `module:function`."""
     if not names:
         raise UserError(f"objective.rewards: expected at least one of {', '.join(BUILT_IN)} and module:function")
     for name in names:
@@ -72,9 +72,10 @@ def require_rewards(names: Sequence[str]) -> None:
 
 
 def total_reward(names: Sequence[str], *, imports: bool) -> Reward:
-    """Return the sum of rewards; raise `UserError` for a function that does not exist.
+    """Return the function that sums these rewards; raise `UserError` for a reward function that does not exist.
 
-    Without `imports`, a module of own functions must be imported before, because a model directory is not trusted.
+    Without `imports`, the caller must have imported the module of a reward `module:function`, because a model directory
+    is not trusted.
     """
     rewards = [_reward(name, imports) for name in names]
 

@@ -1,6 +1,6 @@
 """Metrics for generated text: BLEU and chrF by sacreBLEU, error rates by edit distance, and verbatim overlap.
 
-All scores are in percent. Item i of `references` holds all correct texts for hypothesis i, one or several.
+All scores are in percent. Item i of `references` is the list of all correct texts for hypothesis i.
 """
 
 import functools
@@ -30,7 +30,7 @@ class SignedScore:
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a") -> SignedScore:
     """Compute corpus BLEU of plain text (Papineni 2002; Post 2018): 13a tokens, case kept, exponential smoothing.
 
-    If no reference has four tokens, there is no 4-gram, so that even equal texts have no score: BLEU is undefined.
+    If no reference has four tokens, there is no 4-gram, and BLEU is undefined, even for equal texts.
 
     >>> bleu(["the cat sat on a mat"], [["the cat sat on the mat"]])
     SignedScore(score=53.7..., signature='nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...')
@@ -55,18 +55,18 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sign
 def bleu_tok_lc(hypotheses: Sequence[str], references: Sequence[Sequence[str]], lang: str = "en") -> SignedScore:
     """Compute BLEU on lowercased, normalised Moses tokens, as in papers on Multi30k.
 
-    Both sides are first passed through `lc_norm_tok`, so either may be plain or tokenized text. `lang` is the language
-    of the targets; it determines the place of apostrophes and closing quotes, and which abbreviations keep their dot.
+    Hypotheses and references first pass through `lc_norm_tok`, so each may be plain or tokenized text. `lang` is the
+    language of the targets. It decides where apostrophes and closing quotes go, and which abbreviations keep their dot.
     """
     tokens = [lc_norm_tok(text, lang) for text in hypotheses]
     return bleu(tokens, [[lc_norm_tok(text, lang) for text in texts] for texts in references], tokenize="none")
 
 
 def lc_norm_tok(text: str, lang: str = "en") -> str:
-    """Lowercase, normalise punctuation and tokenize as Moses, with escapes: the format of Multi30k's `*.lc.norm.tok.*`.
+    """Lowercase, normalise punctuation and tokenize as Moses with escapes, as in Multi30k's `*.lc.norm.tok.*`.
 
-    Text in this form does not change: entities are first unescaped, and a suffix that Moses split at an escaped
-    apostrophe ("man &apos;s") is joined again.
+    Text that is in this form already does not change: entities are first unescaped, and a suffix that Moses split at an
+    escaped apostrophe ("man &apos;s") is joined again.
 
     >>> lc_norm_tok('The man\\'s sign says "Stop".')
     'the man &apos;s sign says &quot; stop . &quot;'
@@ -97,8 +97,8 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
 def error_rate(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
     """Compute edits to the nearest reference / symbols of that reference, both summed over all items, in percent.
 
-    Phonemes give the phoneme error rate, words the word error rate of speech recognition. Of equally near references,
-    the shortest counts.
+    With phonemes as symbols, this is the phoneme error rate; with words, the word error rate of speech recognition. If
+    several references are equally near, the shortest counts.
 
     >>> error_rate(["HH AH L OW".split()], [["HH EH L OW".split(), "HH AH L OW Z".split()]])
     25.0
@@ -124,7 +124,7 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str
 
 
 def phoneme_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Compute `error_rate` of the phonemes, which are separated by spaces."""
+    """Compute the `error_rate` of phonemes, which spaces separate."""
     return error_rate([text.split() for text in hypotheses], [[text.split() for text in texts] for texts in references])
 
 
@@ -173,7 +173,7 @@ def _moses(lang: str) -> tuple[Any, Any]:
 
 
 def longest_overlap(text: str, corpus: str) -> str:
-    """Return the longest part of `text` that occurs verbatim in `corpus`; the first of equally long ones.
+    """Return the longest part of `text` that occurs verbatim in `corpus`; of equally long parts, the first.
 
     >>> longest_overlap("the cat sat", "a cat sits")
     ' cat s'
