@@ -1,6 +1,6 @@
 """Layers, positions, masks and attention functions, as in the papers; they take plain arguments, not configurations.
 
-Nothing else of glassformer is imported here; `kernels/` has the fast paths. Begin with `attention.py`.
+`nn` imports nothing else of glassformer. `kernels/` has the fast paths. Begin with `attention.py`.
 
 >>> import torch
 >>> from glassformer.nn import FeedForward, Mask, MultiHeadAttention

@@ -1,4 +1,4 @@
-"""Attention: its formulas, which are the reference of every fast path, and the multi-head attention of a block.
+"""Formulas of attention, the reference for every fast path, and the multi-head attention module of a block.
 
 Letters: B batch, H heads, G key-value heads, T query length, S key length, K key width, W value width, D d_model.
 """
@@ -23,7 +23,7 @@ from glassformer.nn.positions import apply_rotary
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Return a tensor of bf16 or fp16 in fp32, and any other one unchanged."""
+    """Return a bf16 or fp16 tensor in fp32, and any other tensor unchanged."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
@@ -37,7 +37,7 @@ def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = 
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
-    """Bound scores or logits smoothly: cap · tanh(x / cap) (Gemma 2, section 2); 0 = no bound.
+    """Bound scores or logits smoothly: cap · tanh(x / cap) (Gemma 2, section 2); `cap` 0 = no bound.
 
     >>> capped(torch.tensor([1.0, 1000.0]), 50.0)
     tensor([ 0.9999, 50.0000])
@@ -57,8 +57,8 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is None:
         return scores.softmax(dim=-1)
     row_has_key = allowed.any(dim=-1, keepdim=True)
-    # -inf instead of a large negative number, because it excludes a key in every precision. A row without a key is
-    # unmasked for the softmax and zeroed afterwards: the gradient of a softmax over only -inf is NaN.
+    # -inf instead of a large negative number, because -inf excludes a key in every precision. A row without a key is
+    # unmasked for the softmax and zeroed afterwards, because the gradient of a softmax over only -inf is NaN.
     weights = scores.masked_fill(~(allowed | ~row_has_key), -math.inf).softmax(dim=-1)
     return weights.masked_fill(~row_has_key, 0.0)
 
@@ -75,10 +75,10 @@ def attention_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute softmax(capped(scale · q kᵀ) + bias) v step by step; return (context, weights, scores).
 
-    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W); the bias is that of the `mask`. `tap` is called with
-    each named tensor, and its result replaces that tensor: the scores before the mask, the weights before dropout.
-    Inputs in half precision are computed in fp32 (`at_least_fp32`), because the fused kernels do not round scores and
-    weights to half precision; only the returned context is like `query`.
+    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W); bias = `mask.bias`. `tap` is called with "scores"
+    (before the mask), "weights" (before dropout) and "context", and its result replaces the tensor. Inputs in half
+    precision are converted to fp32 (`at_least_fp32`), because the fused kernels do not round scores and weights to half
+    precision. Only the returned context has the dtype of `query`.
     """
     tap = (lambda name, x: x) if tap is None else tap
     n_heads, dtype = query.shape[1], query.dtype
@@ -98,9 +98,9 @@ def attention_fused(
 ) -> Tensor:
     """Return the context of `attention_reference`, softmax(scale · q kᵀ + bias) v, without storing the weights.
 
-    The two are equal up to rounding and the random numbers of dropout, so that a reader may stop at
-    `attention_reference`. `kernels/attention.py` chooses the kernel. A mask with a `block_mask` is for FlexAttention,
-    which has neither bias nor dropout.
+    Both functions give equal results, up to rounding and the random numbers of dropout, so that a reader may stop at
+    `attention_reference`. `kernels/attention.py` chooses the kernel. If the mask has a `block_mask`, and there is
+    neither bias nor dropout, FlexAttention computes the context.
     """
     if scale is None:
         scale = scale_or_default(None, query.shape[-1])
@@ -114,7 +114,7 @@ def attention_fused(
 # Modules
 
 Memory = Tensor | tuple[Tensor, ...]
-"""Input of a cross-attention: the encoder's output (B, S, D), or its `project_memory`."""
+"""Input of a cross-attention: the encoder's output (B, S, D), or what `project_memory` returns for this output."""
 
 
 class Tap(Protocol):
@@ -123,12 +123,12 @@ class Tap(Protocol):
     def __call__(self, name: str, x: Tensor) -> Tensor: ...
 
     def scope(self, name: str) -> "Tap | None":
-        """Return the tap of a part; `None` if it receives no tensor of the part, which then uses the fused kernel."""
+        """Return the tap to pass to the submodule `name`; `None` if the tap needs no tensor of that submodule."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Tap that collects one tensor, by its name; all other parts use the fused kernel."""
+    """Tap that collects the tensors with one name; attention without a tensor of that name uses the fused kernel."""
 
     name: str
     found: list[Tensor]
@@ -144,7 +144,7 @@ class Probe:
 
 
 def scoped(tap: Tap | None, name: str) -> Tap | None:
-    """Return the tap of a submodule; `None` for no tap."""
+    """Return the tap to pass to the submodule `name` (`Tap.scope`); `None` without a tap."""
     return None if tap is None else tap.scope(name)
 
 
@@ -154,24 +154,24 @@ def tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
 
 
 def tapped_as_one(tap: Tap | None, name: str, x: Tensor) -> Tensor:
-    """Return `x` (B, …), or the tensor that a tap returns for it as one step or head, (B, 1, …)."""
+    """Return `x` (B, …), or the tensor that a tap returns for it; the tap gets `x` as one step or head, (B, 1, …)."""
     return x if tap is None else tap(name, x[:, None])[:, 0]
 
 
 @dataclass(frozen=True)
 class AttentionCost:
-    """Size of one attention over one row, in numbers; a multiplication and an addition count as one."""
+    """Cost of one attention layer over one row; a multiply-add is one multiplication and one addition."""
 
     products: int
     """Multiply-adds of the projections."""
     scores: int
     """Multiply-adds of scores and weighted values, over all pairs of a query and a key."""
     cached: int
-    """Numbers that the cache stores for the keys."""
+    """Number of elements that the cache stores for keys and values."""
 
 
 class Attention(Protocol):
-    """Attention of a block, as `MultiHeadAttention`; a block takes any module with these methods.
+    """Interface of the attention of a block; a block accepts any module with these methods, as `MultiHeadAttention`.
 
     >>> attention: Attention = MultiHeadAttention(16, n_heads=4)
     >>> attention.cost(n_queries=5, n_keys=5).cached
@@ -190,11 +190,11 @@ class Attention(Protocol):
     ) -> Tensor:
         """Attend from `x` (B, T, D) to itself or to `memory`; return (B, T, D).
 
-        In generation, the keys of earlier tokens are in the `cache`, which is one of `new_cache`.
+        In generation, the keys of earlier tokens are in the `cache`, which `new_cache` made.
         """
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
-        """Return the mask in the form that the module reads; a stack calls it once for its blocks."""
+        """Return the mask in the form that the module reads; a stack calls this once for all blocks with one window."""
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, ...]:
         """Project the encoder's output (B, S, D) once for all steps, to tensors (B, …, S, ·)."""
@@ -227,9 +227,9 @@ class Projections:
     d_memory: int | None = None
     """Width of the input of keys and values; `None` = D."""
     qk_norm: NormFactory | None = None
-    """Norm of each query and key."""
+    """Function that makes the norm of each query and key; `None` = no norm."""
     norms_all_heads: bool = False
-    """True if `qk_norm` normalises the queries of all heads together, and the keys."""
+    """True if `qk_norm` normalises the queries of all heads together, and the keys of all heads together."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -285,7 +285,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = number("dropout", dropout, 0, 1)
         self.scale = number("scale", scale_or_default(scale, self.d_head))
         self.cap = number("cap", cap, 0)
-        """Bound of the scores (`capped`), which no fused kernel has; 0 = none."""
+        """Bound of the scores (`capped`); 0 = no bound. No fused kernel supports a bound."""
 
     def forward(
         self,
@@ -297,7 +297,7 @@ class MultiHeadAttention(nn.Module):
         cache: LayerCache | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """Attend from `x` (B, T, D) to itself, or to `memory` (B, S, D) or its projection; return (B, T, D).
+        """Attend from `x` (B, T, D) to itself, or to `memory` (B, S, D) or the projected memory; return (B, T, D).
 
         Without a `mask`, every query sees every key. With a `cache`, keys and values of `x` are written to its slots,
         and queries attend to all filled slots. Raises `TypeError` if `mask` is not a `Mask`, and `ValueError` if the
@@ -348,7 +348,7 @@ class MultiHeadAttention(nn.Module):
         return key, self.heads(self.v_proj(memory))
 
     def heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Split (B, T, H·K) into heads (B, H, T, K), and apply `norm` to each head, or before to all heads together."""
+        """Split (B, T, H·K) into heads (B, H, T, K); apply `norm` to each head, or before the split to all heads."""
         if norm is not None and self.norms_all_heads:
             x, norm = norm(x), None
         x = x.view(x.shape[0], x.shape[1], -1, self.d_head)  # (B, T, H, K)
@@ -357,7 +357,7 @@ class MultiHeadAttention(nn.Module):
         return x.transpose(1, 2)
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
-        """Return the mask with blocks for FlexAttention, or with its dense matrix, if the kernel reads one of them."""
+        """Return the mask with what the kernel reads: blocks for FlexAttention, a dense matrix, or only the rules."""
         dropout = self.dropout if self.training else 0.0
         if not self.cap and mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_head), dropout):
             return mask.as_blocks()

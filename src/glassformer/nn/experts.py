@@ -13,11 +13,11 @@ from glassformer.nn.layers import Activation, Linear, activation_of, number
 class Router(nn.Module):
     """Router: p = softmax(W x) over the experts; the experts with the largest p are active (Fedus 2021, eq. 1-2).
 
-    `forward` returns the weight of each expert for each token: p if it is active, otherwise 0. With `normalize`, the
-    weights of a token sum to 1 (Mixtral). There are two ways to give the experts equal loads:
+    `forward` returns the weight of each expert for each token: p if the expert is active, otherwise 0. With
+    `normalize`, the weights of a token sum to 1 (Mixtral). There are two ways to give the experts equal loads:
 
     - `loss_weight` × `balance_loss` is the module's auxiliary loss.
-    - A bias b per expert is added to p for the choice only, not for the weight. After each step it moves by
+    - A bias b per expert is added to p for the choice only, not for the weight. After each step the bias moves by
       `bias_rate` towards equal loads (Wang 2024, algorithm 1).
 
     >>> (Router(8, n_experts=4, n_active=2)(torch.randn(1, 3, 8)) > 0).sum(dim=-1)
@@ -42,7 +42,7 @@ class Router(nn.Module):
         self.proj = Linear(d_model, n_experts, bias=False)
         self.register_buffer("bias", torch.zeros(n_experts) if bias_rate else None)
         self.records = False
-        """True if `forward` in training adds to the next two attributes; a training step reads and resets them."""
+        """True if `forward` in training adds to `auxiliary_loss` and `load`; a training step reads and resets both."""
         self.auxiliary_loss: Tensor | None = None
         self.load: Tensor | None = None
         """(E,): the number of tokens that each expert read, without padding."""
@@ -62,7 +62,10 @@ class Router(nn.Module):
         return weights
 
     def _observe(self, probabilities: Tensor, active: Tensor, real: Tensor | None) -> None:
-        """Compute load and loss; with activation checkpointing, the second forward pass must compute them too."""
+        """Compute the loss, and record loss and load if `records`.
+
+        With activation checkpointing, the second forward pass does not record, but must compute the loss too.
+        """
         if self.loss_weight:
             loss = self.loss_weight * balance_loss(probabilities, active, real)
             if self.records:
@@ -75,7 +78,7 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def move_bias(self, load: Tensor, factor: Tensor | float = 1.0) -> None:
-        """Raise the biases of experts with less than the mean load, and lower those of experts with more."""
+        """Raise the biases of experts with less than the mean load, and lower the biases of experts with more."""
         if self.bias is not None:
             self.bias += factor * self.bias_rate * (load.mean() - load).sign()
 
@@ -86,7 +89,7 @@ def added_to(total: Tensor | None, x: Tensor) -> Tensor:
 
 
 def balance_loss(probabilities: Tensor, active: Tensor, real: Tensor | None = None) -> Tensor:
-    """Compute E · Σ f · P over the experts (Fedus 2021, eq. 4-6), where E is their number.
+    """Compute E · Σ f · P over the E experts (Fedus 2021, eq. 4-6).
 
     f is the share of tokens that an expert reads, and P is its mean probability. `probabilities` and `active` (0 or 1)
     are (…, E); tokens that are not `real` (…) are left out. For equal loads the loss is the number of active experts.
@@ -103,7 +106,7 @@ def balance_loss(probabilities: Tensor, active: Tensor, real: Tensor | None = No
 
 
 class ExpertLinear(nn.Module):
-    """Matrices of the experts, (E·out, in), and their biases, (E·out,): stacked by rows, as in a fused attention.
+    """Matrices of the experts, (E·out, in), and their biases, (E·out,), stacked by rows.
 
     >>> matrices = ExpertLinear(n_experts=2, n_in=8, n_out=16)
     >>> from glassformer.nn.kernels.linear import Groups
@@ -115,7 +118,7 @@ class ExpertLinear(nn.Module):
     def __init__(self, n_experts: int, n_in: int, n_out: int, bias: bool = True) -> None:
         super().__init__()
         self.parts = (n_out,) * n_experts
-        """Rows of each expert's matrix."""
+        """Number of rows of each expert's matrix."""
         self.weight = nn.Parameter(torch.empty(n_experts * n_out, n_in))
         self.bias = nn.Parameter(torch.zeros(n_experts * n_out)) if bias else None
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # as nn.Linear
@@ -133,9 +136,9 @@ class ExpertLinear(nn.Module):
 class Experts(nn.Module):
     """Feed-forward layer of experts: y = Σ weight · expert(x) over the active experts of each token.
 
-    Each expert is a `FeedForward` layer of inner width `d_ff`. `reference` is the formula as a loop; `forward` equals
-    it up to rounding, with one product per expert over all its tokens, or on some GPUs one for all experts
-    (`kernels/linear.py`). The experts of a token do not depend on others.
+    Each expert is a `FeedForward` layer of inner width `d_ff`. `reference` computes the formula in a loop. `forward`
+    gives the same result up to rounding, with one product per expert over all its tokens, or on some GPUs one product
+    for all experts (`kernels/linear.py`). The experts of a token do not depend on other tokens.
 
     >>> experts = Experts(Router(8, n_experts=4, n_active=2), d_ff=16)
     >>> x = torch.randn(1, 3, 8)

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 FIRST_SLOTS = 32
-"""Number of slots of a new buffer, unless its state holds fewer tokens."""
+"""Number of slots of a new buffer, or fewer if `max_len` is smaller."""
 
 
 def cache_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype of cached keys and values: that of `weight`, but fp32 for half precision on a CPU.
+    """Return the dtype of cached keys and values: the dtype of `weight`, but fp32 for half precision on a CPU.
 
-    There, attention of one query would convert all keys and values to fp32 in each step, which takes longer than the
-    attention itself (`docs/log/2026-speed.md`).
+    On a CPU, attention of one query would otherwise convert all keys and values to fp32 in each step, which takes
+    longer than the attention itself (`docs/log/2026-speed.md`).
 
     >>> cache_dtype(torch.zeros(1, dtype=torch.bfloat16))
     torch.float32
@@ -36,9 +36,9 @@ class Slots:
     start: int | None
     """First slot if all rows have the same length and no padding; otherwise `None`."""
     n_filled: int
-    """Number of slots in use afterwards, over all rows."""
+    """Number of slots in use after the new tokens are written: the maximum over the rows."""
     slots: Tensor | None = None
-    """(B, T) if `start` is `None`; padding has -1, the last slot, which no query reads."""
+    """(B, T) slot of each token, if `start` is `None`. Padding has -1, the last slot, which no query reads."""
 
     @property
     def real(self) -> Tensor | None:
@@ -50,7 +50,7 @@ class Cache(ABC):
     """State of one attention between steps of generation, one row per sequence.
 
     In a `LayerCache`, each token has a slot, so that tokens can be dropped and rows can share slots. Other caches, such
-    as a recurrent state, cannot.
+    as a recurrent state, can do neither.
     """
 
     slots: Slots
@@ -62,7 +62,7 @@ class Cache(ABC):
 
     @abstractmethod
     def joined(self, other: Self, n_filled: int, n_filled_of_other: int) -> Self:
-        """Return a new cache with the rows of this one, then those of `other`."""
+        """Return a new cache with the rows of this cache, then the rows of `other`."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class LayerCache(Cache):
     def empty(cls, shape: tuple[int, int], widths: tuple[int, int], max_len: int, like: Tensor) -> Self:
         """Return empty buffers of `shape` (B, G) and `widths` (K, W), on the device of `like`, with `cache_dtype`.
 
-        They grow up to `max_len` tokens plus one slot for padding.
+        The buffers grow up to `max_len` tokens plus one slot for padding.
         """
         n_slots, dtype = min(FIRST_SLOTS, max_len + 1), cache_dtype(like)
         return cls(*(like.new_zeros(*shape, n_slots, width, dtype=dtype) for width in widths))
@@ -87,7 +87,7 @@ class LayerCache(Cache):
         return self.keys.shape[2]
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write (B, G, T, ·) into the `slots` in place; return all filled slots, (B, G, S, ·)."""
+        """Write new keys and values (B, G, T, ·) into the `slots` in place; return all filled slots, (B, G, S, ·)."""
         to = self.slots
         if to.start is not None:
             self.keys[:, :, to.start : to.n_filled] = key
@@ -101,28 +101,28 @@ class LayerCache(Cache):
     def select(self, rows: Tensor, n_filled: int) -> Self:
         """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, the others are 0.
 
-        They have at most twice as many slots as are filled, so that the memory of the longest row ends with it.
+        They have at most 2 · `n_filled` slots (or `FIRST_SLOTS`), so that they shrink when the longest row is dropped.
         """
         n_slots = min(self.n_slots, max(FIRST_SLOTS, 2 * n_filled))
         return type(self)(*(_copied(x[:, :, :n_filled].index_select(0, rows), n_slots) for x in self._buffers))
 
     def joined(self, other: Self, n_filled: int, n_filled_of_other: int) -> Self:
-        """Return new buffers with the rows of this cache, then those of `other`; only filled slots are copied."""
+        """Return new buffers with the rows of this cache, then the rows of `other`; only filled slots are copied."""
         n_slots = max(self.n_slots, other.n_slots)
         buffers = zip(self._buffers, other._buffers, strict=True)
         parts = ((x[:, :, :n_filled], y[:, :, :n_filled_of_other]) for x, y in buffers)
         return type(self)(*(torch.cat((_copied(x, n_slots), _copied(y, n_slots))) for x, y in parts))
 
     def branched(self, n_filled: int) -> Self:
-        """Return new buffers that hold the first `n_filled` slots and one more."""
+        """Return new buffers that hold the first `n_filled` slots and one empty slot."""
         return type(self)(*(_copied(x[:, :, :n_filled], n_filled + 1) for x in self._buffers))
 
     def compacted(self, groups: Tensor, slots: Tensor) -> Self:
-        """Return buffers with the groups and slots that remain, in the memory of these."""
+        """Return buffers with only these groups (N,) and their slots (N, S), in the memory of the old buffers."""
         return type(self)(*(_compacted(x, groups, slots) for x in self._buffers))
 
     def grow(self, n_slots: int) -> None:
-        """Replace the buffers by ones of `n_slots` slots; keep all slots except the last, which holds padding."""
+        """Replace the buffers by buffers with `n_slots` slots; keep all slots except the last, which holds padding."""
         self.keys, self.values = (_copied(x[:, :, :-1], n_slots) for x in self._buffers)
 
     @property
@@ -131,7 +131,7 @@ class LayerCache(Cache):
 
 
 def _copied(filled: Tensor, n_slots: int) -> Tensor:
-    """Return a buffer (B, G, n_slots, ·) that begins with the filled slots (B, G, S, ·); the others are 0."""
+    """Return a buffer (B, G, n_slots, ·) that begins with the filled slots (B, G, S, ·); other slots are 0."""
     # Zeros, because masked slots get weight 0, and 0 times uninitialised memory can be NaN.
     new = filled.new_zeros(*filled.shape[:2], n_slots, filled.shape[3])
     new[:, :, : filled.shape[2]] = filled

@@ -1,4 +1,4 @@
-"""The small layers: linear, norms, feed-forward and embeddings, and the checks of the arguments of all layers."""
+"""The small layers: linear, norms, feed-forward and embeddings; and functions that check the arguments of layers."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -50,19 +50,19 @@ def function(name: str, value: Any) -> Any:
 class Linear(nn.Linear):
     """`nn.Linear`, y = x Wᵀ + b.
 
-    `linear_layer` equals `F.linear(x, self.weight, self.bias)` up to rounding, so that a reader may stop there; it
-    calls the fastest library of the processor.
+    `linear_layer` calls the fastest library of the processor. Its result equals `F.linear(x, self.weight, self.bias)`
+    up to rounding, so that a reader may stop here.
     """
 
     parts: tuple[int, ...] = ()
-    """Numbers of outputs of the matrices that are stacked in the weight; empty for one matrix."""
+    """Number of outputs of each matrix that is stacked in the weight; empty for a single matrix."""
 
     forward = linear_layer  # type: ignore[assignment]
 
 
 @torch.no_grad()
 def stacked(layers: Sequence[nn.Linear]) -> Linear:
-    """Return one layer whose output is that of several layers with the same input, one after the other.
+    """Return one layer whose output is the concatenated outputs of several layers with the same input.
 
     >>> first, second, x = Linear(2, 3), Linear(2, 1), torch.ones(1, 2)
     >>> torch.allclose(stacked([first, second])(x), torch.cat([first(x), second(x)], dim=1))
@@ -137,7 +137,7 @@ class RMSNorm(nn.Module):
 
 
 NormFactory = Callable[[int], nn.Module]
-"""Function that makes the chosen norm for a width."""
+"""Function that returns a norm module for vectors of a given width."""
 
 
 Activation = Callable[[Tensor], Tensor]
@@ -210,7 +210,7 @@ class FeedForward(nn.Module):
 
 @dataclass(frozen=True)
 class EmbeddingTables:
-    """The tables of an embedding layer, whose rows are added for each token; all have one width."""
+    """The tables of an embedding layer, all of the same width; for each token, one row of each table is added."""
 
     tokens: nn.Embedding
     positions: nn.Module | None = None
@@ -222,9 +222,9 @@ class Embeddings(nn.Module):
     """Embedding layer: (tokens · scale + types + positions) → norm → dropout → projection.
 
     The token table may be narrower than the model (`d_embedding`, Lan 2020). Then positions, types and norm have the
-    same width, and a projection widens the sum. During training, token dropout
-    zeroes whole token vectors and scales up the others (Gal 2016, "A Theoretically Grounded Application of Dropout in
-    RNNs", section 4.2). Each position is dropped independently, whereas Gal drops a word at all its positions.
+    width of the token table, and a projection widens the sum. During training, token dropout zeroes whole token vectors
+    and scales up the others (Gal 2016, "A Theoretically Grounded Application of Dropout in RNNs", section 4.2). Each
+    position is dropped independently, whereas Gal drops a word at all its positions.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Attention masks: which query may attend to which key. In every mask, True = may attend.
 
 A mask is a set of rules that are combined with AND, so a kernel can recognise "only causal". A stack computes the dense
-form once and shares it among its blocks. A query that may attend to no key gives zeros.
+form once and shares it among its blocks. The output for a query that may attend to no key is 0.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Mask:
     window: int = 0
     """A query sees keys at a distance of less than `window`, itself included; 0 = any distance."""
     keys: Tensor | None = None
-    """(B, S) bool: real keys. Combined with the causal rule; it does not replace it."""
+    """(B, S) bool, True = a real key. This rule does not replace the causal rule."""
     query_index: Tensor | None = None
     """(T,) or (B, T): index of each query on the key axis; `None` = query t has index t."""
     documents: tuple[Tensor, Tensor] | None = None
@@ -39,11 +39,12 @@ class Mask:
     bias: Tensor | None = None
     """(B or 1, H, T, S): added to the scores."""
     is_prepared: bool = False
-    """True if the next two fields hold what a kernel reads, computed once for the blocks of a stack."""
+    """True if `allowed` and `empty` hold what a kernel reads; a stack computes them once for its blocks."""
     allowed: Tensor | None = None
-    """(B or 1, 1, T, S) bool: the dense form; `None` if the kernel needs none, with or without its causal rule."""
+    """(B or 1, 1, T, S) bool: the dense form of the rules; `None` if there is no rule, or only the kernel's causal
+    rule."""
     empty: Tensor | None = None
-    """(B, 1, T, 1) bool: queries that may attend to no key; `None` if there can be none."""
+    """(B, 1, T, 1) bool: queries that may attend to no key; `None` if every query has a key."""
     block_mask: BlockMask | None = None
     """The rules for FlexAttention, in place of `allowed`: which keys a block of queries reads."""
 
@@ -96,9 +97,9 @@ class Mask:
         return allowed[:, None]
 
     def materialized(self, n_queries: int, n_keys: int, device: torch.device) -> "Mask":
-        """Return the mask with its dense form, unless a kernel can do without: with no rule, or the causal one alone.
+        """Return the mask with its dense form, unless there is no rule, or only a causal rule that the kernel has.
 
-        The causal rule of a kernel starts at query 0 and key 0 of as many tokens, and takes no bias.
+        The kernel has a causal rule only for as many queries as keys, both counted from 0, and without a bias.
         """
         if self.is_prepared:
             return self
@@ -116,13 +117,13 @@ class Mask:
         return self.documents is not None and all(rule is None for rule in others)
 
     def as_blocks(self) -> "Mask":
-        """Return a mask of documents with its rules as blocks for FlexAttention."""
+        """Return the mask, which has `documents`, with its rules as blocks for FlexAttention."""
         assert self.documents is not None
         return replace(self, block_mask=document_blocks(self.documents, self.causal, self.window, self.keys))
 
 
 def with_rows(x: Tensor, n_dims: int) -> Tensor:
-    """Return `x`; if it is the same for all rows of a batch and has fewer dimensions, add a first dimension of 1."""
+    """Return `x` with `n_dims` dimensions: add a first dimension of 1 if `x` has no dimension for the rows."""
     return x if x.dim() == n_dims else x[None]
 
 

@@ -1,4 +1,4 @@
-"""Position encodings: five kinds, each computed for any position, without a hidden maximum.
+"""Position encodings of five kinds. Only learned positions have a largest position.
 
 Letters: B batch, T query length, S key length, H heads, K head width.
 """
@@ -57,7 +57,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """Learned position embeddings: one row for each of `max_len` positions; rows start at `offset`."""
+    """Learned position embeddings: one row for each of `max_len` positions; position 0 is row `offset`."""
 
     def __init__(self, max_len: int, d_model: int, offset: int = 0) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class LearnedPositions(nn.Module):
 
 
 class _ExactBuffers(nn.Module):
-    """Module whose buffers follow it to its device but keep their dtype when the model is cast.
+    """Module whose buffers move to its device but keep their dtype when the model is cast.
 
     A frequency rounded to half precision gives distant tokens wrong angles.
     """
@@ -85,8 +85,8 @@ class _ExactBuffers(nn.Module):
 class Rotary(_ExactBuffers):
     """Cosines and sines of the angles that rotate queries and keys (Su 2021, section 3.2.2).
 
-    `inverse_frequencies` (K'/2,) in radians per token, K' the rotated part of the head; `attention_factor` multiplies
-    both (YaRN). Computed in fp32 for every model precision.
+    `inverse_frequencies` (K'/2,) are in radians per token; K' is the width of the rotated part of the head.
+    `attention_factor` multiplies cosines and sines (YaRN). They are computed in fp32 for every model precision.
     """
 
     inverse_frequencies: Tensor
@@ -162,7 +162,9 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """Return 2^(-8h/H), h = 1 … H, for a power of two; else add every other slope of the next power (Press 2022).
+    """Return the slopes of H heads: 2^(-8h/H), h = 1 … H, if H is a power of two (Press 2022).
+
+    For another H, the slopes of the next lower power of two come first, then every other slope of the next higher one.
 
     >>> alibi_slopes(4)
     [0.25, 0.0625, 0.015625, 0.00390625]
@@ -188,10 +190,10 @@ class AlibiBias(_ExactBuffers):
 
 
 def relative_bucket(distance: Tensor, n_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
-    """Return the bucket of key position - query position (Raffel 2020, section 2.1; counted as in its public code).
+    """Return the bucket of `distance` = key position - query position (Raffel 2020, section 2.1, and its public code).
 
-    Half of the buckets (per direction, if bidirectional) hold single distances. The others grow logarithmically up
-    to `max_distance`; all larger distances share the last bucket.
+    Half of the buckets (of each direction, if bidirectional) hold one distance each. The other buckets hold ranges of
+    distances, which grow logarithmically up to `max_distance`. All larger distances share the last bucket.
 
     >>> relative_bucket(torch.tensor([0, -1, -200]), 32, 128, bidirectional=False)
     tensor([ 0,  1, 31])

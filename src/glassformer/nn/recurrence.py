@@ -1,7 +1,7 @@
 """Recurrent layers: PyTorch's modules for a whole sequence, or one step at a time; and the attention of a decoder.
 
 Letters: B batch, T length, E width of the input, D width of the state, G gates. The state of a layer is a tuple of
-tensors (B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of those, bottom layer first.
+tensors (B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of layer states, bottom layer first.
 """
 
 import math
@@ -124,8 +124,8 @@ def run(cells: nn.RNNBase, x: Tensor, states: States | None = None) -> tuple[Ten
 def run_by_steps(cells: nn.RNNBase, cell_step: CellStep, x: Tensor, tap: Tap) -> tuple[Tensor, States]:
     """Return the result of `run(cells, x)`, computed by formulas one step at a time, for a tap.
 
-    The tap receives the gates of each layer and direction, "0.forward.reset", and the states, "0.forward.state", each
-    (B, 1, D) and in the order of reading: those of "backward" begin with the last position.
+    The tap receives the gates of each layer and direction, such as "0.forward.reset", and the states, such as
+    "0.forward.state", (B, 1, D) at each step. The first step of "backward" reads the last position.
     """
     directions = ("forward", "backward")[: 1 + cells.bidirectional]
     n_parts = 2 if isinstance(cells, nn.LSTM) else 1  # the state of an LSTM also has a cell
@@ -152,7 +152,7 @@ def run_by_steps(cells: nn.RNNBase, cell_step: CellStep, x: Tensor, tap: Tap) ->
 
 
 def _turned(x: Tensor, direction: int) -> Tensor:
-    """Return `x` (B, T, ·) in the order of reading, or back: direction 1 reads from last to first."""
+    """Return `x` (B, T, ·) with T reversed for direction 1, which reads from last to first; else return `x`."""
     return x.flip(1) if direction else x
 
 
@@ -214,7 +214,7 @@ def on_tensors(function: Callable[..., Tensor], *parts: Any) -> Any:
 
 @contextmanager
 def _autocast_obeyed(cells: nn.RNNBase, x: Tensor) -> Iterator[Tensor]:
-    """Yield `x` for the cells; if they do not follow autocast, disable it and cast `x` to the dtype of their weights.
+    """Yield `x`; if the cells do not follow autocast, disable autocast and cast `x` to the dtype of the weights.
 
     Under autocast, cuDNN's cells run in fp16 even if bf16 is requested, and the loss is then not scaled for fp16.
     The cells of a CPU use the requested type.
@@ -229,12 +229,12 @@ def _autocast_obeyed(cells: nn.RNNBase, x: Tensor) -> Iterator[Tensor]:
 
 
 def _obeys_autocast(device_type: str) -> bool:
-    """Return True if cells compute in the precision of autocast: a CPU with bf16 products (LSTMs need them)."""
+    """Return True if cells compute in the precision of autocast: on a CPU that computes LSTMs in bf16."""
     return device_type == "cpu" and processor.this.packs_bfloat16
 
 
 def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:
-    """Stack states for PyTorch's modules: (n_layers, B, D), and a pair of those for an LSTM."""
+    """Stack states for PyTorch's modules: (n_layers, B, D), or a pair of such tensors for an LSTM."""
     if states is None:
         return None
     hidden, *cell = (torch.stack(parts) for parts in zip(*states, strict=True))

@@ -1,8 +1,8 @@
-"""The kernel of an attention: PyTorch's fused one, in which precision, or blocks in bfloat16 on a CPU.
+"""Choice of the kernel of an attention: PyTorch's fused kernel and its precision, or blocks in bfloat16 on a CPU.
 
 Letters: B batch, H heads, G key-value heads, T query length, S key length, K key width, W value width.
 
-On a CPU with bf16 instructions, products are several times faster in bfloat16, but the backward of PyTorch's fused
+On a CPU with bf16 instructions, products are several times faster in bfloat16, but the backward pass of PyTorch's fused
 attention is slower. So `Blocks` computes the formulas of the reference over blocks that fit in the cache.
 """
 
@@ -21,20 +21,20 @@ from glassformer.nn.kernels.linear import is_transformed
 
 _HALVES = (torch.bfloat16, torch.float16)
 MIN_WEIGHTS = 48 * 48
-"""Number of weights per head from which blocks in bfloat16 are faster than the kernel in fp32."""
+"""Number of attention weights per head, T · S, from which blocks in bfloat16 are faster than the kernel in fp32."""
 BLOCK = 1 << 21
-"""Number of weights of a block: 4 MiB in bfloat16, which fit in the cache."""
+"""Number of attention weights in a block: they take 4 MiB in bfloat16 and fit in the cache of the CPU."""
 MIN_QUERIES = 128
-"""Smallest number of queries that a block of one row is divided into."""
+"""Smallest number of queries in a block, unless a row has fewer queries."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float, dropout: float) -> Tensor:
     """Return softmax(scale · q kᵀ + bias) v over the allowed keys, (B, H, T, W); a query without a key gets zeros.
 
-    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W), `mask` a `Mask` that is prepared. On a CPU in half
-    precision, the backward of the fused kernel, and its forward for a single query, are several times slower than in
-    fp32. So attention is computed by blocks in bfloat16 if there are enough keys, otherwise in fp32. Keys and values of
-    a cache may be in fp32 beside queries in half precision; the context is like the queries.
+    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W), `mask` a `Mask` with `is_prepared`. On a CPU in half
+    precision, the backward pass of the fused kernel, and its forward pass for a single query, are several times slower
+    than in fp32. So attention is computed by blocks in bfloat16 if there are enough weights, otherwise in fp32. Keys
+    and values of a cache may be in fp32 while queries are in half precision. The context has the dtype of the queries.
     """
     n_heads, dtype = query.shape[1], query.dtype
     allowed, empty, bias = mask.allowed, mask.empty, mask.bias
@@ -66,12 +66,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float, d
 
 
 def scale_or_default(scale: float | None, width: int) -> float:
-    """Return the factor of the products of vectors of this width; None = 1/√width."""
+    """Return `scale`, the factor of the dot products of vectors of this width, or 1/√width if `scale` is None."""
     return 1 / math.sqrt(width) if scale is None else scale
 
 
 def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
-    """Repeat key-value heads, (B, G, S, K) → (B, H, S, K): each serves H / G adjacent query heads (Ainslie 2023)."""
+    """Repeat key-value heads, (B, G, S, K) → (B, H, S, K), each for H / G adjacent query heads (Ainslie 2023)."""
     n_groups = x.shape[1]
     if n_groups == n_heads:
         return x
@@ -81,7 +81,7 @@ def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
 def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
     """Return True if `Blocks` is faster than the fused kernel (`docs/log/2026-speed.md`); the queries are in bfloat16.
 
-    It has no gradient of a bias, `torch.compile` would unroll its blocks, and `torch.func` has no rule for it.
+    `Blocks` has no gradient of a bias, `torch.compile` would unroll its loop, and `torch.func` has no rule for it.
     """
     if is_transformed() or not query.numel() or (bias is not None and bias.requires_grad):
         return False
@@ -98,8 +98,8 @@ def _is_slow(query: Tensor, key: Tensor) -> bool:
 def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
     """Return True if a fused kernel supports key-value heads that several query heads share.
 
-    The CPU kernel does. On CUDA, only flash attention does: in half precision, without a mask, and with values as
-    wide as keys. Otherwise, repeating keys and values costs less than the (B, H, T, S) scores that PyTorch stores.
+    The CPU kernel supports them. On CUDA, only flash attention does: in half precision, without a mask, and with values
+    as wide as keys. Otherwise PyTorch would store (B, H, T, S) scores, which costs more than repeating keys and values.
     """
     is_flash = query.dtype in _HALVES and not is_masked and query.shape[3] == value.shape[3]
     return query.device.type == "cpu" or is_flash
@@ -116,11 +116,12 @@ def _masked(bias: Tensor | None, allowed: Tensor | None, dtype: torch.dtype) -> 
 class Blocks(torch.autograd.Function):
     """softmax(scale · q kᵀ + bias) v, (B, H, T, W), by the formulas over blocks of queries; the bias has no gradient.
 
-    The fused kernel of PyTorch computes in fp32 on a CPU, or several times slower backward in bfloat16. Processors with
-    bfloat16 products compute the plain products of a block three to five times faster. The forward pass stores no
-    weights: the backward pass computes them again, as flash attention does (Dao 2022, section 3.1).
+    On a CPU, PyTorch's fused kernel computes in fp32, or in bfloat16 with a backward pass that is several times slower.
+    Processors with bfloat16 products compute the plain products of a block three to five times faster. The forward pass
+    stores no weights. The backward pass computes them again, as flash attention does (Dao 2022, section 3.1).
 
-    `q` (B, H, T, K), `k` (B, H, S, K), `v` (B, H, S, W). A `bias`, without `is_causal`, broadcasts to (B, H, T, S).
+    `q` (B, H, T, K), `k` (B, H, S, K), `v` (B, H, S, W). A `bias` broadcasts to (B, H, T, S), and needs `is_causal`
+    False.
     """
 
     @staticmethod
@@ -160,10 +161,10 @@ class Blocks(torch.autograd.Function):
 def _blocks(
     q: Tensor, k: Tensor, bias: Tensor | None, n_heads: int, is_causal: bool, scale: float
 ) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
-    """Yield the places of a block in `q` (B·H, T, K) and in `k` (B·H, S, K), its weights, and memory of their size.
+    """Yield for each block its slices of `q` (B·H, T, K) and `k` (B·H, S, K), its weights, and memory of their size.
 
-    A block has about `BLOCK` weights: those of all heads of some rows, of some queries, and of the keys that they see.
-    The next block overwrites both tensors: fresh memory costs more time than the products.
+    A block has about `BLOCK` weights: all heads of some rows, with some queries and the keys that these queries see.
+    The next block overwrites both tensors, because fresh memory costs more time than the products.
     """
     (n_rows, n_queries, _), n_keys = q.shape, k.shape[1]
     size = min(n_queries, max(MIN_QUERIES, BLOCK // (n_heads * n_keys)))

@@ -1,7 +1,7 @@
 """Cross-entropy and divergence of large matrices of logits, a few rows at a time.
 
-`F.cross_entropy` stores log-probabilities and their gradient in fp32, and logits in half precision a second time in
-fp32: up to 12 bytes per logit, besides the logits and their gradient. Here fp32 exists for a few rows only.
+`F.cross_entropy` stores log-probabilities and their gradient in fp32, and copies logits in half precision to fp32. This
+takes up to 12 bytes per logit, besides the logits and their gradient. Here, only a few rows at a time are in fp32.
 
 Letters: N rows, V vocabulary, ε label smoothing.
 """
@@ -14,14 +14,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CHUNK = {"cpu": 1 << 19}
-"""Number of logits of a chunk by device: 2 MiB in fp32, which fit in the cache of a CPU core."""
+"""Number of logits in a chunk for each device type; other types have `CHUNK_ELSEWHERE`. On a CPU, a chunk takes 2 MiB
+in fp32, which fit in the cache of a core."""
 CHUNK_ELSEWHERE = 1 << 26
 
 
 def cross_entropy_by_rows(
     logits: Tensor, labels: Tensor, ignore_index: int, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums over the rows of the smoothed loss, with a gradient, and of the loss without smoothing.
+    """Return two sums over the rows: the smoothed loss, which has a gradient, and the loss without smoothing.
 
     `logits` (N, V), `labels` (N,); rows with the label `ignore_index` do not count. With lse = log Σ exp(logits), the
     loss of a row is (1-ε) · (lse - logit of the label) + ε · (lse - mean of the logits) (Szegedy 2016, section 7). The

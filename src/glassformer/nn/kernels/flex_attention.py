@@ -1,14 +1,14 @@
 """Attention over packed rows on a GPU by FlexAttention (Dong 2024), which skips blocks of keys that no query may see.
 
-With a dense mask, the kernel of PyTorch computes all T² scores of a row, also those between documents. FlexAttention
-compiles the rules of a mask into a kernel of flash attention, and computes only the blocks of 128 queries and 128 keys
-with an allowed pair. `attention_reference` is the readable version.
+With a dense mask, the kernel of PyTorch computes all T² scores of a row, also the scores between documents.
+FlexAttention compiles the rules of a mask into a kernel of flash attention. It computes only those blocks of 128
+queries and 128 keys that contain an allowed pair. `attention_reference` is the readable version.
 
 Letters: B batch, H heads, G key-value heads, T tokens, K key width, W value width.
 
-The stack makes a `BlockMask` instead of the dense mask, once per forward and window. A step that is compiled for one
-shape traces it; a step for several shapes has a dense mask. In an eager run, only the functions of FlexAttention are
-compiled, once. `DEVICES` is the only switch.
+The stack makes a `BlockMask` instead of a dense mask, once per forward pass and window. A training step that is
+compiled for one shape traces FlexAttention. A step that is compiled for several shapes uses a dense mask. In an eager
+run, only the functions of FlexAttention are compiled, once. `DEVICES` is the only switch.
 """
 
 import functools
@@ -33,13 +33,16 @@ def has_c_compiler() -> bool:
 
 
 DEVICES: tuple[str, ...] = ("cuda",) if find_spec("triton") is not None and has_c_compiler() else ()
-"""Types of devices on which packed rows use FlexAttention, which needs Triton; with (), they use a dense mask."""
+"""Types of devices on which packed rows use FlexAttention, which needs Triton. On other types, they use a dense
+mask."""
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16,)
-"""In fp32, its backward has blocks of 16 tokens only; GPUs that train in fp16 have no tuned sizes of blocks."""
+"""Dtypes in which packed rows use FlexAttention. In fp32, its backward pass has blocks of only 16 tokens. GPUs that
+train in fp16 have no tuned block sizes."""
 WIDTHS = (16, 32, 64, 128, 256)
-"""Widths of keys and values for which its kernel pads nothing."""
+"""Widths of keys and values for which the kernel of FlexAttention pads nothing."""
 MIN_TOKENS = 512
-"""Length of rows from which there are enough blocks to skip; compiling the kernel takes some seconds."""
+"""Length of rows from which FlexAttention is used. Compiling it takes some seconds, and shorter rows have few blocks to
+skip."""
 
 _HIDDEN = torch.iinfo(torch.int64).min
 """The document of keys that no query may see."""
@@ -47,7 +50,7 @@ _HIDDEN = torch.iinfo(torch.int64).min
 
 @contextmanager
 def dense_masks() -> Iterator[None]:
-    """Use dense masks for all packed rows, in a graph with symbolic sizes: PyTorch 2.11 cannot compile its blocks."""
+    """Use dense masks for packed rows: PyTorch 2.11 cannot compile block masks in a graph with symbolic sizes."""
     global DEVICES
     before, DEVICES = DEVICES, ()
     try:
@@ -57,9 +60,10 @@ def dense_masks() -> Iterator[None]:
 
 
 def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
-    """Return True if attention of `x` (B, T, D) to its own documents is computed by FlexAttention.
+    """Return True if FlexAttention is to compute the self-attention of packed rows `x` (B, T, D).
 
-    `widths` are those of keys and values, and `dropout` is that of the weights, which FlexAttention does not have.
+    `widths` are the widths of keys and values. `dropout` applies to the attention weights; FlexAttention has no
+    dropout.
     """
     in_torch_func = is_transformed() and not torch.compiler.is_compiling()
     if x.device.type not in DEVICES or dropout or in_torch_func:
@@ -70,7 +74,8 @@ def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
 def document_blocks(documents: tuple[Tensor, Tensor], causal: bool, window: int, keys: Tensor | None) -> BlockMask:
     """Return the rules of a mask as blocks of queries and keys, for `attention_flex`.
 
-    `documents` are those of queries (B, T) and of keys (B, S); `window` 0 = any distance; `keys` (B, S), True = real.
+    `documents` are the document ids of queries (B, T) and of keys (B, S); `window` 0 = any distance; `keys` (B, S),
+    True = real.
     """
     of_query, of_key = documents
     if keys is not None:
@@ -96,14 +101,14 @@ def attention_flex(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockM
     """
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms of heads give fp32 under autocast
     factor = scale * math.sqrt(query.shape[-1])
-    if abs(factor - 1) > 1e-6:  # a scale of its own would be a symbol in the compiled kernel
+    if abs(factor - 1) > 1e-6:  # as an argument, the scale would be a symbol in the compiled kernel
         query = query * factor
     attend = _compiled(flex_attention)
     return attend(query, key, value, block_mask=block_mask, enable_gqa=query.shape[1] != key.shape[1])
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function of FlexAttention, unless a compiled step traces it: only compiled, it is one kernel."""
+    """Compile a function of FlexAttention into one kernel, unless `torch.compile` already traces the caller."""
     return function if torch.compiler.is_compiling() else _compiled_once(function)
 
 

@@ -1,6 +1,6 @@
-"""Linear products on a CPU: those of a large vocabulary, and of packed weights.
+"""Fast linear products: of large layers and of packed weights on a CPU, and of groups of rows.
 
-The speed of a product with few rows is limited by the memory. So `PackedWeights` is a block of generation in which
+The memory limits the speed of a product with few rows. So generation runs in a block of `PackedWeights`, in which
 layers multiply by copies of their weights in the layout of oneDNN's kernels. A copy is used only while its weight is
 unchanged.
 """
@@ -20,16 +20,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from glassformer.nn.kernels import processor
 
 MIN_PRODUCTS, MIN_WEIGHTS = 1 << 22, 1 << 20
-"""Size of a product in fp32, or of its weight, from which oneDNN saves more time than its call takes."""
+"""Sizes from which oneDNN saves more time than its call takes. `MIN_PRODUCTS`: multiply-adds of a product in fp32.
+`MIN_WEIGHTS`: elements of its weight."""
 MIN_WIDE, WIDE_PART = 1 << 14, 1 << 12
-"""Outputs of a wide layer, and outputs of a part for its gradient in bfloat16."""
+"""`MIN_WIDE`: number of outputs from which a layer is wide. `WIDE_PART`: number of outputs in a part when the weight
+gradient of a wide layer is computed in bfloat16."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in): `F.linear`, or a faster product of equal value.
 
-    On a CPU with bfloat16 instructions, oneDNN computes all large products in fp32, with their gradients. On another
-    one, it computes only the products of a wide layer, and MKL their gradients.
+    On a CPU with bfloat16 instructions, oneDNN computes all large products in fp32, and their gradients. On another
+    CPU, oneDNN computes only the products of a wide layer, and MKL computes their gradients.
 
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
     tensor([[3.]])
@@ -55,13 +57,13 @@ def is_transformed() -> bool:
 
 
 def is_plain(x: Tensor, weight: Tensor) -> bool:
-    """Return True for tensors of a CPU that oneDNN can read: neither traced nor distributed."""
+    """Return True for tensors on a CPU that oneDNN can read: neither traced nor distributed."""
     has_plain_types = type(x) in (Tensor, nn.Parameter) and type(weight) in (Tensor, nn.Parameter)
     return has_plain_types and x.device.type == weight.device.type == "cpu" and not is_transformed()
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of a linear product of `x`: its own, or that of autocast."""
+    """Return the dtype of a linear product of `x`: the dtype of `x`, or the dtype of autocast if it is enabled."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
@@ -72,7 +74,7 @@ def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
 
 def _in_parts(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x Wᵀ for a wide `x` (N, in), some rows at a time: in bfloat16, oneDNN takes two thirds of the time."""
+    """Return x Wᵀ for many rows `x` (N, in), some at a time: in bfloat16, this takes two thirds of the time."""
     product = x.new_empty(len(x), len(weight))
     for part, of_part in zip(x.split(WIDE_PART), product.split(WIDE_PART), strict=True):
         torch.mm(part, weight.T, out=of_part)
@@ -80,7 +82,7 @@ def _in_parts(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ + b by the first function; the gradients of x and of W are such products by the second and the third."""
+    """x Wᵀ + b by the first function; the second function computes the gradient of x, the third the gradient of W."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *multiply: Callable[..., Tensor]) -> Tensor:
@@ -105,15 +107,15 @@ class _Product(torch.autograd.Function):
 # Packed weights: copies in the layout of the kernels of oneDNN, for generation on a CPU
 
 MIN_PACKED = 1 << 17
-"""Number of weights from which a layer is packed; smaller ones stay in the cache of the processor."""
+"""Number of weights from which a layer is packed; smaller layers stay in the cache of the processor."""
 MAX_PACKED_BYTES = 2 << 30
-"""Packed weights are copies: of a larger network, only the first layers are packed."""
+"""Largest size of all packed weights, which are copies. Of a larger network, only the first layers are packed."""
 
 
 class _Here(threading.local):
-    """The block that is open in this thread.
+    """The block of `PackedWeights` that is open in this thread.
 
-    Each thread has the attribute from its start: a compiled network is compiled again if an attribute is added.
+    Each thread has the attribute from its start, because a compiled network is compiled again if an attribute is added.
     """
 
     def __init__(self) -> None:
@@ -122,7 +124,7 @@ class _Here(threading.local):
 
 _here = _Here()
 _packed = WeakTensorKeyDictionary()
-"""By weight: the `_identity` of the values that were packed, and the packed weight."""
+"""For each weight: the `_identity` of the values that were packed, and the packed weight."""
 _lock = threading.Lock()
 """Held while `_packed` is read or changed."""
 
@@ -140,10 +142,10 @@ def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 class PackedWeights:
-    """Block in which the layers of a CPU multiply, without gradients, by packed copies of their weights.
+    """Block in which layers on a CPU multiply, without gradients, by packed copies of their weights.
 
-    A block may be entered many times; each copy is compared with its weight at its first use. The copies stay
-    for later blocks. Other threads are not affected.
+    A block may be entered many times. At the first use of a weight in the block, its copy is compared with the weight.
+    The copies stay for later blocks. Other threads are not affected.
 
     >>> layer, packed = nn.Linear(2, 3), PackedWeights()
     >>> for _ in range(2):
@@ -153,7 +155,7 @@ class PackedWeights:
 
     def __init__(self) -> None:
         self.chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Tensor]] = {}
-        """The product of each weight and dtype of an input, by the `id` of the weight, which the product keeps."""
+        """Functions that multiply by a weight. The key is the `id` of the weight and the dtype of the input."""
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -165,7 +167,7 @@ class PackedWeights:
         _here.block = self._before.pop()
 
     def choose(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the product of a weight; keep it if it depends on the weight and the dtype of `x` alone."""
+        """Return the function that multiplies by a weight; store it if it depends only on weight and dtype of `x`."""
         product = partial(linear, weight=weight, bias=bias)
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not is_plain(x, weight):
             return product
@@ -188,9 +190,9 @@ def forget_packed(network: nn.Module) -> None:
 
 
 def _identity(weight: Tensor) -> tuple[Any, ...]:
-    """Return the address of a weight, and sums of its bits that change with its values and with their order.
+    """Return address and dtype of a weight, and sums of its bits that change with its values and with their order.
 
-    PyTorch's counter of changes does not count those through `weight.data`. Sums of integers are exact and fast.
+    PyTorch's counter of changes does not count changes through `weight.data`. Sums of integers are exact and fast.
     """
     bits = weight.view(torch.int64)
     sums = (bits.sum(dim=1), bits.sum(dim=0))
@@ -198,7 +200,7 @@ def _identity(weight: Tensor) -> tuple[Any, ...]:
 
 
 def _pack(weight: Tensor) -> Tensor | None:
-    """Return the packed weight; None for a weight that is not packed, and beyond `MAX_PACKED_BYTES`."""
+    """Return the packed weight; None if it cannot be packed, or all packed weights would exceed `MAX_PACKED_BYTES`."""
     values, here = weight.detach(), processor.this
     is_packed = {
         torch.float32: here.uses_onednn,
@@ -218,7 +220,7 @@ def _pack(weight: Tensor) -> Tensor | None:
         return found[1]
 
 
-# Products of rows in groups, each with a matrix of its own: the fast path of experts
+# Products of rows in groups, where each group has its own matrix: the fast path of experts
 
 ALIGNED_BYTES = 16
 """The kernel requires that rows and matrices begin at multiples of this number of bytes."""
@@ -238,11 +240,11 @@ class Groups:
         """(N,): the group of each row, in ascending order."""
         numbers = torch.arange(n_groups, device=of_rows.device)
         self.ends = torch.searchsorted(of_rows, numbers, right=True, out_int32=True)
-        """(G,): the row after the last one of each group."""
+        """(G,): the index after the last row of each group."""
 
     @functools.cached_property
     def sizes(self) -> list[int]:
-        """The number of rows of each group; on a GPU, the first use waits for its results."""
+        """The number of rows of each group; on a GPU, the first use waits for the GPU."""
         return self.ends.diff(prepend=self.ends.new_zeros(1)).tolist()
 
 
@@ -263,7 +265,7 @@ def grouped_linear(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | 
 
 def _by_loop(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None) -> Tensor:
     n_groups = len(groups.ends)
-    # The gradient of `unbind` is one tensor for all groups; an index would fill a tensor of zeros for each.
+    # The gradient of `unbind` is one tensor for all groups; an index would fill a tensor of zeros for each group.
     weights = weight.unflatten(0, (n_groups, -1)).unbind()
     biases = [None] * n_groups if bias is None else bias.unflatten(0, (n_groups, -1)).unbind()
     parts = zip(rows.split(groups.sizes), weights, biases, strict=True)
@@ -281,7 +283,7 @@ def _by_kernel(rows: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None
 
 
 def _fits_kernel(rows: Tensor, groups: Groups, weight: Tensor) -> bool:
-    """Return True if the product of these groups is one kernel, forward and backward."""
+    """Return True if one kernel can compute the product of these groups, forward and backward."""
     if not has_kernel(rows.device) or is_transformed() or product_dtype(rows) != torch.bfloat16:
         return False
     n_groups = len(groups.ends)
@@ -294,7 +296,7 @@ def has_kernel(device: torch.device) -> bool:
     """Return True for a GPU of NVIDIA of compute capability 9 (Hopper), on Linux.
 
     On capability 10, the kernel of PyTorch 2.13 has wrong gradients for groups without rows
-    (https://github.com/pytorch/pytorch/issues/172439). On Windows, PyTorch is built without it.
+    (https://github.com/pytorch/pytorch/issues/172439). On Windows, PyTorch is built without the kernel.
     """
     if device.type != "cuda" or torch.version.cuda is None or sys.platform != "linux":
         return False

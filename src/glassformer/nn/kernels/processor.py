@@ -1,8 +1,9 @@
-"""The processor of this machine, and one rule that chooses the libraries of its products.
+"""The processor of this machine, and the rule that chooses the libraries for its matrix products.
 
-On x86, oneDNN computes products of packed weights and of wide layers; on a processor with bfloat16 instructions, also
-all large products and what is faster in bfloat16. Others get plain PyTorch. Everything reads `processor.this` at the
-time of use, so that a test replaces this one object. `benchmarks/kernels.py` measures the rule on a machine.
+On x86, oneDNN computes products of packed weights and of wide layers. With bfloat16 instructions, it also computes all
+large products, and everything that is faster in bfloat16. Other processors use plain PyTorch. All code reads
+`processor.this` at the time of use, so that a test can replace this one object. `benchmarks/kernels.py` measures the
+rule on a machine.
 """
 
 import os
@@ -14,25 +15,29 @@ from typing import Any
 import torch
 
 VARIABLE = "GLASSFORMER_KERNELS"
-"""Environment variable: `plain` means plain PyTorch, `auto` or nothing the rule."""
+"""Name of the environment variable. The value `plain` means plain PyTorch; `auto`, or no value, means the rule."""
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A CPU with the libraries that PyTorch has for it."""
+    """A CPU, and the libraries that PyTorch uses on it."""
 
     name: str
     """Architecture, model (if the system gives it) and vector instructions, such as `x86_64 AMD EPYC AVX512`."""
     bfloat16: tuple[str, ...]
     """Instruction sets that multiply in bfloat16; without one, PyTorch emulates these products slowly."""
     packs_bfloat16: bool
-    """True if oneDNN packs weights and computes LSTMs in bfloat16: with AVX-512 or AVX-NE-CONVERT, not without."""
+    """True if oneDNN can pack weights and compute LSTMs in bfloat16, which needs AVX-512 or AVX-NE-CONVERT."""
     uses_onednn: bool
-    """True on x86 with oneDNN's linear layer: packed weights and wide layers in fp32 then use it."""
+    """True on x86 with oneDNN's linear layer: then packed weights and wide layers in fp32 use oneDNN."""
 
     @property
     def is_fast_in_bfloat16(self) -> bool:
-        """True for packed weights, attention by blocks and gradients in parts in bfloat16, and large fp32 products."""
+        """True if the CPU is fast in bfloat16.
+
+        Then weights are packed, attention runs by blocks and gradients are computed in parts in bfloat16, and oneDNN
+        computes large products in fp32.
+        """
         return self.uses_onednn and bool(self.bfloat16)
 
     def __str__(self) -> str:
