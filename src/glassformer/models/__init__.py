@@ -1,6 +1,6 @@
 """Models built from the layers of `nn`: blocks, stacks, heads, networks. `build_model` builds one from a config.
 
-The rooms below are `nn`, `config` and `common`. Begin with `blocks.py`, then `stacks.py` and `transformer.py`.
+This folder imports only `nn`, `config` and `common`. Begin with `blocks.py`, then `stacks.py` and `transformer.py`.
 """
 
 from glassformer.models.blocks import (

@@ -20,7 +20,7 @@ class Inputs:
     """Everything that a forward pass reads besides the token ids (B, T); stacks and blocks take this object.
 
     A field of None is computed where it is needed, or is not used. No default is an instance of a class of this
-    package: `torch.compile` would break the graph at every block.
+    package, because with one, `torch.compile` would break the graph at every block.
     """
 
     # The caller gives these, by the names of a `Batch`. Masks are bool, and True marks a real token.
@@ -28,8 +28,8 @@ class Inputs:
     source_ids: Tensor | None = None  # (B, S)
     source_attention_mask: Tensor | None = None  # (B, S)
     token_types: Tensor | None = None  # (B, T): the part of a pair that each token belongs to
-    positions: Tensor | None = None  # (T,) or (B, T); by default, those among the real tokens of a row
-    document_ids: Tensor | None = None  # (B, T): no token sees another document; -1 fills a row
+    positions: Tensor | None = None  # (T,) or (B, T); by default, counted among the real tokens of a row
+    document_ids: Tensor | None = None  # (B, T): no token sees another document; padding has -1
     tap: Tap | None = None
 
     # The network and a step of generation add these.
@@ -56,7 +56,7 @@ class Residual:
     norm: NormFactory
     dropout: float = 0.0
     scale: float = 1.0
-    """Factor of what a sublayer adds to the residual stream."""
+    """Factor of the output of a sublayer, before it is added to the residual stream."""
 
     def __post_init__(self) -> None:
         """Raise `TypeError` or `ValueError` for an argument that the forward pass of a block cannot use."""
@@ -68,18 +68,18 @@ class Residual:
 class Block(nn.Module, ABC):
     """The sublayers of a block; a subclass connects them.
 
-    These are the self-attention, the cross-attention (of a decoder with a memory) and the feed-forward (optional).
+    The sublayers are self-attention, cross-attention (in a decoder with a memory) and a feed-forward layer (optional).
 
     >>> sorted(BLOCKS)
     ['output', 'parallel', 'parallel_shared', 'post', 'pre', 'sandwich']
     """
 
     normalises_inputs = True
-    """True if each sublayer has a norm before it (`PostNormBlock`: after its sum with the residual stream)."""
+    """True if each sublayer has a norm of its input. (`PostNormBlock` applies this norm after the residual sum.)"""
     normalises_outputs = False
     """True if each sublayer has a norm of its output."""
     shares_norm = False
-    """True if the feed-forward reads the norm of the attention."""
+    """True if the feed-forward layer reads the same normalised input as the attention."""
 
     def __init__(
         self,
@@ -111,21 +111,21 @@ class Block(nn.Module, ABC):
         """Apply the block to `x` (B, T, D); return (B, T, D)."""
 
     def attention(self, h: Tensor, inputs: Inputs) -> Tensor:
-        """Return the term of the self-attention, of `h` (B, T, D)."""
+        """Return what the self-attention of `h` (B, T, D) adds to the residual stream."""
         tap = scoped(inputs.tap, "self_attn")
         return self.added(self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, cache=inputs.cache, tap=tap))
 
     def cross_attention(self, h: Tensor, inputs: Inputs) -> Tensor:
-        """Return the term of the cross-attention, of `h` (B, T, D)."""
+        """Return what the cross-attention of `h` (B, T, D) adds to the residual stream."""
         tap = scoped(inputs.tap, "cross_attn")
         return self.added(self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=tap))
 
     def feed_forward(self, h: Tensor, inputs: Inputs) -> Tensor:
-        """Return the term of the feed-forward, of `h` (B, T, D)."""
+        """Return what the feed-forward layer adds to the residual stream for `h` (B, T, D)."""
         return self.added(self.ff(h) if inputs.real is None else self.ff(h, real=inputs.real))
 
     def added(self, y: Tensor) -> Tensor:
-        """Return what a sublayer with the output `y` adds to the residual stream: dropout, and the factor."""
+        """Return what a sublayer with the output `y` adds to the residual stream: `y` × the factor, with dropout."""
         residual = self.residual
         if residual.scale != 1:
             y = y * residual.scale
@@ -233,7 +233,7 @@ class ParallelBlock(Block):
 
 
 class SharedNormBlock(ParallelBlock):
-    """A `ParallelBlock` whose sublayers read one norm (Wang 2021, GPT-J)."""
+    """A `ParallelBlock` with a single norm, whose output both sublayers read (Wang 2021, GPT-J)."""
 
     shares_norm = True
 
@@ -246,4 +246,4 @@ BLOCKS: dict[str, type[Block]] = {
     "parallel": ParallelBlock,
     "parallel_shared": SharedNormBlock,
 }
-"""The blocks by `norm_order` of a configuration."""
+"""The class of block for each `norm_order` of a configuration."""

@@ -2,7 +2,7 @@
 
 The rows of a group (a sentence) share one cache and one memory. All of them are queries of one attention over all
 stored tokens, and a mask limits each row to its own past. Reordering, expanding or dropping rows only selects rows of
-that mask; keys and values move only when no row sees most of the stored tokens any more.
+that mask. Keys and values move only when the rows need at most half of the stored slots (`Branches.select`).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Branches:
-    """R branched rows: the group of each row, and the slots of that group that hold its past.
+    """R branched rows: the group of each row, and the slots of the group that hold the tokens of the row.
 
     The rows are arranged as cells (group, column), so that the rows of a group are adjacent.
     """
@@ -38,7 +38,7 @@ class Branches:
 
     @classmethod
     def of(cls, groups: Sequence[int], seen: Tensor, positions: Tensor) -> Self:
-        """Arrange rows by the group of each row; they keep their order within a group.
+        """Arrange rows by their groups; rows keep their order within a group.
 
         >>> branches = Branches.of([0, 0, 1], torch.ones(3, 9, dtype=torch.bool), torch.zeros(2, 9))
         >>> branches.fold(torch.tensor([[5], [6], [7]]))
@@ -67,7 +67,7 @@ class Branches:
         return self.seen.shape[1]
 
     def fold(self, x: Tensor) -> Tensor:
-        """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
+        """Arrange the rows of `x` (R, 1, …) as cells (groups, width, …)."""
         x = x if self.rows is None else x.index_select(0, self.rows)
         return x.reshape(len(self.positions), self.width, *x.shape[2:])
 
@@ -86,8 +86,8 @@ class Branches:
     def select(self, rows: Tensor) -> tuple[Self, tuple[Tensor, Tensor] | None]:
         """Return the branches of `rows`, and the groups (N,) and slots (N, S) to keep; `None` to keep all.
 
-        If no row sees most of the stored tokens, the slots that are kept become the first of their group
-        (`LayerCache.compacted`).
+        Slots are dropped if (number of kept groups) × (largest number of needed slots in a group) is at most half of
+        all slots. Then the kept slots become the first slots of their group (`LayerCache.compacted`).
         """
         branches = self.of([self.groups[row] for row in rows.tolist()], self.seen[rows], self.positions)
         needed = branches.fold(branches.seen[:, None]).any(dim=1)  # (groups, S)

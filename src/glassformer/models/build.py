@@ -1,4 +1,4 @@
-"""The single place that builds models: it reads the configuration, so that `forward` methods branch only on None."""
+"""The only module that builds models. It reads the configuration, so that `forward` methods branch only on None."""
 
 import functools
 import math
@@ -59,7 +59,7 @@ def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Netw
 def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -> Network:
     """Build a freshly initialised model of a configuration, or of a preset by name.
 
-    On `device="meta"` it has shapes but no memory.
+    On `device="meta"` the model has shapes but no memory.
 
     >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
     >>> build_model(small).n_parameters()
@@ -84,7 +84,7 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
 
 
 def undrawn_model(config: ModelConfig) -> Network:
-    """Build a model whose weights have no values: until they are written, the system gives them no memory."""
+    """Build a model whose weights have no values yet; the system gives them memory only when they are written."""
     with _NothingDrawn():
         return build_recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
 
@@ -213,7 +213,10 @@ def _router(config: c.TransformerConfig, experts: c.Experts) -> Router:
 def build_positions(
     config: c.TransformerConfig, stack: c.Stack, n_positions: int, causal: bool
 ) -> tuple[nn.Module | None, dict[float, p.Rotary], nn.Module | None]:
-    """Build the modules that act on embeddings, on queries and keys (by base), and on scores; most are missing."""
+    """Build the position modules that act on embeddings, on queries and keys (one per base), and on scores.
+
+    A configuration has at most one of these three kinds; the others are `None` or empty.
+    """
     match config.positions:
         case c.SinusoidalPositions(layout, offset, ends_at_base):
             return p.SinusoidalPositions(config.table_width, layout, offset, ends_at_base), {}, None
@@ -229,7 +232,7 @@ def build_positions(
 
 
 def _rotaries(positions: c.RotaryPositions, d_head: int) -> dict[float, p.Rotary]:
-    """Build the module of each base; only that of `positions.base` has its scaling."""
+    """Build the rotary module of each base; only the module of `positions.base` has the scaling."""
     bases = [base for base in dict.fromkeys(positions.bases) if base]
     plain = replace(positions, scaling=None)
     return {b: _rotary(positions if b == positions.base else replace(plain, base=b), d_head) for b in bases}
@@ -278,7 +281,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
 
 
 def _transform(config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int) -> TokenTransform | None:
-    """Build the layers before the output projection, which reads vectors of this width, if the head has them."""
+    """Build the layers before an output projection that reads vectors of `width`; None if the head has none."""
     if not head.transform:
         return None
     dense = Linear(config.d_model, width, bias=config.head_bias)

@@ -1,9 +1,10 @@
 """Device, numerics and memory of a network: choices for a device, determinism, and batches that fit in memory.
 
-`train.compile` traces a Transformer once. No argument of a block has a default of a class of glassformer, and a batch
-of variable shape always has masks, so padded and unpadded batches share the graph. Recurrent models and experts cannot
-be traced: the number of tokens of an expert is data, which breaks the graph. Recurrent cells run outside autocast, in
-fp32, except on a CPU with bf16 products: cuDNN would compute in fp16, and other CPUs have no LSTM in bf16.
+`train.compile` traces a Transformer once. For this, no default of a block's argument is an instance of a class of
+glassformer. A batch of variable shape always has masks, so padded and unpadded batches share the graph. Recurrent
+models cannot be traced. Experts cannot, because the number of tokens of an expert is data, which breaks the graph.
+Recurrent cells run outside autocast, in fp32, except on a CPU with bf16 products. cuDNN would compute in fp16, and
+other CPUs have no LSTM in bf16.
 """
 
 import ctypes
@@ -28,19 +29,21 @@ from glassformer.nn.kernels.flex_attention import has_c_compiler
 
 _AUTOCAST = {"auto": None, "fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
-"""Widths of a Transformer and of a recurrent decoder from which a step on a CPU is faster in bf16
-(`docs/log/2026-speed.md`)."""
+"""Smallest widths with which a step on a CPU is faster in bf16 (`docs/log/2026-speed.md`). `MIN_WIDTH`: of a
+Transformer. `MIN_RECURRENT_WIDTH`: of a recurrent decoder."""
 COMPILE_SECONDS, LEAST_RATIO = 60.0, 5.0
-"""Time that torch.compile takes for a step on two CPU cores (`docs/log/2026-speed.md`), and the least time of the steps
-of a run, as a multiple of it, from which `train.compile` = "auto" compiles."""
+"""`COMPILE_SECONDS`: time that torch.compile takes for a step on two CPU cores (`docs/log/2026-speed.md`).
+`LEAST_RATIO`: `train.compile` = "auto" compiles if the steps of a run take at least this many times as long."""
 WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
-"""The environment variable for the workspace size of cuBLAS, and its values that make results deterministic."""
+"""`WORKSPACE`: the environment variable for the workspace size of cuBLAS. `DETERMINISTIC_WORKSPACES`: its values that
+make results deterministic."""
 
 
 def choose_device(name: str, model: ModelConfig | None = None) -> torch.device:
     """Return the named device, which must be available; `auto` prefers CUDA, then MPS, then the CPU.
 
-    No model was measured on MPS. A recurrent one runs small operations for each token, so `auto` leaves it on the CPU.
+    No model was measured on MPS. A recurrent model runs small operations for each token, so `auto` leaves it on the
+    CPU.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -56,7 +59,7 @@ def choose_device(name: str, model: ModelConfig | None = None) -> torch.device:
 
 
 def choose_precision(precision: str, model: ModelConfig, device: torch.device) -> tuple[str, str]:
-    """Return the precision in which a run trains, and why if `train.precision` is auto (else an empty text).
+    """Return the precision in which a run trains, and the reason if `train.precision` is auto (else an empty text).
 
     >>> from glassformer.config.transformer import Stack, TransformerConfig
     >>> tiny = TransformerConfig(decoder=Stack(1, 1), d_model=8)
@@ -114,10 +117,11 @@ def emulation_note(dtype: str | None, device: torch.device) -> str | None:
 def choose_compile(
     setting: Literal["auto"] | bool, model: ModelConfig, device: torch.device, has_one_shape: bool, seconds: float
 ) -> tuple[bool, str]:
-    """Return whether the steps of a run are compiled, and why if `train.compile` is auto (else an empty text).
+    """Return whether the steps of a run are compiled, and the reason if `train.compile` is auto (else an empty text).
 
-    A compiled step differs from an eager one in the last bits, so no time is measured: `seconds` is a lower bound of
-    the time of all steps on a GPU, and `has_one_shape` is True if all rows are full windows of a text.
+    A compiled step differs from an eager step in the last bits. So the choice must not depend on a measured time:
+    `seconds` is a computed lower bound of the time of all steps on a GPU. `has_one_shape` is True if all rows are full
+    windows of a text.
 
     >>> from glassformer.config.transformer import Stack, TransformerConfig
     >>> model = TransformerConfig(decoder=Stack())
@@ -146,7 +150,8 @@ def choose_compile(
 def autocast_dtype(precision: str) -> torch.dtype | None:
     """Return the dtype of matrix products under autocast for a precision; None if autocast is off.
 
-    A run replaces `auto` before its first step; a model that no run trained, such as an imported one, is not autocast.
+    A run replaces `auto` before its first step. A model that no run has trained, such as an imported model, may have
+    `auto`, and runs without autocast.
 
     >>> autocast_dtype("bf16"), autocast_dtype("fp32")
     (torch.bfloat16, None)
@@ -233,8 +238,8 @@ _keeps_memory = False
 def freed_memory_kept() -> Iterator[None]:
     """Keep freed memory of the CPU in the process inside the block; return it to the system at the end.
 
-    Each step allocates tensors of the same sizes again. By default, glibc gets large ones from the system every time,
-    which fills their pages with zeros: at 124 M parameters, that took a fifth of a step
+    Each step allocates tensors of the same sizes again. By default, glibc gets memory for large tensors from the system
+    every time, and the system fills the pages with zeros. At 124 M parameters, that took a fifth of a step
     (`docs/log/2026-speed.md`). The block has no effect with another C library.
     """
     global _keeps_memory
@@ -249,7 +254,7 @@ def freed_memory_kept() -> Iterator[None]:
         yield
     finally:
         _keeps_memory = False
-        libc.mallopt(_M_MMAP_MAX, 1 << 16)  # the default; the thresholds are those to which glibc adapts
+        libc.mallopt(_M_MMAP_MAX, 1 << 16)  # the default; the thresholds are the largest to which glibc adapts
         libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
         libc.malloc_trim(0)
@@ -286,12 +291,12 @@ class Fit:
     """A way to compute the micro-batches of a run so that they fit in memory."""
 
     n_parts: int = 1
-    """Parts of each micro-batch."""
+    """Number of parts of each micro-batch."""
     recomputes: bool = False
-    """True if activation checkpointing was switched on because a single row did not fit."""
+    """True if activation checkpointing was switched on because not even the smallest parts fit without it."""
 
     def joined(self, other: "Fit") -> "Fit":
-        """Return the way that takes at most the memory of both.
+        """Return the way that combines both: the larger number of parts, and recomputation if one of the two has it.
 
         >>> Fit(4, False).joined(Fit(2, True))
         Fit(n_parts=4, recomputes=True)
@@ -336,9 +341,9 @@ def doubled(n: int, most: int) -> Iterator[int]:
 
 
 def fitted(work: Callable[[W], R], ways: Iterable[W]) -> tuple[R, W]:
-    """Return `work(way)` and the way, for the first way for which memory is sufficient.
+    """Return `work(way)` and `way` for the first way that fits in memory.
 
-    The memory of a failed attempt is freed before the next one, so `work` must keep no tensor outside of itself.
+    The memory of a failed attempt is freed before the next one, so `work` must store no tensor outside of its own call.
     """
     *others, last = ways
     for way in others:
@@ -347,25 +352,25 @@ def fitted(work: Callable[[W], R], ways: Iterable[W]) -> tuple[R, W]:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-        # Here the error is gone, and with it the references of its traceback to tensors.
+        # Here the error is gone, and so are the references to tensors in its traceback.
         give_back_memory()
     return work(last), last
 
 
 class InParts:
-    """Computation of the batches of one measurement: in parts from the first batch on that does not fit in memory.
+    """Computation of the batches of one measurement; after a batch that does not fit in memory, all are in parts.
 
     The result of an item must not depend on the other items of its part.
     """
 
     def __init__(self, *, may_split: bool = True) -> None:
-        """Set `may_split` to False if all processes must run the same number of forwards."""
+        """Set `may_split` to False if all processes must run the same number of forward passes."""
         self.n, self.may_split = 1, may_split
 
     def __call__(self, items: Sequence[Any], work: Callable[[Any], R]) -> list[R]:
         """Return the results of `work` for consecutive parts of `items`: one part if memory suffices.
 
-        `work` may run again for the same items, so it must change nothing outside of itself.
+        `work` may run again for the same items, so it must change nothing outside of its own call.
 
         >>> InParts()(["a", "b"], "".join)
         ['ab']
@@ -378,7 +383,7 @@ class InParts:
         return found
 
     def each(self, batches: Iterable[Sequence[int]], work: Callable[[Any], Iterable[R]]) -> Iterator[tuple[int, R]]:
-        """Yield the number and the result of each item of `batches`; `work` returns one result per item of a part."""
+        """Yield each number in `batches` with its result; `work` returns one result for each number of a part."""
         for batch in batches:
             results = (result for part in self(batch, work) for result in part)
             yield from zip(batch, results, strict=True)

@@ -30,8 +30,8 @@ class TokenTransform(nn.Module):
 class TokenLogits(nn.Module):
     """Head that maps hidden states to logits over the vocabulary.
 
-    The projection `proj` may have the weight of an embedding: one parameter with two names. If it is narrower than the
-    model, `narrow` (or the transform) reduces the width first.
+    The projection `proj` may share the weight of an embedding table; this weight is one parameter with two names. If
+    the input of `proj` is narrower than the model, `narrow` (or the transform) reduces the width first.
 
     >>> TokenLogits(16, nn.Linear(16, 100, bias=False), cap=30.0)(torch.zeros(2, 5, 16)).shape
     torch.Size([2, 5, 100])
@@ -79,7 +79,7 @@ class TokenLogits(nn.Module):
 
 
 def vocabulary_projection(table: nn.Embedding, width: int, *, tied: bool) -> Linear:
-    """Return a layer (…, width) → (…, V) for the tokens of a table, with the weight of the table if it is tied."""
+    """Return a layer (…, width) → (…, V) for the V tokens of `table`; if `tied`, its weight is the table."""
     projection = Linear(width, table.num_embeddings, bias=False)
     if tied:
         projection.weight = table.weight
@@ -109,7 +109,7 @@ POOLINGS = ("first", "last", "mean", "max")
 
 
 def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
-    """Pool (B, T, D) to (B, D) over the real tokens, by a name of `POOLINGS`: their mean, or their maximum, or one.
+    """Pool (B, T, D) to (B, D): `how` (in `POOLINGS`) takes the first or last real token, or the mean or maximum.
 
     >>> pool(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]), "mean")
     tensor([[2.]])
@@ -130,7 +130,7 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Pooler:
-    """Layers after pooling: a dense layer, which is stored but not applied without an activation, and a norm.
+    """Layers after pooling: a dense layer and a norm; without an activation, the dense layer is stored but not used.
 
     >>> SequenceVector("first", Pooler(nn.Linear(16, 16), torch.tanh, None))(torch.zeros(2, 5, 16)).shape
     torch.Size([2, 16])
@@ -173,7 +173,8 @@ class SequenceVector(nn.Module):
 class SequenceLogits(SequenceVector):
     """Head that maps the hidden states of a sequence to logits over labels, or to a number.
 
-    A number is mean + std × output, with `unit` = (mean, std), so that the network predicts in standard deviations.
+    For a number, the head returns mean + std × output with `unit` = (mean, std), so the output is in standard
+    deviations.
 
     >>> SequenceLogits("first", None, nn.Linear(16, 3))(torch.zeros(2, 5, 16)).shape
     torch.Size([2, 3])

@@ -18,8 +18,9 @@ from glassformer.nn.recurrence import CellStep, SingleHeadAttention, gru_step, l
 class RecurrentModel(nn.Module):
     """Recurrent encoder-decoder: an encoder reads the source, a bridge maps its last state, a decoder writes a target.
 
-    The models of Sutskever (2014), Cho (2014), Bahdanau (2015) and Luong (2015) are configurations of it. Without a
-    `bridge`, the encoder's last state is the decoder's first state (Sutskever). `forward` is `head(hidden(…))`.
+    The models of Sutskever (2014), Cho (2014), Bahdanau (2015) and Luong (2015) are configurations of this class.
+    Without a `bridge`, the encoder's last state is the decoder's first state (Sutskever). `forward` is
+    `head(hidden(…))`.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class RecurrentModel(nn.Module):
     def encode(
         self, source_ids: Tensor, source_attention_mask: Tensor | None = None, *, tap: Tap | None = None
     ) -> Encoding:
-        """Encode a source: its memory (B, S, C) and its last state."""
+        """Encode a source: return its memory (B, S, C) and the last state of the encoder."""
         return self.encoder(source_ids, source_attention_mask, scoped(tap, "encoder"))
 
     def start(
@@ -99,7 +100,7 @@ class RecurrentModel(nn.Module):
     def step_attending(
         self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, RecurrentState, Tensor | None]:
-        """Read as `step` does; also return the weights (B, T, S) to the source; None for a model without attention."""
+        """Return the results of `step`, and the attention weights (B, T, S) to the source; None without attention."""
         probe = Probe("decoder.cross_attn.weights", [])
         logits, state = self.step(token_ids, state, attention_mask, probe)
         return logits, state, torch.cat(probe.found, dim=2)[:, 0] if probe.found else None
@@ -107,7 +108,7 @@ class RecurrentModel(nn.Module):
     def read_at(
         self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None, at: Tensor
     ) -> tuple[Tensor, RecurrentState]:
-        """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+        """Read tokens as `step`; return the logits (B, V) of token number `at[i]` of each row i, and the new state."""
         hidden, state = self.decoder(token_ids, state, attention_mask)
         return self.head(hidden[torch.arange(len(at), device=at.device), at]), state
 
@@ -130,7 +131,7 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
 
 
 def build_recurrent(config: RecurrentConfig) -> RecurrentModel:
-    """Build a recurrent model with the first values of PyTorch's modules."""
+    """Build a recurrent model whose weights have the initial values of PyTorch's modules."""
     source_table = nn.Embedding(config.encoder_vocab_size, config.d_embedding)
     target_table = source_table if config.share_embeddings else nn.Embedding(config.vocab_size, config.d_embedding)
     encoder = r.RecurrentEncoder(
@@ -178,7 +179,7 @@ def _cells(config: RecurrentConfig, d_input: int, d_state: int, bidirectional: b
 
 @torch.no_grad()
 def init_recurrent_weights(model: RecurrentModel, config: RecurrentConfig) -> None:
-    """Draw every parameter uniformly in ± `init_range`; if that is 0, by the kind of the parameter.
+    """Draw every parameter uniformly in ± `init_range`; if `init_range` is 0, draw it by the kind of the parameter.
 
     Tables: N(0, 1/d_embedding). Matrices: Xavier (Glorot 2010), but state-to-state matrices orthogonal (Saxe 2014),
     gate by gate. Biases: 0, but 1 for an LSTM's forget gate, so that it keeps its state at first (Jozefowicz 2015).

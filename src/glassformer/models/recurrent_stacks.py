@@ -69,7 +69,7 @@ class RecurrentEncoder(nn.Module):
     def forward(self, source_ids: Tensor, source_attention_mask: Tensor | None, tap: Tap | None) -> Encoding:
         """Encode `source_ids` (B, S); `source_attention_mask` (B, S) is True for real tokens, with padding anywhere.
 
-        A tap receives the gates "cells.0.forward.reset" … (B, 1, D) step by step, but none of rows with padding.
+        A tap receives gates such as "cells.0.forward.reset", (B, 1, D), at each step, but not if a mask is given.
         """
         x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
         x = tapped(tap, "embeddings", x)
@@ -128,7 +128,7 @@ class SourceMemory:
         return SourceMemory(*on_tensors(lambda x: x[rows], (self.summary, self.memory, self.mask)))
 
     def joined(self, other: "SourceMemory") -> "SourceMemory":
-        """Return the sources of this one, then those of `other`, padded to the larger size."""
+        """Return the sources of this memory, then the sources of `other`, padded to the larger size."""
         summary = torch.cat((self.summary, other.summary))
         if self.memory is None or other.memory is None:  # nothing reads the mask
             return SourceMemory(summary)
@@ -150,19 +150,19 @@ class RecurrentState:
     source: SourceMemory
 
     def select(self, rows: Tensor) -> "RecurrentState":
-        """Return the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows."""
+        """Return the state whose row i is row `rows[i]` of this state; so rows are repeated, reordered or dropped."""
         layers, attentional = on_tensors(lambda x: x[rows], (self.layers, self.attentional))
         return RecurrentState(self.lengths[rows], layers, attentional, self.source.select(rows))
 
     def joined(self, other: "RecurrentState") -> "RecurrentState":
-        """Return the state with the rows of this one, then those of `other`; their sources may differ in size."""
+        """Return a state with the rows of this state, then the rows of `other`; their sources may differ in size."""
         both = (self.layers, self.attentional), (other.layers, other.attentional)
         layers, attentional = on_tensors(lambda *x: torch.cat(x), *both)
         lengths = torch.cat((self.lengths, other.lengths))
         return RecurrentState(lengths, layers, attentional, self.source.joined(other.source))
 
     def or_else(self, old: "RecurrentState", rows: Tensor) -> "RecurrentState":
-        """Return this state in the rows (B,) that are True, and `old`, of the same source, in the others."""
+        """Return this state in rows where `rows` (B,) is True, and `old` in the others; both have the same source."""
         layers, attentional = where(rows, (self.layers, self.attentional), (old.layers, old.attentional))
         return replace(self, layers=layers, attentional=attentional)
 
@@ -199,8 +199,8 @@ class DecoderParts:
 class RecurrentDecoder(nn.Module, ABC):
     """Recurrent decoder sₜ = f([E yₜ₋₁; fed], sₜ₋₁); subclasses define `fed`, the extra input, and `read`, the output.
 
-    It runs a loop over the steps if a step reads a result of the previous one (`steps_alone`); otherwise one call of
-    PyTorch's module. With a tap it always runs the loop, which is the reference of that call.
+    If a step reads a result of the previous step (`steps_alone`), the decoder runs a loop over the steps. Otherwise it
+    calls PyTorch's module once. With a tap it always runs the loop, which is the reference for that call.
     """
 
     steps_alone: bool
@@ -309,7 +309,7 @@ class PlainDecoder(RecurrentDecoder):
 
 
 class _AttendingDecoder(RecurrentDecoder):
-    """Decoder with attention: the memory is projected once, when a state begins."""
+    """Decoder with attention: `start` projects the memory once for all steps."""
 
     def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
         super().__init__(parts, deep_output)

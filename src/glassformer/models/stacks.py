@@ -32,9 +32,9 @@ class StackParts:
     """Window of the self-attention of each block; 0 = no limit."""
     final_norm: nn.Module | None
     rotaries: Sequence[nn.Module]
-    """Angles of queries and keys: one module for each base."""
+    """Modules for the rotary angles of queries and keys, one for each base."""
     rotary_of: Sequence[int]
-    """Number of the module of `rotaries` for the self-attention of each block; -1 = none."""
+    """Index of the module in `rotaries` for the self-attention of each block; -1 = none."""
     score_bias: nn.Module | None
     """Bias of the scores, for every self-attention of the stack."""
 
@@ -92,8 +92,8 @@ class _BlockStack(nn.Module):
         return tapped(tap, "final", x)
 
     def _by_kind(self, x: Tensor, inputs: Inputs, positions: Tensor) -> dict[tuple[int, int], Inputs]:
-        """Return the inputs of the blocks by window and rotary module: they share one mask and one table of angles."""
-        # 1. The rules of attention. The tokens that experts count are not padding.
+        """Return the inputs for each kind of block, (window, rotary module): blocks of a kind share mask and angles."""
+        # 1. The rules of attention. Experts count only tokens that are not padding.
         mask, real = inputs.mask, inputs.attention_mask
         if mask is None:
             documents = None
@@ -143,7 +143,7 @@ class _BlockStack(nn.Module):
         return torch.arange(n_tokens, device=token_ids.device)
 
     def check_length(self, n_tokens: int) -> None:
-        """Raise `ValueError` if learned positions are too few for `n_tokens`: clearer than the error of a lookup."""
+        """Raise `ValueError` if there are fewer learned positions than `n_tokens`, before a lookup fails."""
         table = self.embeddings.positions
         if isinstance(table, LearnedPositions) and n_tokens > table.max_len:
             raise ValueError(f"expected at most {table.max_len} tokens, because positions are learned, got {n_tokens}")
@@ -186,13 +186,14 @@ class Decoder(_BlockStack):
             lengths = state.lengths + n_new
         else:
             real = torch.ones_like(token_ids, dtype=torch.bool) if attention_mask is None else attention_mask
-            # A padding token gets the position of the last real one: inside the table, and with a key to attend to.
+            # A padding token gets the position of the last real token. So it is in the table, and there is a key to
+            # see.
             positions = (state.lengths[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)  # (B, T)
             lengths = state.lengths + real.sum(dim=1)
             slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, -1))
         if slots.n_filled > state.max_len:
             raise ValueError(f"expected at most {state.max_len} tokens in this state, got {slots.n_filled}")
-        # 2. Slots are positions: the causal rule alone hides both the future and slots that only longer rows filled.
+        # 2. Slots are positions, so the causal rule alone hides later tokens, and slots that only longer rows filled.
         if slots.start is not None and n_new == 1 and not any(self.windows):
             mask = NO_RULE
         elif slots.start == 0:
@@ -211,7 +212,8 @@ class Decoder(_BlockStack):
     ) -> tuple[Tensor, TransformerState]:
         """Add one token per row to a state that has branched; `branches` contains the new slots.
 
-        The rows of a group are the queries of one row of the blocks: (R, 1) tokens become (groups, width).
+        The blocks read one row per group, in which the rows of the group are queries: (R, 1) tokens become (groups,
+        width).
         """
         if token_ids.shape[1] != 1:
             raise ValueError("token_ids: expected one token per row, because this state has branched")
@@ -226,7 +228,7 @@ class Decoder(_BlockStack):
     def _read(
         self, token_ids: Tensor, state: TransformerState, mask: Mask, at: tuple[Tensor, Tensor], tap: Tap | None
     ) -> Tensor:
-        """Read tokens after those of a state; `at` has the positions of queries and keys."""
+        """Return the hidden states of tokens that follow a state; `at` = positions of the queries and of the keys."""
         inputs = Inputs(
             source_attention_mask=state.memory_mask,
             tap=tap,

@@ -12,7 +12,7 @@ from glassformer.nn.kv_cache import Cache, LayerCache, Slots
 
 
 def join_rows(first: Tensor, second: Tensor, dim: int) -> Tensor:
-    """Return the rows of two tensors (B, …), then padded with 0 in dimension `dim` < 0 to the larger size.
+    """Concatenate the rows of two tensors (B, …), padded with 0 in dimension `dim` < 0 to the larger size.
 
     >>> join_rows(torch.ones(1, 1), torch.ones(1, 3), -1)
     tensor([[1., 0., 0.],
@@ -57,17 +57,17 @@ class TransformerState:
     """If set, the rows of a group share their part of `layers` and `memory`."""
 
     def select(self, rows: Tensor) -> "TransformerState":
-        """Return the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows."""
+        """Return the state whose row i is row `rows[i]` of this state; so rows are repeated, reordered or dropped."""
         if self.branches is not None:
             return self._select_branches(self.branches, rows)
         lengths, longest = self.lengths[rows], self.longest
-        if not self.uniform:  # then a step also reads the lengths
+        if not self.uniform:  # then a step reads the lengths too
             longest = int(lengths.max())
         layers = [layer.select(rows, longest) for layer in self.layers]
         return replace(self._select_memory(rows), layers=layers, lengths=lengths, longest=longest)
 
     def joined(self, other: "TransformerState") -> "TransformerState":
-        """Return the state with the rows of this one, then those of `other`; lengths and sources may differ in size."""
+        """Return a state with the rows of this state, then the rows of `other`; lengths and source sizes may differ."""
         if self.branches is not None or other.branches is not None:
             raise ValueError("joined: expected two states that have not branched")
         pairs = zip(self.layers, other.layers, strict=True)
@@ -89,7 +89,7 @@ class TransformerState:
         return replace(state, memory=memory, memory_mask=mask)
 
     def crop(self, lengths: Sequence[int]) -> "TransformerState":
-        """Return the state of the first `lengths[i]` tokens of row i; later steps write over the slots of the others.
+        """Return the state with only the first `lengths[i]` tokens of row i; later steps overwrite the other slots.
 
         Raises `ValueError` for more tokens than the state has, for rows that have branched, and for a cache without
         slots.
@@ -105,9 +105,9 @@ class TransformerState:
         return replace(self, lengths=cropped, longest=longest, uniform=min(lengths) == longest)
 
     def branched(self) -> "TransformerState":
-        """Return the same rows, ready to branch: then `select` moves no keys, and a step adds one token per row.
+        """Return a state with the same rows, in which `select` seldom moves keys, and a step adds one token per row.
 
-        A cache without slots cannot be shared by several rows; then this is the state itself.
+        Several rows cannot share a cache without slots. If there is such a cache, return this state itself.
         """
         slotted = self._slotted
         if len(slotted) < len(self.layers):
@@ -116,9 +116,9 @@ class TransformerState:
         return replace(self, layers=layers, branches=Branches.at(self.lengths, self.longest))
 
     def make_room(self, slots: Slots) -> None:
-        """Give the caches the slots of the new tokens, and grow caches in place, at least to double their size.
+        """Give the caches the slots of the new tokens; grow full caches in place, at least to double their size.
 
-        Rows that have not branched need at most `max_len` slots plus the one for padding.
+        Rows that have not branched need at most `max_len` slots and one slot for padding.
         """
         for layer in self.layers:
             layer.slots = slots

@@ -1,4 +1,4 @@
-"""The Transformer in its three kinds, by the stacks it has: encoder, decoder or both."""
+"""The Transformer with an encoder, a decoder or both."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from glassformer.nn.kv_cache import cache_dtype
 class Transformer(nn.Module):
     """Transformer with an encoder (as BERT), a decoder (as GPT), or both with cross-attention (the original).
 
-    `token_ids` is the input of the stack that the head reads: of the decoder if there is one, otherwise of the encoder.
+    `token_ids` is the input of the stack before the head: of the decoder if there is one, otherwise of the encoder.
     `forward` is `head(hidden(…))`.
     """
 
@@ -44,8 +44,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return logits: (B, T, V) over tokens, (B, T, n_labels) per position or (B, n_labels); or vectors (B, D).
 
-        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token; other `Inputs` by name. With
-        `loss_positions` (N,), b · T + t, return their logits only, (N, V).
+        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token. Other fields of `Inputs` are given by
+        name. With `loss_positions` (N,), each b · T + t, return only the logits (N, V) of these positions.
         """
         others |= {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
         hidden = self.hidden(token_ids, attention_mask, tap=tap, **others)
@@ -61,7 +61,7 @@ class Transformer(nn.Module):
         tap: Tap | None = None,
         **others: Any,
     ) -> Tensor:
-        """Return the hidden states that the head reads, (B, T, D); the arguments are those of `forward`.
+        """Return the hidden states (B, T, D) that the head reads, for the arguments of `forward`.
 
         If the model reads a text twice, `token_ids` is the text: the encoder reads it, and the decoder reads it one
         position later, after its start token.
@@ -128,9 +128,9 @@ class Transformer(nn.Module):
     def step_attending(
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, TransformerState, Tensor | None]:
-        """Read as `step` does; also return the last block's weights (B, T, S) to the source, their mean over heads.
+        """Return the results of `step`, and the last block's weights (B, T, S) to the source, averaged over the heads.
 
-        They are None for a model without attention to a source. Only this attention runs the readable formulas.
+        The weights are None for a model without cross-attention. Only this cross-attention runs `attention_reference`.
         """
         assert self.decoder is not None
         probe = Probe(f"decoder.blocks.{len(self.decoder.blocks) - 1}.cross_attn.weights", [])
@@ -143,7 +143,7 @@ class Transformer(nn.Module):
     def read_at(
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None, at: Tensor
     ) -> tuple[Tensor, TransformerState]:
-        """Read as `step` does; return the logits (B, V) of one token per row, number `at` (B,), and the new state."""
+        """Read tokens as `step`; return the logits (B, V) of token number `at[i]` of each row i, and the new state."""
         assert self.decoder is not None
         hidden, state = self.decoder.step(token_ids, state, attention_mask)
         return self.head(hidden[torch.arange(len(at), device=at.device), at]), state

@@ -51,7 +51,7 @@ class LoraLinear(nn.Linear):
     def merged(self) -> nn.Linear:
         """Return a plain trainable layer with the weight W + α / r · B A."""
         plain = Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
-        # Only the sum is rounded; on the CPU, because MPS has no float64
+        # Only the sum is rounded. It is computed on the CPU, because MPS has no float64.
         weight, a, b = (x.cpu().double() for x in (self.weight, self.lora_a, self.lora_b))
         plain.weight = nn.Parameter((weight + b @ a * self.scale).to(self.weight))
         if self.bias is not None:
@@ -85,7 +85,7 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
 
 
 def merge_lora(network: nn.Module) -> int:
-    """Merge every update into its weight in place, which leaves plain layers; return the number of merged layers."""
+    """Replace every adapted layer in place by a plain layer with the merged weight; return their number."""
     adapted = {name: m for name, m in network.named_modules() if isinstance(m, LoraLinear)}
     for name, module in adapted.items():
         network.set_submodule(name, module.merged())
@@ -97,15 +97,16 @@ def merge_lora(network: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Result of loading stored weights, by name."""
+    """Names of the weights that were loaded, extended, kept or left out when stored weights were loaded."""
 
     taken: list[str]
     extended: list[str]
-    """Tables that took the stored rows and keep their additional rows; also in `taken`."""
+    """Weights with more rows than are stored: their first rows were loaded, the others are unchanged. Also in
+    `taken`."""
     new: list[str]
     """Weights of the network that keep their initial values."""
     left: list[str]
-    """Stored weights that the network did not take."""
+    """Stored weights that were not loaded."""
 
     def __str__(self) -> str:
         lines = [f"loaded: {len(self.taken)} tensors"]
@@ -126,7 +127,7 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
     for name, tensor in network.state_dict(keep_vars=True).items():
         tensors.setdefault(id(tensor), (name, tensor))
     tables, outputs = _rows_of_tokens(network)
-    # Labels are also rows of an output: an output with token rows has as many rows as a stored table.
+    # The rows of an output may also be labels. They are tokens if the stored output has as many rows as a stored table.
     sizes = {len(stored[name]) for name, tensor in tensors.values() if id(tensor) in tables and name in stored}
     taken, extended, new = [], [], []
     for name, tensor in tensors.values():
@@ -161,7 +162,7 @@ def similar(pattern: str, names: Iterable[str]) -> str:
 
 
 def _rows_of_tokens(network: nn.Module) -> tuple[set[int], set[int]]:
-    """Return the identities of token tables, and of the tensors that compute logits over tokens."""
+    """Return the `id` of each token table, and of each tensor that computes logits over tokens."""
     modules = dict(network.named_modules())
     heads = [m for m in modules.values() if isinstance(m, TokenLogits)]
     tables = [m.weight for name, m in modules.items() if name.endswith("tokens") and isinstance(m, nn.Embedding)]
@@ -187,10 +188,10 @@ def _summary(names: Sequence[str]) -> str:
 def fuse(network: nn.Module) -> None:
     """Join matrices that read the same input, in place, with equal results up to rounding; for inference only.
 
-    Each self-attention gets one matrix for queries, keys and values, and each gated feed-forward layer one for gate and
-    up projection. One product reads the weights faster than several: in steps of one token on a CPU, by about 4 % of a
-    step. Experts do not change. The network can be saved: its configuration becomes that of `fused_qkv`, and gate and
-    up projections are stored apart. Raises `UserError` for a recurrent model.
+    Low-rank updates are merged. Each self-attention gets one matrix for queries, keys and values, and each gated
+    feed-forward layer one for gate and up projection. One product reads the weights faster than several products, which
+    saves about 4 % of a step of one token on a CPU. Experts do not change. The network can be saved: its configuration
+    has `fused_qkv`, and gate and up projections are stored apart. Raises `UserError` for a recurrent model.
     """
     if not isinstance(network, Transformer):
         raise UserError("fused is for Transformers: a recurrent model has no self-attention; leave it out")
@@ -207,7 +208,7 @@ FUSED, APART = "gate_up_proj.", ("gate_proj.", "up_proj.")
 
 
 class FusedFeedForward(FeedForward):
-    """Gated feed-forward layer with one matrix for gate and up projection; its stored names are those of both."""
+    """Gated feed-forward layer with one matrix for gate and up projection; it is stored as two layers."""
 
     def __init__(self, base: FeedForward) -> None:
         nn.Module.__init__(self)  # FeedForward.__init__ would draw weights
@@ -224,7 +225,7 @@ class FusedFeedForward(FeedForward):
 
 
 def _store_apart(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
-    """Store two layers: each part is a half of a tensor of the fused layer."""
+    """Store two layers: split each tensor of the fused layer into two halves."""
     for name in [name for name in state if name.startswith(prefix + FUSED)]:
         part = name.removeprefix(prefix + FUSED)
         for half, x in zip(APART, state.pop(name).chunk(2), strict=True):
