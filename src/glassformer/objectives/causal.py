@@ -12,7 +12,7 @@ class CausalObjective(TokenObjective):
     """Causal language modelling objective: maximise Σ log p(tokenᵢ | tokens before it) (Bengio 2003)."""
 
     def __init__(self, label_smoothing: float = 0.0, start_id: int | None = None) -> None:
-        """Set `start_id`, the id that begins a document and is never a target; `None` if it also ends a document."""
+        """Set `start_id`, the id that begins documents and is never a target; `None` if it also ends documents."""
         self.label_smoothing, self.start_id = label_smoothing, start_id
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
@@ -20,8 +20,8 @@ class CausalObjective(TokenObjective):
 
         Rows of unequal length are padded on the right; padding is neither attended to nor scored. In a packed row,
         positions restart with every document, and the last token of a document does not predict the next document's
-        first token. A start token is never a target, so every arrangement of a text into rows has the same targets. Of
-        examples with labels, only the ids that are labels are targets.
+        first token. The start token is never a target. So if every document begins with it, the same tokens are targets
+        in packed rows and in windows of the text. If an example has `labels`, only its labels are targets.
 
         >>> rows = [Example(np.array([5, 6, 7])), Example(np.array([8, 9]))]
         >>> batch = CausalObjective().collate(rows, np.random.default_rng(0))
@@ -38,7 +38,7 @@ class CausalObjective(TokenObjective):
             document_ids, _ = pad([d[:-1] for d in documents], FILLING)
             next_documents, _ = pad([d[1:] for d in documents], FILLING)
             is_target = (document_ids == next_documents) & (document_ids != FILLING)
-            labels, mask = labels.masked_fill(~is_target, NOT_SCORED), None  # documents keep padding apart
+            labels, mask = labels.masked_fill(~is_target, NOT_SCORED), None  # the document ids hide padding
             positions, _ = pad([_positions(d[:-1]) for d in documents], 0)
         return Batch(
             token_ids=token_ids,
@@ -51,14 +51,14 @@ class CausalObjective(TokenObjective):
 
 
 def answer_rows(examples: Sequence[Example]) -> Batch:
-    """Make a causal batch in which a row is a target; logits are computed only where a label is predicted."""
+    """Make a causal batch in which each row counts as one target; compute logits only where a label is predicted."""
     batch = CausalObjective().collate(examples, np.random.default_rng(0))
     loss_positions = (batch.labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
     return Batch(**batch.tensors(), n_targets=len(examples), loss_positions=loss_positions)
 
 
 def _documents(example: Example) -> np.ndarray:
-    """Return the document of each token; an example without documents is one."""
+    """Return the document of each token; an example without `document_ids` is a single document."""
     return np.zeros_like(example.token_ids) if example.document_ids is None else example.document_ids
 
 

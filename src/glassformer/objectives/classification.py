@@ -15,7 +15,7 @@ from glassformer.objectives.loss import Forward, LossSums, Objective, TokenObjec
 
 
 def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
-    """Return n / (k · n_c) for each of k classes that occurs n_c times among n labels: all n_c · weight are equal.
+    """Return the weight n / (k · n_c) of each of k classes, if n_c of the n labels are in the class.
 
     >>> balanced_weights([1, 4])
     (2.5, 0.625)
@@ -43,7 +43,7 @@ class ClassificationObjective(TokenObjective):
 
 @dataclass(frozen=True)
 class RegressionObjective(Objective):
-    """Regression: maximise Σ log N(number | output, std²); ½ (error / std)² + ln std + ½ ln 2π nats per text."""
+    """Regression: maximise Σ log N(number | output, std²). A text has ½ (error / std)² + ln std + ½ ln 2π nats."""
 
     std: float = 1.0
     is_density = True

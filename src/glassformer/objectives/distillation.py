@@ -1,4 +1,4 @@
-"""Knowledge distillation: a trained model teaches another one its probabilities."""
+"""Knowledge distillation: a trained model teaches another model its probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,19 +18,19 @@ from glassformer.objectives.loss import MIN_LOGITS, Forward, LossSums, Objective
 class Distillation(Objective):
     """Distillation objective (Hinton 2015, section 2): (1 - α) · loss of `objective` + α · T² · KL(teacher ‖ student).
 
-    Both networks read the same inputs, and the divergence is summed over the scored positions. Probabilities are those
-    of logits / T; the factor T² keeps the size of their gradient, which is proportional to 1 / T². The reported nats
-    are those of `objective`.
+    Both networks read the same inputs, and the divergence is summed over the scored positions. The probabilities are
+    softmax(logits / T). The gradient of the divergence is proportional to 1 / T²; the factor T² makes up for this. The
+    reported nats are the nats of `objective`.
     """
 
     objective: Objective
-    """Its loss is a cross-entropy of one forward pass."""
+    """The objective without a teacher. Its loss is a cross-entropy of one forward pass."""
     teacher: Forward
     """A network in evaluation mode; no gradient reaches it."""
     weight: float = 0.5
-    """α, the part of the divergence in the loss."""
+    """α, the weight of the divergence in the loss."""
     temperature: float = 2.0
-    """T; the higher it is, the more the less probable tokens count."""
+    """T, the temperature. With a higher temperature, less probable tokens count more."""
 
     def __post_init__(self) -> None:
         for name in ("label_smoothing", "couples_rows"):
@@ -54,9 +54,10 @@ class Distillation(Objective):
 def divergence(teacher: Tensor, student: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
     """Sum KL(p ‖ q) = Σ p · (log p - log q) over the scored positions, in nats, with p, q = softmax(logits / T).
 
-    `teacher` (…, V) and `student` (…, V) are logits, `labels` (…) has -100 where a position is not scored. If one has
-    more logits, for ids that no token has, only the others count. The sum is in fp32 or higher precision.
-    `divergence_by_rows` equals the lines below it up to rounding, in less memory, so that a reader may stop there.
+    `teacher` (…, V) and `student` (…, V) are logits, `labels` (…) has -100 where a position is not scored. If one
+    network has additional logits, for ids without a token, they do not count. The sum is in fp32 or higher precision.
+    `divergence_by_rows` gives the result of the lines below it up to rounding, in less memory, so that a reader may
+    skip it.
 
     >>> certain, uniform = torch.tensor([[0.0, -1e9]]), torch.zeros(1, 2)
     >>> round(divergence(certain, uniform, torch.tensor([0])).item(), 4)  # ln 2

@@ -1,4 +1,4 @@
-"""Objectives make batches from examples, and losses as sums that are divided once by the number of all targets."""
+"""Base of the objectives: they make batches from examples, and compute losses as sums over the targets."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -35,10 +35,10 @@ def token_cross_entropy(
 ) -> LossSums:
     """Sum -log softmax(logits)[label] over all scored labels, in fp32 or higher precision for logits of every dtype.
 
-    `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε, the target is (1-ε) · one-hot + ε/V
-    (Szegedy 2016, section 7). `class_weights` (V,) multiply -log p of each class, as `weight` of
-    `torch.nn.CrossEntropyLoss`. `nats` excludes the smoothing and the weights. `cross_entropy_by_rows` equals the
-    `F.cross_entropy` below it up to rounding, in less time and memory, so that a reader may stop there.
+    `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε, the target is (1-ε) · one-hot + ε/V (Szegedy
+    2016, section 7). `class_weights` (V,) multiply -log p of each class, as `weight` of `torch.nn.CrossEntropyLoss`.
+    `nats` excludes the smoothing and the weights. `cross_entropy_by_rows` gives the result of the `F.cross_entropy`
+    below it up to rounding, in less time and memory, so that a reader may skip it.
 
     >>> sums = token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -100]]), n_targets=2)
     >>> round(sums.nats.item() / sums.n_targets, 4)  # ln 4
@@ -77,9 +77,9 @@ class Objective(ABC):
     label_smoothing: float = 0.0
     """Probability spread over the vocabulary in `LossSums.total`."""
     is_density: bool = False
-    """True if a likelihood is a density, for example of numbers: the exponential of the loss is no perplexity."""
+    """True if a likelihood is a density, for example of numbers. Then exp(loss) is no perplexity."""
     couples_rows: bool = False
-    """True if the loss of a row depends on the other rows: a batch is never computed in parts."""
+    """True if the loss of a row depends on the other rows. Then a batch is never computed in parts."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...

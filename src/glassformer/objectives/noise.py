@@ -21,7 +21,8 @@ Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
-"""Fractions of the chosen tokens that are masked and that are replaced; the others stay unchanged."""
+"""`MASKED_SHARE`: fraction of the chosen tokens that become a mask. `RANDOM_SHARE`: fraction of the chosen tokens that
+become a random token. The others stay unchanged."""
 
 
 def mask_tokens(
@@ -34,13 +35,13 @@ def mask_tokens(
     continues: Bools | None = None,
     mask_prob: float = 0.15,
 ) -> tuple[Ids, Ids]:
-    """Apply the 80/10/10 rule (Devlin 2019, section 3.1); return the corrupted row, and labels, -100 if not chosen.
+    """Apply the 80/10/10 rule (Devlin 2019, section 3.1); return the corrupted row and the labels (-100 = not chosen).
 
-    Each `maskable` token is chosen independently with probability `mask_prob`, so their number is binomial (BERT's code
-    uses a fixed number); at least one is chosen if any is maskable. With `continues` (True = the token continues the
-    word before it), whole words are chosen instead, each with all its maskable tokens. Independently, each chosen token
-    becomes `mask_id`, becomes one of `replacements`, or stays, with probabilities 0.8, 0.1 and 0.1. A token that stays
-    is both input and label, as the rule requires.
+    Each `maskable` token is chosen independently with probability `mask_prob`, so the number of chosen tokens is
+    binomial (BERT's code uses a fixed number). At least one token is chosen if any is maskable. With `continues` (True
+    = the token continues the word before it), whole words are chosen instead, each with all its maskable tokens.
+    Independently, each chosen token becomes `mask_id`, becomes one of `replacements`, or stays, with probabilities 0.8,
+    0.1 and 0.1. A token that stays is both input and label, as the rule requires.
 
     >>> words = np.array("_ the cat sat on the warm mat".split())
     >>> row = np.arange(1, 8)
@@ -77,9 +78,9 @@ def infill(
     A span of length 0 inserts a mask. Spans are drawn until they cover `noise_density` of the tokens (rounded); the
     last span is shortened to fit. At least one token is kept between two spans, so masks never touch, unless the row
     already has masks. (The first and last token have one neighbour, so they are removed about half as often.) Spans
-    without room are dropped: a `noise_density` of up to 0.5 is always reached, one above mean_span_length /
-    (mean_span_length + 1) is not. Empty spans that would make the row longer than before are also dropped. If no token
-    is to be removed, for example in an empty row, the row stays unchanged.
+    that do not fit are dropped. So a `noise_density` of up to 0.5 is always reached, and a density above
+    mean_span_length / (mean_span_length + 1) is not. Empty spans that would make the row longer than before are also
+    dropped. If no token is to be removed, for example in an empty row, the row stays unchanged.
 
     >>> words = np.array("_ the cat sat on the warm mat".split())
     >>> print(*words[infill(np.arange(1, 8), np.random.default_rng(2), mask_id=0, noise_density=0.5)])
@@ -91,7 +92,7 @@ def infill(
     while budget > 0:
         drawn.append(min(int(rng.poisson(mean_span_length)), budget))
         budget -= drawn[-1]
-    # Each span except the last needs a kept token after it; with one extra token, every span does.
+    # Each span except the last needs a kept token after it. With one extra token at the end, every span has one.
     full = [length for length in drawn if length]
     full = [length for length, needed in zip(full, np.cumsum(np.array(full) + 1), strict=True) if needed <= n + 1]
     n_empty = min(drawn.count(0), sum(full) - len(full), n + 1 - sum(full) - len(full))
@@ -131,11 +132,11 @@ def corrupt_spans(
 ) -> tuple[Ids, Ids]:
     """Corrupt spans (Raffel 2020, 3.1.4): return the row with one sentinel per span, and sentinels with their spans.
 
-    Spans cover `noise_density` of the tokens (rounded, at least one, not all). Their number gives the mean length
-    `mean_span_length` and is at most the number of sentinels. The lengths of spans and of the kept parts between them
-    are random and at least 1. A row begins with a kept token and ends with a span; a row of at most one token becomes
-    one span. The target has no final sentinel; the objective adds the end token. Source and target together contain
-    every token once and every used sentinel twice.
+    Spans cover `noise_density` of the tokens (rounded, at least one, not all). The number of spans is the one for which
+    their mean length is about `mean_span_length`, but at most the number of sentinels. The lengths of spans and of the
+    kept parts between them are random and at least 1. A row begins with a kept token and ends with a span; a row of at
+    most one token becomes one span. The target has no final sentinel; the objective adds the end token. Source and
+    target together contain every token once and every used sentinel twice.
 
     >>> words = np.array("<0> <1> <2> the cat sat on the warm mat".split())
     >>> rng, row = np.random.default_rng(1), np.arange(3, 10)
@@ -199,7 +200,7 @@ class MaskedObjective(TokenObjective):
         )
 
     def whole(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return a row in its frame."""
+        """Return the ids of a row with the special tokens of `frame` before and after them."""
         return np.concatenate((self.frame.before, token_ids, self.frame.after)).astype(np.int64)
 
     def _masked(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

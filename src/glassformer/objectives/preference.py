@@ -1,4 +1,4 @@
-"""Learning from preferences (DPO, IPO) and from rewards (GRPO): the model is compared with its start, the reference.
+"""Learning from preferences (DPO, IPO) and from rewards (GRPO); the reference is the model before this training.
 
 In group relative policy optimization (GRPO), a sampled answer is compared with the other answers to the same prompt.
 """
@@ -29,7 +29,7 @@ class PreferenceBatch(Batch):
 
 @dataclass(frozen=True)
 class PreferenceObjective(Objective):
-    """Raise the probability of a chosen answer, relative to a rejected one, above that of the reference.
+    """Make the chosen answer more probable, relative to the rejected answer, than it is for the reference.
 
     With h = log π(chosen)/π(rejected) - log π_ref(chosen)/π_ref(rejected), the loss of a preference is -log σ(β h)
     for DPO (Rafailov 2023, equation 7). For IPO it is (h - 1/(2β))² (Azar 2023, equation 17), with log probabilities
@@ -41,7 +41,7 @@ class PreferenceObjective(Objective):
     is_density = True
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PreferenceBatch:
-        """Make a batch of examples whose `label` is the log ratio of the reference; a preference is one target."""
+        """Make a batch of examples whose `label` is the log ratio of the reference; each preference is one target."""
         reference = torch.tensor([example.label for example in examples], dtype=torch.float32)
         return PreferenceBatch(**answer_rows(examples).tensors(), n_targets=len(examples), reference=reference)
 
@@ -68,10 +68,10 @@ class PreferenceObjective(Objective):
 
 @dataclass(frozen=True, eq=False)
 class Rollout(Example):
-    """A prompt and a sampled answer, whose tokens are the labels."""
+    """A prompt and a sampled answer; the tokens of the answer are the labels."""
 
     text: str = ""
-    """The answer."""
+    """Text of the answer."""
     reward: float = 0.0
     advantage: float = 0.0
 
@@ -85,9 +85,9 @@ class PolicyBatch(Batch):
 
 
 def advantages(rewards: np.ndarray, is_divided: bool = True) -> np.ndarray:
-    """Return the rewards (n_prompts, group) less the mean of their group, divided by its standard deviation.
+    """Return the rewards (n_prompts, group) minus the mean of each group, divided by the group's standard deviation.
 
-    Shao 2024, section 4.1.2.
+    Without `is_divided`, the differences are not divided (Shao 2024, section 4.1.2).
 
     >>> advantages(np.array([[0.0, 1.0], [3.0, 3.0]])).round(3).tolist()
     [[-0.707, 0.707], [0.0, 0.0]]
@@ -100,8 +100,9 @@ def advantages(rewards: np.ndarray, is_divided: bool = True) -> np.ndarray:
 class GroupPolicyObjective(Objective):
     """Maximise reward, and stay near the reference (Shao 2024, equations 3 and 4, with the reward of whole answers).
 
-    A step samples with the weights that it updates, so the probability ratio of equation 3 is 1, its clipping has no
-    effect, and its gradient is that of log π. The reported loss is what is minimised in the mean: β KL - reward.
+    A step samples with the weights that it updates, so the probability ratio of equation 3 is 1. Therefore clipping has
+    no effect, and the gradient of the ratio equals the gradient of log π. The reported loss is β KL - reward, the
+    quantity that is minimised on average.
     """
 
     reference: Forward
@@ -111,7 +112,7 @@ class GroupPolicyObjective(Objective):
     is_density = True
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PolicyBatch:
-        """Make a batch of rollouts; an answer is one target."""
+        """Make a batch of rollouts; each answer is one target."""
         rollouts = cast(Sequence[Rollout], examples)
         return PolicyBatch(
             **answer_rows(rollouts).tensors(),

@@ -19,16 +19,17 @@ Noise = Callable[[Ids, np.random.Generator], tuple[Ids, Ids]]
 class Seq2SeqObjective(TokenObjective):
     """Sequence-to-sequence: maximise Σ log p(tokenᵢ | source, earlier target tokens) (Sutskever 2014, section 2).
 
-    Decoder inputs are the true tokens. Only this class adds frames and the start token, so examples have plain ids.
+    Decoder inputs are the true tokens. Only this class adds the start token, and the special tokens before and after a
+    text, so examples have plain ids.
     """
 
     def __init__(self, start_id: int, source: Frame, target: Frame, label_smoothing: float = 0.0) -> None:
-        """Set the frames of source and target; the frames of a glassformer tokenizer consist of an end token."""
+        """Set the special tokens around source and target; a tokenizer of glassformer adds only an end token."""
         self.start_id, self.source_frame, self.target_frame = start_id, source, target
         self.label_smoothing = label_smoothing
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Make a batch of framed sources and targets; decoder inputs are start + target, labels are one position ahead.
+        """Make a batch of pairs with special tokens; decoder inputs are start + target, and labels are the target.
 
         >>> end = Frame(after=(2,))
         >>> targets, sources = [[5, 6], [8]], [[7], [9]]
@@ -51,7 +52,7 @@ class Seq2SeqObjective(TokenObjective):
         )
 
     def source(self, example: Example) -> np.ndarray:
-        """Return the encoder input: the source in its frame."""
+        """Return the encoder input: the ids of the source with the special tokens before and after them."""
         if example.source_ids is None:
             raise ValueError("example.source_ids is missing: give every pair a source")
         return _framed(self.source_frame, example.source_ids)
