@@ -281,7 +281,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
 
 
 def _transform(config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int) -> TokenTransform | None:
-    """Build the layers before an output projection that reads vectors of `width`; None if the head has none."""
+    """Build the layers before an output projection that reads vectors of `width`; None without `head.transform`."""
     if not head.transform:
         return None
     dense = Linear(config.d_model, width, bias=config.head_bias)
