@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """Items by number; after an item is taken, a thread makes the one that follows.
+    """Maker of numbered items; after `take` has returned an item, a thread makes the next item.
 
-    An item must depend on its number alone. So each is the same as without the thread, in every order: a number that
-    does not follow the last one, as after a rollback, is made at once. Two items are never made at the same time. An
-    error of the thread is raised when its item is taken.
+    An item must depend only on its number. So items are the same as without the thread, in every order. An item that
+    does not follow the last one, as after a rollback, is made in `take`. Two items are never made at the same time. An
+    error of the thread is raised by the `take` of its item.
 
     >>> squares = Ahead(lambda number: number**2, end=9)
     >>> squares.take(3), squares.take(4), squares.take(2)
@@ -27,7 +27,7 @@ class Ahead(Generic[T]):
         self._next: tuple[int, Future[T]] | None = None
 
     def take(self, number: int) -> T:
-        """Return an item, and begin to make the one that follows."""
+        """Return an item, and begin to make the next item."""
         if self._next is not None and self._next[0] == number:
             item = self._next[1].result()
         else:
@@ -39,7 +39,7 @@ class Ahead(Generic[T]):
         return item
 
     def close(self) -> None:
-        """Wait for an item that the thread is making, because it reads and writes files of the run.
+        """Wait for an item that the thread is making, because the thread reads and writes files of the run.
 
         This takes the time of one batch; with BPE-dropout, the first batch of an epoch encodes the text again. A second
         Ctrl-C ends the process at once, because Python does not wait for daemon threads.

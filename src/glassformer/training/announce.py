@@ -63,7 +63,7 @@ def device(host: Host, numerics: str) -> str:
 
 
 def memory(run: Run, network: nn.Module, fit: Fit, room: Room | None, ranks: Ranks) -> str:
-    """Describe the memory that a step will take, and that of the device before the run; nothing if it is unknown."""
+    """Describe the memory that a step will take, and the memory of the device; an empty text if `room` is None."""
     if room is None:
         return ""
     sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
@@ -77,7 +77,7 @@ def memory(run: Run, network: nn.Module, fit: Fit, room: Room | None, ranks: Ran
 
 
 def steps(run: Run, data: TrainingData) -> str:
-    """Describe the number of steps, their size and the epochs."""
+    """Describe the number of steps, the tokens in a step and the number of epochs."""
     batch, n = micro_batch(run), run.train.grad_accumulation
     shape = full_shape(batch, run.model)
     n_tokens = n * (batch.budget or shape.n_rows * shape.n_tokens)
@@ -86,7 +86,7 @@ def steps(run: Run, data: TrainingData) -> str:
 
 
 def selection(train: TrainConfig, reason: str) -> str:
-    """Describe the value by which the weights of the run folder are selected; nothing if they are not the best."""
+    """Describe the metric that selects the weights in the run folder; an empty text unless `select` is "best"."""
     metric = (train.early_stopping or EarlyStopping()).metric
     why = f": {reason}" if reason else ""
     return f"best validation {metric}{why}" if train.select == "best" else ""
@@ -106,6 +106,6 @@ def resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> N
 
 
 def changed_machine(stored: Path, progress: TrainerState) -> list[str]:
-    """Return what differs from the machine and versions of a checkpoint; older checkpoints record less."""
+    """Return the differences from the machine and versions of a checkpoint; older checkpoints record fewer of them."""
     before, now = checkpoint.load_numbers(stored).get("made_with", {}), progress.made_with
     return [f"{name} {before[name]}, now {now[name]}" for name in now if before.get(name, now[name]) != now[name]]

@@ -102,9 +102,10 @@ class ExponentialAverage:
 
 
 def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
-    """Write a model directory with the mean weights of several; its other files are copies from the last one.
+    """Write a model directory with the mean weights of several directories; copy other files from the last one.
 
-    Each manifest is verified first. Raises `UserError` unless all have the same configuration and tokenizers.
+    Each manifest is verified first. Raises `UserError` unless all directories have the same configuration and
+    tokenizers.
     """
     if not folders:
         raise UserError("no model to average: give at least one model directory")

@@ -1,7 +1,7 @@
 """Checkpoints of a run: copied from the training loop, written in the background, published and pruned.
 
-`Checkpointer` takes a `Snapshot` (copies of weights and moments), and a thread writes it: checkpoint, publication,
-retention, in this order. The process can be killed safely during each. The next save raises an error of the thread.
+`Checkpointer` gets a `Snapshot` of weights and moments. A thread writes the checkpoint, then publishes weights, then
+deletes old checkpoints. The process can be killed safely at any time. The next save raises an error of the thread.
 """
 
 import shutil
@@ -35,7 +35,7 @@ class Snapshot:
 
     step: int
     weights: Tensors
-    """Weights of the model file: the moving average if there is one."""
+    """Weights for the model file: the moving average if there is one."""
     state: TrainingState
     chosen_step: int
     """Step whose weights the run folder publishes from now on."""
@@ -47,8 +47,8 @@ class Checkpointer:
     """A writer of snapshots, one after another, in a background thread or at once.
 
     The next `save` or `wait` raises the errors of the thread. A process killed at any moment leaves complete
-    checkpoints (`store.checkpoint`). A failure to delete an old one is logged, and the next save tries again. With
-    `writes=False`, for a replay, nothing is written.
+    checkpoints (`store.checkpoint`). If an old checkpoint cannot be deleted, this is logged, and the next save tries
+    again. With `writes=False`, for a replay, nothing is written.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Checkpointer:
         self.ranks.raise_together(self._wait)
 
     def drain(self) -> None:
-        """Wait for the writes of this process without raising their errors; the next `wait` does that."""
+        """Wait for the writes of this process without raising their errors; the next `wait` raises them."""
         if self._thread is not None:
             self._thread.join()
 
@@ -124,7 +124,7 @@ class Checkpointer:
             self.log(f"an old checkpoint in {self.folder} cannot be deleted yet: {files.reason(error)}")
 
     def _together(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with files, written by all processes, in place of its tensors."""
+        """Write the tensors with all processes; return the snapshot with these files in place of its tensors."""
         # All processes use the same name; `clean` deletes it if they are killed.
         shards = self.folder / checkpoint.FOLDER / f".step-{snapshot.step}.tmp-shards"
 
@@ -177,7 +177,7 @@ def chosen_step(config: TrainConfig, progress: TrainerState) -> int:
 def republish(folder: Path, config: TrainConfig, progress: TrainerState, host: Host) -> None:
     """Publish the chosen step if the run stopped between a checkpoint and its publication.
 
-    If that checkpoint is damaged, the search for the best step restarts.
+    If the checkpoint of the chosen step is damaged, the search for the best step restarts.
     """
 
     def verify() -> None:

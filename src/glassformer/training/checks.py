@@ -1,4 +1,4 @@
-"""Checks of a run before torch is imported, and the settings that a new run takes from its start and its teacher."""
+"""Checks of a run before torch is imported, and the settings of a new run from its start model and its teacher."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -24,18 +24,18 @@ from glassformer.training.run_folder import is_restarted, require_apart, require
 
 N_BYTES = 256
 RATE = 0.05
-"""Peak learning rate × width of the model, as an optimum of Adam falls with the width (Yang 2022)."""
+"""Peak learning rate × width of the model, because the best rate of Adam falls with the width (Yang 2022)."""
 LORA_RATES = 10
-"""The learning rate of low-rank matrices as a multiple of the rate of all weights."""
+"""Learning rate of low-rank matrices, as a multiple of the rate for training all weights."""
 MAX_RATE = 0.003
 WARMUP = 20
-"""The warm-up is this part of the steps."""
+"""The warm-up takes one step in this number of steps of the run."""
 
 
 def check_new_run(run: Run, folder: Path) -> None:
     """Raise `UserError` if a run cannot start in a folder; write nothing.
 
-    A run that `torchrun` restarts in its folder was checked at its start.
+    A run that `torchrun` restarts in its folder was checked at its start, and is not checked again.
     """
     if is_restarted(folder):
         return
@@ -87,9 +87,10 @@ def as_new(run: Run) -> Run:
 
 
 def _started(run: Run) -> Run:
-    """Return a new run with the configuration of the model that it starts from, except for its head and dropouts.
+    """Return a new run with the configuration of the model that it starts from, but its own head and dropouts.
 
-    If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes stay open for new special tokens.
+    If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes become 0, so that the tokenizer can
+    get new special tokens.
     """
     if run.init.path is None:
         return run
@@ -111,7 +112,7 @@ def _started(run: Run) -> Run:
 
 
 def _dropouts(model: ModelConfig, other: ModelConfig) -> dict[str, Any]:
-    """Return the dropouts of a model that the other one has too."""
+    """Return the dropout settings of `model` that `other` has too."""
     names = [field.name for field in fields(model) if field.name.endswith("dropout")]
     return {name: getattr(model, name) for name in names if hasattr(other, name)}
 
@@ -144,7 +145,7 @@ def _taught(run: Run, teacher: TeacherConfig) -> Run:
 
 
 def _with_tokenizers_of(teacher: Path, run: Run) -> Run:
-    """Return the run with the tokenizers of its teacher; raise `UserError` if it names others."""
+    """Return the run with the tokenizers of its teacher; raise `UserError` if the run names other tokenizers."""
     changes: dict[str, Any] = {}
     for name, file in (("tokenizer", TOKENIZER), ("source_tokenizer", SOURCE_TOKENIZER)):
         config, own = getattr(run, name), teacher / file
@@ -182,7 +183,7 @@ def check_stored_run(folder: Path) -> None:
 
 
 def require_effect(run: Run) -> None:
-    """Raise `UserError` for a setting that has no effect with the others."""
+    """Raise `UserError` for a setting that has no effect together with the other settings."""
     if run.lora is not None and run.init.path is None:
         raise UserError("lora adapts a trained model and needs init.path: set it to the model directory to adapt")
     if run.teacher is not None and run.teacher.path is None:
@@ -199,7 +200,7 @@ def require_effect(run: Run) -> None:
 
 
 def require_vocabulary(run: Run) -> None:
-    """Raise `UserError` if a tokenizer of bytes that is to be learned has no room for its alphabet."""
+    """Raise `UserError` if the `vocab_size` of a new byte tokenizer is too small for all bytes and special tokens."""
     tokenizers = {"tokenizer": run.tokenizer, "source_tokenizer": run.source_tokenizer}
     for name, config in tokenizers.items():
         if config is None or config.path is not None or run.init.path is not None or config.scheme != "byte":
@@ -212,13 +213,13 @@ def require_vocabulary(run: Run) -> None:
             )
 
 
-# Settings for a run on own data that starts from a trained model, in place of those for a small new model
+# Settings for a run on own data that starts from a trained model, in place of settings for a small new model
 
 
 def run_of(
     *sources: str | Path, kind: own_data.Kind | None = None, changes: Mapping[str, Any] | None = None
 ) -> tuple[Run, str]:
-    """Return the run of `own_data.run_of`, with settings for the model that own data starts from, and notes."""
+    """Return the run of `own_data.run_of` with settings for the model that the run starts from, and notes."""
     run, evidence = own_data.run_of(*sources, kind=kind, changes=changes)
     if any(map(recipes.is_written, sources)):
         return run, evidence
@@ -227,10 +228,11 @@ def run_of(
 
 
 def for_start(run: Run, changes: Mapping[str, Any]) -> tuple[Run, str]:
-    """Return a run on own data with settings for the model that `changes` name as its start, and a note about them.
+    """Return a run on own data with settings for its start model, `init.path` in `changes`, and a note about them.
 
-    They are for a model that is wider than a new one would be, and for LoRA: AdamW with a rate that suits the width,
-    and the dropouts of the model. The run is unchanged otherwise, and if it keeps its own model (`init.model`).
+    The settings are for a start model that is wider than the model of `run`, and for LoRA: AdamW with warm-up and a
+    rate that suits the width, and the dropouts of the start model. Otherwise, or if the run keeps its own model
+    (`init.model`), the run is returned unchanged.
     """
     adamw = replace(run, train=replace(run.train, optimizer=AdamWConfig(weight_decay=0.0)))
     whole = recipes.whole_changes(adamw, changes)

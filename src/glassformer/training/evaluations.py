@@ -1,4 +1,4 @@
-"""The evaluations of a run: losses and scores, and what follows from them for the best step, the rate and the end."""
+"""The evaluations of a run: losses and scores, and their effect on the best step, the learning rate and the end."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from glassformer.training.trainer_state import TrainerState
 
 
 class Evaluations:
-    """Measures a network, with its averaged weights if it has them, and derives what follows for the run."""
+    """Measures a network, with its averaged weights if it has them, and records the results in the state of the run."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Evaluations:
         return reports, scores
 
     def conclude(self, progress: TrainerState, reports: dict[str, LossReport], scores: dict[str, float]) -> None:
-        """Record in `progress` and the plateau if this is the best step, if the run stops, and if the rate drops."""
+        """Record an evaluation: best step and early stopping in `progress`, a lower learning rate in the plateau."""
         if not reports:
             return
         progress.valid = reports["valid"].to_dict()
@@ -95,7 +95,7 @@ class Evaluations:
         scores: Mapping[str, float],
         watcher: EarlyStopping | PlateauSchedule | None = None,
     ) -> float:
-        """Return the metric that decides, by default that of early stopping; negated if a higher value is better."""
+        """Return the watched metric, by default of early stopping, negated if a higher value is better."""
         watcher = watcher or self.config.early_stopping or EarlyStopping()
         value = (reports["valid"].to_dict() | dict(scores))[watcher.metric]
         assert value is not None  # a metric that is not measured was refused before the first step

@@ -55,7 +55,7 @@ class Host:
 def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> Iterator[Host]:
     """Yield the device and the process group of this process, which `torchrun` may have started, for the block.
 
-    A `UserError` with the steps to continue replaces the errors for lack of memory and for a lost process.
+    Errors for lack of memory and for a lost process become a `UserError` with the way to continue.
     """
     device = own_device(choose_device(run.train.device, run.model))
     advice = _advice(run, folder)
@@ -107,10 +107,10 @@ def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
 # Ctrl-C, SIGTERM or the time limit stop a run after its step; a second signal ends it at once
 
 LATE = 1.25
-"""Seconds after a signal until a run that has not stopped prints when it will."""
+"""Seconds after a signal until a run that has not stopped yet prints when it will stop."""
 
 _HANDLED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
-"""SIGBREAK exists on Windows only, where one process can send no other signal to another."""
+"""Signals that stop a run. SIGBREAK exists on Windows only, where it is the only signal between processes."""
 
 
 class StopRequest:

@@ -1,4 +1,4 @@
-"""The start of a run: pretrained model, teacher, tokenizers, complete configuration, new and trainable weights."""
+"""The start of a run: pretrained model, teacher, tokenizers, final configuration, new weights and frozen weights."""
 
 import json
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host:
 
 
 def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
-    """Return the tokenizers of the pretrained model with what the run's objective needs, such as special tokens.
+    """Return the tokenizers of the pretrained model, plus what the run's objective needs, such as special tokens.
 
     Raises `UserError` if the run names a different tokenizer, because its ids would not match the weights.
     """
@@ -97,8 +97,8 @@ def completed(run: Run, tokenizers: Tokenizers, data: RunData, ranks: Ranks) -> 
 def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:
     """Return the network of a new run: the pretrained weights that fit, and new random weights for the rest.
 
-    `prepare_parameters` adapts and freezes it later. A pretrained head is not used if its labels differ from `labels`
-    in names or order. Raises `UserError` if a run with [lora] would never train its new weights.
+    Later, `prepare_parameters` adds adapters and freezes weights. A pretrained head is not used if its labels differ
+    from `labels` in names or order. Raises `UserError` if a run with [lora] would never train its new weights.
     """
     torch.manual_seed(seed_of(run.train.seed, Stream.WEIGHTS))
     network = build_model(run.model)
@@ -112,7 +112,7 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
         log(f"model and tokenizer from {run.init.path}; {others}")
     # The pretrained weights
     weights = start.weights_in_use()
-    head: list[str] = []  # of other labels
+    head: list[str] = []  # weights of a head for other labels
     if _has_own_head(start.config) and start.labels != tuple(labels):
         head = [name for name in weights if name.startswith("output.proj.")]
     taken = take_weights(network, weights, leave=head)
@@ -182,7 +182,7 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def read_teacher(run: Run) -> StoredModel | None:
-    """Read the teacher of a run, if it has one; raise `UserError` for other weights than those that the run records."""
+    """Read the teacher of a run, if it has one; raise `UserError` if its weights are not the ones the run records."""
     if run.teacher is None:
         return None
     folder = Path(run.teacher.path or "")  # `checks.as_new`
@@ -201,7 +201,7 @@ def read_teacher(run: Run) -> StoredModel | None:
 def taught(
     objective: Objective, run: Run, teacher: StoredModel, tokenizers: Tokenizers, labels: Sequence[str]
 ) -> Distillation:
-    """Return the objective of the steps of a run with a teacher, whose network is on the CPU.
+    """Return the objective with which the steps of a run learn from its teacher.
 
     Raises `UserError` for a teacher of other tokens or labels, and for a loss that is not a cross-entropy.
     """

@@ -50,8 +50,9 @@ class State(Enum):
 class Trainer:
     """The trainer of one run, from its current progress to the last step.
 
-    Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone. So a resumed run needs no
-    random state, and an evaluation does not affect later steps. Several processes compute the same as one.
+    Batch, dropout and corruption of a micro-batch depend only on the seed and on the number of the micro-batch. So a
+    resumed run needs no random state, and an evaluation does not affect later steps. Several processes compute the same
+    as one.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Trainer:
         """The loss, gradient or weight that is not finite, in the state `RECOVER`."""
 
     def train(self) -> dict[str, LossReport]:
-        """Train to the end; return the reports of the last evaluation, which may precede an interruption.
+        """Train to the end; return the reports of the last evaluation, which may be from before an interruption.
 
         Raises `Interrupted` after saving if a signal or the time limit stops the run.
         """
@@ -126,7 +127,7 @@ class Trainer:
         return self._snapshot()
 
     def _loop(self, stop: StopRequest, end: int) -> None:
-        """Run the steps up to `end` and the actions after each; `State` lists what may follow a step."""
+        """Run the steps up to `end` and the actions after each step; `State` lists what may follow a step."""
         if self.config.on_nonfinite == "rollback" and self.progress.step == 0 and self.checkpointer.writes:
             self._save(is_scheduled=True)  # for a rollback
         self.clock = Clock(self.progress)
@@ -209,7 +210,7 @@ class Trainer:
 
     @contextmanager
     def _batches_of_steps(self, end: int) -> Iterator[Callable[[int], list[Batch]]]:
-        """Yield the function that gives the micro-batches of a step below `end`, made ahead if that saves time."""
+        """Yield the function that returns the micro-batches of a step below `end`, made ahead if this saves time."""
         if not (self.data.can_be_ahead and self.host.runs_ahead):
             yield self._micro_batches
             return
@@ -312,7 +313,7 @@ class Trainer:
     # Checkpoints
 
     def _save(self, *, is_scheduled: bool) -> None:
-        """Save a checkpoint; the run folder publishes its weights if they are the chosen ones."""
+        """Save a checkpoint, and publish the weights of the chosen step in the run folder."""
         self._count(self.step.flush())
         progress = self.progress
         if self.ranks.any(not all(bool(local_part(p).isfinite().all()) for p in self.network.parameters())):
@@ -371,11 +372,11 @@ class Trainer:
         """Describe what is not finite, and save the batch with the bad loss."""
         if bad.batch is None or not self.checkpointer.writes:
             return str(bad)
-        self.checkpointer.drain()  # its thread ends with the deletion of unfinished files
+        self.checkpointer.drain()  # the thread of the checkpointer deletes unfinished files at its end
         return f"{bad}{keep_batch(bad.batch, self.folder, bad.step)}"
 
     def _recover(self) -> State:
-        """Return to the last checkpoint that the recipe schedules, so that an interruption changes nothing.
+        """Return to the last scheduled checkpoint, not to one after a signal, so that interruptions change no result.
 
         Raises `UserError` if the run must stop, or if skips and rollbacks did not help.
         """

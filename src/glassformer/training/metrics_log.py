@@ -22,9 +22,9 @@ class NoLog:
 
 
 class MetricsLog(NoLog):
-    """A log that appends lines. At its opening it drops lines of later steps, which a resumed run writes again.
+    """A log that appends lines; when opened, it drops the lines after `step`, which a resumed run writes again.
 
-    A new run opens it with step -1, which drops all lines of a run that ended before its first checkpoint.
+    A new run opens the log with step -1. This drops all lines of an earlier run that ended before its first checkpoint.
     """
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
@@ -48,7 +48,7 @@ class MetricsLog(NoLog):
                     self._board.add_text(name, value, step)
 
     def back_to(self, step: int) -> None:
-        """Drop the lines of later steps, which the run will take again."""
+        """Drop the lines of later steps, because the run will take these steps again."""
         self._file.close()
         self._file = self._opened(step)
 

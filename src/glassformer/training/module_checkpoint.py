@@ -64,8 +64,8 @@ def save_checkpoint(module: nn.Module, optimizer: torch.optim.Optimizer, step: i
 def load_checkpoint(src: str | Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Restore a module and its optimizer, options such as the learning rate included; return the number of steps.
 
-    The next steps are bit for bit equal. Raises `UserError`, before anything changes, for a damaged folder and for
-    tensors of other names, shapes or dtypes.
+    The next steps are bit for bit equal to those without the interruption. Raises `UserError`, before anything changes,
+    for a damaged folder and for tensors of other names, shapes or dtypes.
     """
     folder = files.as_path(src, "src")
     manifest = read_manifest(folder)
@@ -103,7 +103,7 @@ def _require_storable(module: nn.Module) -> None:
 def _state(
     options: _Options, tensors: Mapping[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
-    """Return the state for `load_state_dict`; raise `UserError` if it is that of another optimizer."""
+    """Return the state for `load_state_dict`; raise `UserError` if the checkpoint is of another optimizer."""
     if options.kind != type(optimizer).__name__:
         raise UserError(f"the checkpoint is of the optimizer {options.kind}, not {type(optimizer).__name__}")
     names, new_groups = _parameters(module, optimizer), optimizer.state_dict()["param_groups"]

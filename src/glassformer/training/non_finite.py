@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 PREFIX = "bad-batch-"
 """Prefix of the files that hold a batch with a loss of NaN or Inf."""
 MAX_SKIPPED, MAX_ROLLBACKS, MAX_KEPT = 10, 5, 10
-"""Limits per run: consecutive skipped steps, rollbacks, and saved batches."""
+"""Limits per run. `MAX_SKIPPED`: consecutive skipped steps. `MAX_ROLLBACKS`: rollbacks. `MAX_KEPT`: saved batches."""
 GROWTH_INTERVAL = 2000
 SMALLEST_SCALE = 2.0**-10
 
@@ -20,7 +20,7 @@ SMALLEST_SCALE = 2.0**-10
 class LossScale:
     """The factor that keeps small gradients within the range of fp16 (Micikevicius 2018, section 3.2).
 
-    It is halved if a gradient overflows, and doubled after `GROWTH_INTERVAL` steps without overflow.
+    The factor is halved if a gradient overflows, and doubled after `GROWTH_INTERVAL` steps without overflow.
     """
 
     factor: float = 65536.0

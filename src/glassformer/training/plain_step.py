@@ -1,4 +1,4 @@
-"""One optimizer step in the fewest lines: the reference of `TrainStep`, which takes the same step in every other case.
+"""One optimizer step in the fewest lines: the reference of `TrainStep`, which takes the same step with all settings.
 
 One process trains in the dtype of the weights. There is no compilation, no mixed precision, no moving average, no loss
 of experts, and no answer to a lack of memory or to NaN.

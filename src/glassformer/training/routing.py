@@ -22,9 +22,9 @@ class Routing:
 
     The auxiliary losses are means over tokens. Each is multiplied by the divisor of its forward pass (its number of
     targets, or the sum of their weights) and added to the loss of the objective, so that all sums are divided once. A
-    balance loss is a product of two means: for several micro-batches, it is the mean of their losses, weighted by
-    targets, not the loss of one large batch. Loads are counts, so they equal the loads of the large batch, and so do
-    the biases that follow from them.
+    balance loss is a product of two means. So for several micro-batches, the result is the mean of their balance
+    losses, weighted by targets, and not the balance loss of one large batch. Loads are counts, so loads and biases are
+    the same as for one large batch.
     """
 
     def __init__(self, network: nn.Module, ranks: Ranks) -> None:
@@ -49,9 +49,9 @@ class Routing:
                 router.records, router.load, router.auxiliary_loss = False, None, None
 
     def added_to(self, sums: LossSums, divisor: float) -> LossSums:
-        """Return the sums with the auxiliary losses of the forward pass; add up its loads.
+        """Return `sums` plus the auxiliary losses of the forward pass; add the loads of the forward pass to `loads`.
 
-        `divisor` is that of the forward pass; 0 = the targets that it counted. The load of a router that did not run
+        `divisor` is the divisor of the forward pass; 0 = its number of targets. The load of a router that did not run
         is 0.
         """
         losses = [router.auxiliary_loss for router in self.routers if router.auxiliary_loss is not None]

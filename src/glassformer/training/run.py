@@ -48,7 +48,7 @@ from glassformer.training.trainer_state import checkpoint_for, delete_later
 def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     """Train a run that `checks.check_new_run` has accepted, from its first step in a new folder.
 
-    If `torchrun` restarts it after a process was lost, it continues from the newest checkpoint.
+    If `torchrun` restarts the run after a process was lost, the run continues from the newest checkpoint.
     """
     began = time.monotonic()
     if is_restarted(folder):
@@ -102,9 +102,9 @@ def assemble(
 ) -> tuple[Run, Trainer]:
     """Return the run with the values that its data decides, and its trainer before the first step.
 
-    A new run starts from random weights or from the model `start`; with `from_checkpoint`, the run is that of the
-    checkpoint, whose weights `Trainer.restore` loads. A task that compares with its start prepares the data with the
-    initial weights in both cases.
+    A new run starts from random weights or from the model `start`. With `from_checkpoint`, the run of the checkpoint
+    continues, and the caller loads its weights with `Trainer.restore`. In both cases, a task that compares the model
+    with its start (`keeps_start`) prepares the data with the initial weights.
     """
     ranks, room, log = host.ranks, room_of(host.device), host.reporter.log
     # Memory
@@ -181,9 +181,9 @@ def assemble(
 
 
 def resolve_auto(run: Run, host: Host) -> tuple[Run, str]:
-    """Replace the precision and the compilation `auto` by those of rank 0; return the run, and both with the reasons.
+    """Replace precision and compilation `auto` by the choices of rank 0; return the run, and a text with the reasons.
 
-    A vocabulary that the data decides is not known here; it does not change the choices by much.
+    If the data decides the vocabulary size, it is still unknown here, but it hardly changes the choices.
     """
     train, device, ranks = run.train, host.device, host.ranks
     # Precision

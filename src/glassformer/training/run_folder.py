@@ -20,7 +20,7 @@ from glassformer.training.distributed import RUN_ID, was_restarted
 _OF_TORCHRUN = ".torchrun"
 """File with the id of the `torchrun` call that began the run."""
 RECORDS = Path("data", "records.jsonl")
-"""Records that were in memory, in the folder of the run."""
+"""File in the run folder with the records of data that was in memory."""
 _PATHS = ("path", "valid_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 """Keys of `[data]` that contain paths."""
 
@@ -43,9 +43,9 @@ def require_new(folder: Path) -> None:
 
 
 def require_apart(run: Run, folder: Path) -> None:
-    """Raise `UserError` if the run folder would contain data of the run, or become part of it.
+    """Raise `UserError` if the run folder would contain data of the run, or become a part of the data.
 
-    Only the records that were in memory (`with_records`) are in the folder.
+    Only records that were in memory (`with_records`) may be in the folder.
     """
     data = [address for name, address in paths_of(run.data).items() if name != "cache_dir"]
     teacher = None if run.teacher is None else run.teacher.path
@@ -68,7 +68,7 @@ def require_apart(run: Run, folder: Path) -> None:
 def with_records(run: Run, records: str | None, folder: Path) -> Iterator[Run]:
     """Write the records of a run that were in memory into its folder, and yield the run with their path.
 
-    They are deleted if the run ends before its first checkpoint. Without records, yield the run unchanged.
+    The records are deleted if the run ends before its first checkpoint. Without records, yield the run unchanged.
     """
     if records is None:
         yield run
@@ -108,7 +108,7 @@ def is_restarted(folder: Path) -> bool:
 def holding(folder: Path, is_first: bool, *, is_new: bool = False, **facts: Any) -> Iterator[None]:
     """Lock the folder for this run inside the block, and delete leftover files; rank 0 does this.
 
-    `facts` are those of `locked`.
+    `facts` are passed on to `locked`.
     """
     if not is_first:
         yield

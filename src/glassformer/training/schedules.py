@@ -1,7 +1,7 @@
 """Learning rate schedules: each is a factor in [0, 1] of the peak learning rate.
 
-A factor depends on the step number alone (0 is the first), so resuming needs no other state. Only `Plateau` reads the
-validation metric and has a state.
+A factor depends only on the number of the step (0 is the first) and on settings, such as `max_steps`. So a resumed run
+needs no other state. Only `Plateau` reads the validation metric and has a state.
 """
 
 import math
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from glassformer.config import train as settings
 
 DECAY_PART = 0.2
-"""Part of the steps in which the rate of warm-up, stable, decay falls (Hu 2024, section 4: about a tenth suffices)."""
+"""Fraction of the steps in which the rate falls in the schedule warm-up, stable, decay (Hu 2024, section 4: about a
+tenth suffices)."""
 
 
 def schedule_factor(config: settings.ScheduleConfig, step: int, max_steps: int) -> float:
     """Return the factor of the peak learning rate at `step` of a run of `max_steps`.
 
-    For a plateau schedule this is the warm-up; the loop multiplies it by that of `PlateauState`.
+    For a plateau schedule this is the factor of the warm-up; the loop multiplies it by `PlateauState.factor`.
 
     >>> config = settings.LinearSchedule(warmup_steps=1, final_ratio=0.0)
     >>> [schedule_factor(config, step, max_steps=5) for step in range(6)]

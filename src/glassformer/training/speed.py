@@ -1,4 +1,4 @@
-"""The time of a run: its clock, the speed of each device in the log, and the profile of some steps (`trace.json`)."""
+"""Time measurements in a run: the clock of its steps, the speed per device, and a profile (`trace.json`)."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from glassformer.training.step import StepResult
 from glassformer.training.trainer_state import TrainerState
 
 TRACE = "trace.json"
-"""The file of `profiling`."""
+"""Name of the file that `profiling` writes."""
 
 
 class Clock:
@@ -83,7 +83,7 @@ class Clock:
 
 
 def of_devices(logged: Mapping[str, float], host: Host, seconds_at_peak: float | None) -> dict[str, float]:
-    """Return the numbers of each device that are known, from `tokens_per_s` and `step_ms` of a training line."""
+    """Return what is known per device: tokens per second and MFU, from the `logged` values, and peak memory."""
     found: dict[str, float] = {}
     if host.ranks.n > 1:
         found["tokens_per_s_per_device"] = logged["tokens_per_s"] / host.ranks.n
@@ -97,8 +97,8 @@ def of_devices(logged: Mapping[str, float], host: Host, seconds_at_peak: float |
 def seconds_at_peak(run: Run, host: Host) -> float | None:
     """Return the time of a step if all devices computed its FLOPs at their peak rate.
 
-    None if the FLOPs are not known (rows of several lengths, frozen weights, a teacher, sampling, a loss of another
-    package) or the rate is not (`peak_flops`). A second forward pass of recomputed blocks is not counted.
+    None if the FLOPs are unknown (rows of several lengths, frozen weights, a teacher, sampling, a loss of another
+    package), or if the peak rate is unknown (`peak_flops`). A second forward pass of recomputed blocks is not counted.
     """
     trains_all = run.lora is None and not run.init.freeze
     is_plain = run.teacher is None and not isinstance(run.objective, GroupPolicyConfig) and unknown_loss(run) is None
@@ -123,8 +123,8 @@ def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
 def profiling(n_steps: int, folder: Path, device: torch.device, log: Log) -> Iterator[Callable[[], None]]:
     """Yield the function to call after each step; write the trace of `n_steps` steps of this process into the folder.
 
-    The first `UNPROFILED` steps are not in the trace. A run that ends earlier writes the steps up to its end. If it has
-    no step after the first ones, `log` receives a note.
+    The first `UNPROFILED` steps are not in the trace. A run that ends earlier writes the steps up to its end. If the
+    run has no step after those, `log` receives a note.
     """
     if not n_steps:
         yield lambda: None

@@ -35,9 +35,10 @@ class StepResult:
     gradient_norm: float = 0.0
     """2-norm over all parameters, before clipping; 0 if it is not finite."""
     is_taken: bool = True
-    """False if the weights are unchanged. A scaled fp16 gradient that overflowed halves the scale."""
+    """False if the weights are unchanged, because a number was not finite. A scaled fp16 gradient that overflowed also
+    halves the loss scale."""
     non_finite: NonFinite | None = None
-    """The NaN or Inf in the loss or in the gradient, except for such an overflow."""
+    """The NaN or Inf in the loss or in the gradient; None for an overflow of a scaled fp16 gradient."""
     figures: dict[str, float] = field(default_factory=dict)
     """Numbers of the experts (`Routing.figures`)."""
 
@@ -93,16 +94,17 @@ class TrainStep:
 
     The loss sums of all micro-batches of all processes are divided once by the number of all their targets. So neither
     accumulation nor the number of processes changes the result of one large batch, for any distribution of the targets.
-    After a loss or gradient of NaN or Inf, the weights do not change, in all processes alike.
+    After a loss or gradient of NaN or Inf, no process changes its weights.
 
     If the program runs ahead of the device (`Host.runs_ahead`), the optimizer reads on the device whether the numbers
-    are finite. Then `update` does not wait for the numbers of its step: it returns those of the step before, and
-    `flush` waits for those of the last. Other optimizers and a scaled fp16 loss need the numbers before the update.
+    are finite. Then `update` does not wait for the result of its step (`defers`). It returns the result of the step
+    before, and `flush` waits for the result of the last step. Other optimizers and a scaled fp16 loss need the numbers
+    before the update.
 
     If memory is not sufficient for forward and backward, the gradients are computed again with twice as many parts per
     micro-batch. Sums are divided once, so the gradient is the same up to rounding and the masks of dropout. If single
-    rows do not fit either and `train.activation_checkpointing` is "auto", it is switched on. This needs a single
-    process: with several, other processes would wait for the one that failed.
+    rows do not fit either and `train.activation_checkpointing` is "auto", activation checkpointing is switched on. This
+    needs a single process, because other processes would wait for the process that failed.
 
     With `train.compile`, the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the
     first step, and every batch has masks, so later batches need no other graph. With `has_one_shape`, sizes are
@@ -130,7 +132,7 @@ class TrainStep:
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         # Ways to save memory
         self.fit = Fit()
-        """The way to compute micro-batches; an out-of-memory error changes it to one that takes less memory."""
+        """The way to compute micro-batches; after an out-of-memory error, it is a way that takes less memory."""
         self.may_split = not objective.couples_rows
         self.divisor = objective.divisor
         self.stacks = [module for module in network.modules() if hasattr(module, "activation_checkpointing")]
@@ -160,12 +162,12 @@ class TrainStep:
         return result
 
     def backward(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> None:
-        """Compute the gradients; `seeds` set the dropout generator for each micro-batch; None keeps its state."""
+        """Compute the gradients; `seeds` set the random generator of dropout for each micro-batch (None: not set)."""
         # 1. The numbers of targets of all processes
         own = sum(batch.n_targets for batch in micro_batches), sum(map(self.divisor, micro_batches))
         n_targets, divisor = self.ranks.sum(*own)
         divisor = divisor or 1
-        # 2. Gradients. Wrappers for data parallelism average over processes; this factor makes it a sum.
+        # 2. Gradients. Wrappers for data parallelism average over processes; this factor turns the average into a sum.
         scale = 1.0 if self.scale is None else self.scale.factor
         factor = self.ranks.n * scale / divisor
         ways = self._ways(self._most_parts(micro_batches))
@@ -177,9 +179,10 @@ class TrainStep:
         self.micro_batches, self.nats, self.n_targets, self.divided_by = micro_batches, nats, int(n_targets), divisor
 
     def update(self) -> list[StepResult]:
-        """Read the result of the step before; clip the gradients; update the weights, unless a number is not finite.
+        """Read the result of the step before, clip the gradients, and update the weights if all numbers are finite.
 
-        Return the results that are known now: that of the step before if the step defers, otherwise that of this one.
+        Return the results that are known now. A step that defers returns the result of the step before. Any other step
+        returns its own result.
         """
         results = self.flush()
         norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm or float("inf")))
@@ -206,11 +209,11 @@ class TrainStep:
         return [result]
 
     def _most_parts(self, micro_batches: Sequence[Batch]) -> int:
-        """Return the number of parts up to which more parts make each forward smaller."""
+        """Return the number of parts up to which more parts make each forward pass smaller."""
         if not self.may_split:
             return 1
         n_rows = [batch.n_rows for batch in micro_batches]
-        if self.ranks.holds_parts and self.fit.n_parts > 1:  # all processes must run the same number of forwards
+        if self.ranks.holds_parts and self.fit.n_parts > 1:  # the same in all processes
             return -self.ranks.largest(-min(n_rows))[0]
         return max(n_rows, default=1)
 
@@ -229,7 +232,7 @@ class TrainStep:
     ) -> Tensor:
         """Compute the gradients of the sum of the losses × `factor`; return the nats of each micro-batch.
 
-        Dropout is drawn once per micro-batch, from part to part.
+        Dropout is seeded once per micro-batch; its parts continue the random numbers.
         """
         # Recomputation in the backward pass
         self.optimizer.zero_grad(set_to_none=True)  # after an attempt that did not fit
@@ -255,7 +258,7 @@ class TrainStep:
         return torch.stack(nats)
 
     def _backward_of(self, part: Batch, factor: float, is_last: bool) -> LossSums:
-        """Add the gradients of one forward, and return its sums; processes exchange gradients after the last one."""
+        """Add the gradients of one part, and return its sums; processes exchange gradients after the last part."""
         with ExitStack() as stack:
             stack.enter_context(self.ranks.synchronised(self.wrapped, is_last))
             if self.compiled:
@@ -300,7 +303,7 @@ class TrainStep:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """Seed the draws of a device; `torch.manual_seed` looks at all kinds of devices, which takes up to 1 ms."""
+    """Seed the random numbers of a device; on a CPU, avoid the 1 ms in which `torch.manual_seed` seeds all devices."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -311,8 +314,8 @@ def _seed(seed: int, device: torch.device) -> None:
 def _compiler() -> Iterator[None]:
     """Let floats be constants of the graph, and raise `UserError` for an error of torch.compile.
 
-    With `dynamic=True`, PyTorch takes floats for variables, finds that they must be constants, and traces the network a
-    second time.
+    Otherwise, with `dynamic=True`, PyTorch treats floats as variables, finds that they must be constants, and traces
+    the network a second time.
     """
     import torch._dynamo.config  # a slow import (1 s), for compiled runs only
     from torch._dynamo.exc import TorchDynamoException

@@ -17,7 +17,7 @@ from glassformer.tasks.reporting import Evaluation, LaunchReporter, Silent
 from glassformer.training.distributed import is_first
 
 SECONDS_BETWEEN_LINES = 10.0
-"""Between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress, where there is no terminal."""
 STEP = 7
 """The width of the column of steps."""
 
@@ -98,7 +98,7 @@ class TerminalReporter:
     def phase(self, title: str) -> Iterator[Callable[[int, int], None]]:
         """Show a preparation or a decoding with its counts, rate and remaining time, and its total time at the end.
 
-        On a terminal it is a bar that disappears, otherwise a line every `SECONDS_BETWEEN_LINES`. The total time is
+        A terminal shows a bar that disappears; a log file gets a line every `SECONDS_BETWEEN_LINES`. The total time is
         printed if it is more than a second.
         """
         began = shown = time.perf_counter()
@@ -241,7 +241,7 @@ def column(name: str) -> int:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, as `4:05`; with hours, as `1:04:05`.
+    """Return minutes and seconds, as `4:05`, or hours too, as `1:04:05`.
 
     >>> clock(65), clock(3725)
     ('1:05', '1:02:05')

@@ -34,7 +34,7 @@ class TrainerState:
     scaler: dict[str, Any] | None = None
     """Loss scale in fp16."""
     unlogged: list[tuple[float, int]] = field(default_factory=list)
-    """Nats and targets per step since the last line of the log: a resumed run writes the same next line."""
+    """Nats and targets per step since the last line of the log, so that a resumed run writes the same next line."""
     finished: bool = False
     valid: dict[str, float | int | None] = field(default_factory=dict)
     data_digest: str = ""
@@ -46,11 +46,11 @@ class TrainerState:
     n_skipped: int = 0
     """Number of consecutive steps, up to now, with a non-finite loss or gradient."""
     n_parts: int = 1
-    """Parts in which each micro-batch is computed so that it fits in memory."""
+    """Number of parts in which each micro-batch is computed so that it fits in memory."""
     recomputes: bool = False
     """True if blocks are recomputed in the backward pass so that a micro-batch fits in memory."""
     made_with: dict[str, Any] = field(default_factory=dict)
-    """Machine and versions; equal bits are guaranteed only with the same ones."""
+    """Machine and versions; equal bits are guaranteed only on the same machine with the same versions."""
 
     @property
     def fit(self) -> Fit:
@@ -99,8 +99,8 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 def checkpoint_for(folder: Path, newest: Path, old: TrainConfig, new: TrainConfig, log: Log) -> Path:
     """Return the checkpoint from which a run continues with `new.max_steps`.
 
-    This is the newest one, unless the run has ended with actions that a run of `new.max_steps` does not take at that
-    step. Raises `UserError` if no checkpoint is equal to that of a run that was started with `new.max_steps`.
+    This is the newest checkpoint, unless the run has ended with actions that a run of `new.max_steps` does not take at
+    that step. Raises `UserError` if no checkpoint equals a checkpoint of a run that was started with `new.max_steps`.
     """
     done, n_steps = Manifest.read(newest).step, new.max_steps
     if n_steps == old.max_steps:

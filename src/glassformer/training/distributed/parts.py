@@ -33,7 +33,7 @@ def part_of(whole_one: Tensor, like: Tensor) -> Tensor:
 
 
 def like_part(local: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor in parts, placed as `like`, whose part on this process is `local`; or `local` itself."""
+    """Return a tensor in parts, placed as `like`, with the part `local` on this process; `local` if `like` is whole."""
     if not is_part(like):
         return local
     from torch.distributed.tensor import DTensor
@@ -57,8 +57,8 @@ def whole(x: Tensor) -> Tensor:
 def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Write the parts of all processes and join them in one file, with `torch.distributed.checkpoint`.
 
-    Among torch's writers, this one stores its metadata as JSON, in the headers of the files. It loses tensors without
-    dimensions (torch 2.13): they are written with one dimension, and `join_parts` corrects the header.
+    This writer of torch stores its metadata as JSON, in the headers of the files. It loses tensors without dimensions
+    (torch 2.13), so they are written with one dimension, and `join_parts` corrects the header.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -78,7 +78,7 @@ def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Finish the file in one process: delete the parts, and restore the shape of tensors without dimensions."""
+    """Finish the joined file in one process: delete the parts, and restore the shape of tensors without dimensions."""
     numbers = [name for name, x in tensors.items() if not x.shape]
     try:
         shutil.rmtree(folder / "sharded", ignore_errors=True)

@@ -1,8 +1,8 @@
 """The process group of a run under `torchrun`: its start and end, communication, DDP and FSDP2.
 
-A process that ends with a `UserError` writes its message to the store of the process group. The others read it when
-their exchange with that process fails. One process cannot repeat a step while the others wait for its gradients, so the
-error ends the run.
+A process that ends with a `UserError` writes its message to the store of the process group. The other processes read
+the message when their exchange with that process fails. One process cannot repeat a step while the others wait for its
+gradients, so the error ends the run.
 """
 
 import os
@@ -33,9 +33,9 @@ from glassformer.training.distributed.ranks import Ranks, T
 PREPARE_S = 6 * 3600.0
 """Seconds to wait for rank 0 to read the data and learn the tokenizer."""
 _FAILED = -1
-"""Sent in place of the length of a text by a process that failed to produce the text."""
+"""Number that a process sends instead of the length of a text, if it failed to produce the text."""
 _FAILURE = "glassformer/failure"
-"""Key in the store of the processes for the sentence of a process that failed."""
+"""Key in the store of the process group for the error message of a failed process."""
 
 
 class ProcessGroup(Ranks):
@@ -101,13 +101,13 @@ class ProcessGroup(Ranks):
 
     @cached_property
     def _patient(self) -> Any:
-        """A group with the timeout `PREPARE_S`, because preparing a large text takes long."""
+        """A process group with the timeout `PREPARE_S`, because preparing a large text takes long."""
         return dist.new_group(backend="gloo", timeout=timedelta(seconds=PREPARE_S))
 
     @contextmanager
     def _telling_failure(self) -> Iterator[None]:
         """Notify the other ranks of an exception on rank 0, so that they stop waiting."""
-        _ = self._patient  # all ranks create it at the same time
+        _ = self._patient  # all ranks create this group at the same time
         try:
             yield
         except BaseException:
@@ -127,7 +127,7 @@ class ProcessGroup(Ranks):
             ) from error
 
     def _text_from(self, source: int, text: str | None, group: Any = None) -> str:
-        """Return the text of one process on all processes; if it is `None`, raise `UserError` on the others."""
+        """Return the text of one process on all processes; if the text is `None`, raise `UserError` on the others."""
         # The length
         data, n_bytes = b"", _FAILED
         if text is not None and self.rank == source:
@@ -176,8 +176,8 @@ class Sharded(ProcessGroup):
                     fully_shard(block, **policy)
         fully_shard(network, **policy)
         # Set the order of prefetching in the backward pass: network, last block, …, first block. The default order
-        # reverses all forwards since the last backward pass. After an evaluation that generates outputs, these differ
-        # among processes, so that one process would wait for others to gather a block.
+        # reverses all forward passes since the last backward pass. After an evaluation that generates outputs, this
+        # order differs among processes, so that one process would wait for others to gather a block.
         parts = _parts(network)
         for part, following in zip(parts, parts[-1:] + parts[:-1], strict=True):
             part.set_modules_to_backward_prefetch([following])
@@ -227,7 +227,7 @@ def own_device(device: torch.device) -> torch.device:
 def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) -> Iterator[Ranks]:
     """Yield the process group for the block; raise `UserError` if another process fails, is lost or hangs.
 
-    The sentence of a process that fails is left in the store of the processes, for the others.
+    A process that fails leaves its error message in the store of the process group, for the others.
     """
     if not is_several():
         yield Ranks()
@@ -292,7 +292,7 @@ def _join(config: ParallelConfig, device: torch.device) -> None:
 
 
 def _failure() -> str | None:
-    """Return the number and the sentence of a process that failed; None if no process failed, or the store is lost."""
+    """Return the rank and the message of a failed process; None if no process failed, or the store is lost."""
     try:
         store = _default_store()
         return store.get(_FAILURE).decode() if store.check([_FAILURE]) else None

@@ -62,9 +62,9 @@ class Ranks(Division):
         return work()
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """Run the block on rank 0 before the other ranks, which then find its files on the disk.
+        """Run the block on rank 0 before the other ranks, which then find the files of rank 0 on the disk.
 
-        The others raise `UserError` if the block fails on rank 0, or takes longer than `process_group.PREPARE_S`.
+        The other ranks raise `UserError` if the block fails on rank 0, or takes longer than `process_group.PREPARE_S`.
         """
         return nullcontext()
 

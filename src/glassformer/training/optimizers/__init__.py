@@ -1,1 +1,1 @@
-"""Optimizers: the function that builds them, their state in checkpoints, and those that PyTorch does not have."""
+"""Optimizers: the function that builds them, their state in checkpoints, and optimizers that PyTorch does not have."""

@@ -1,4 +1,4 @@
-"""The optimizer of a run, from its settings, its groups of parameters, and its state in a checkpoint.
+"""The optimizer of a run: how its settings build it, its groups of parameters, and its state in a checkpoint.
 
 The loop calls `build_optimizer(model, settings)` once and `set_learning_rates(optimizer, factor)` before each step.
 To add an optimizer, write its settings and `OptimizerTraits` in `config/train.py`, and a file with a function `build`,
@@ -57,7 +57,7 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 def new_group(
     named: NamedParameters, state: tuple[str, ...], learning_rate: float, weight_decay: float, **options: Any
 ) -> Group:
-    """Return a group of parameters; `state` names the tensors that the optimizer keeps for each (`OptimizerTraits`)."""
+    """Return a group of parameters; `state` = names of the tensors that the optimizer keeps for each parameter."""
     rates = {"lr": learning_rate, "initial_lr": learning_rate, "weight_decay": weight_decay}
     return {"params": named, "state": state} | rates | options
 
@@ -67,9 +67,10 @@ def parameter_groups(
 ) -> list[Group]:
     """Return the parameters (default: all trainable ones) in two groups, with and without decay; drop empty groups.
 
-    `matrices` decays weights of two or more dimensions except embeddings. A table is an embedding if its module is an
-    `nn.Embedding`, independent of its name, and so is a head tied to it. Norms and biases have one dimension.
-    `matrices_and_embeddings` decays all parameters except norms and biases, as nanoGPT does.
+    With the decay `matrices`, weights of two or more dimensions decay, except embeddings. A table counts as an
+    embedding if its module is an `nn.Embedding`, and so does a head that is tied to the table; names do not matter.
+    Norms and biases have one dimension. With `matrices_and_embeddings`, all parameters decay except norms and biases,
+    as in nanoGPT.
     """
     if named is None:
         named = trained_parameters(model)
@@ -89,14 +90,14 @@ def trained_parameters(model: nn.Module) -> NamedParameters:
 
 
 def embedding_tables(model: nn.Module) -> set[int]:
-    """Return the ids of the tables."""
+    """Return the `id` of the weight of each `nn.Embedding`."""
     return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
 
 
 def can_fuse(parameters: Iterable[Tensor]) -> bool:
     """Return True if a fused kernel can update the parameters.
 
-    The kernels ignore strides: they would update other numbers of the memory of which a parameter is a sparse view.
+    The kernels ignore strides. If a parameter is a view with gaps, they would update the numbers in the gaps.
     """
     return all(
         p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(local_part(p)) for p in parameters
@@ -136,7 +137,7 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore the state in a new optimizer; the next steps are then bit for bit equal.
+    """Restore the state in a new optimizer; its next steps are bit for bit equal to those of the stored optimizer.
 
     Raises `UserError` if the tensors belong to another model or to another kind of optimizer.
     """
@@ -144,7 +145,7 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
     state: dict[int, dict[str, Tensor]] = {}  # by torch's parameter index: group after group
     for number, (name, parameter, keys) in enumerate(_parameters(optimizer)):
         stored = {key: unused.pop(f"{name}/{key}") for key in keys if f"{name}/{key}" in unused}
-        if not stored:  # it never had a gradient
+        if not stored:  # the parameter never had a gradient
             continue
         if stored.keys() != set(keys):
             raise _misfit(name)
@@ -155,7 +156,7 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
 
 
 def _restored(name: str, tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return a stored tensor as the optimizer keeps it; raise `UserError` if it is not of this parameter."""
+    """Return a stored tensor as the optimizer keeps it; raise `UserError` if it does not fit the parameter."""
     is_counter = name.endswith(f"/{COUNTER}")
     shape, dtypes = parameter.shape, {parameter.dtype}
     if is_counter:

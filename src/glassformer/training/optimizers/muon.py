@@ -69,7 +69,7 @@ def _groups(model: nn.Module, config: MuonConfig) -> list[Group]:
 
 
 def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """Return the rows of each matrix in a stacked weight: of a fused attention, of experts, of recurrent gates."""
+    """Return the row counts of the matrices in each stacked weight: fused attention, experts, recurrent gates."""
     gates = {weight: (width,) * (len(weight) // width) for weight, width in _recurrent_matrices(model)}
     experts = {module.weight: module.parts for module in model.modules() if isinstance(module, ExpertLinear)}
     return (
@@ -138,7 +138,7 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _step_matrices(self, parameters: list[Tensor], group: Group) -> None:
-        # Each number changes on its own, so a process needs only its part of a weight that is divided among processes.
+        # Momentum and decay act on single numbers, so a process needs only its part of a weight in parts.
         weights = [local_part(p) for p in parameters]
         gradients = [local_part(cast(Tensor, p.grad)) for p in parameters]
         momenta = [local_part(self._moment(p, "momentum")) for p in parameters]
@@ -168,7 +168,7 @@ class Muon(torch.optim.Optimizer):
     ) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Yield what this process updates: weights (views of the parameters), their updates, and a factor.
 
-        The directions are gathered: an orthogonal update depends on all numbers of a matrix.
+        The directions are gathered, because an orthogonal update depends on all numbers of a matrix.
         """
         pairs = zip(parameters, directions, strict=True)
         of_each = [self._parts(p, whole(like_part(direction, p))) for p, direction in pairs]
@@ -187,7 +187,7 @@ class Muon(torch.optim.Optimizer):
         for p in parameters:
             if "step" not in self.state[p]:
                 step = torch.zeros(())
-                # Fused kernels need it on the device, the other kernels on the CPU.
+                # Fused kernels need the counter on the device, the other kernels on the CPU.
                 self.state[p]["step"] = step.to(p.device) if group["fused"] else step
         adamw(
             parameters,
@@ -226,7 +226,7 @@ def _together(parameters: list[Tensor]) -> list[list[int]]:
 def update_scale(shape: Sequence[int]) -> float:
     """Return the factor of an orthogonal update of this shape (rows = outputs), so that one learning rate fits all.
 
-    It bounds the change of the output (Jordan 2024).
+    The factor bounds the change of the output (Jordan 2024).
 
     >>> update_scale((512, 128)), update_scale((128, 512))
     (2.0, 1.0)
@@ -253,10 +253,10 @@ def newton_schulz_reference(matrix: Tensor, ns_steps: int = 5) -> Tensor:
 
 
 def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """Apply `newton_schulz_reference` to many matrices; those of one shape (or its transpose) form one batch.
+    """Apply `newton_schulz_reference` to many matrices; matrices of one shape (or its transpose) form one batch.
 
     A matrix with more rows than columns is transposed, so that X·Xᵀ has the smaller side. The products use `dtype`
-    (None: that of the matrices). The initial norms and the results use the dtype of the matrices.
+    (None: the dtype of the matrices). The initial norms and the results use the dtype of the matrices.
     """
     a, b, c = NEWTON_SCHULZ
     stacks: dict[tuple[int, ...], list[int]] = {}
