@@ -1,9 +1,9 @@
 """Activation memory: the bytes that autograd saves in a forward pass, for every part of `nn/` and `models/`.
 
-A matrix product saves its operands, a norm its input and statistics, an activation its input or output, and dropout its
-mask. Fused attention saves queries, keys, values, its output and one log-sum-exp per query, but no scores or weights.
-Under autocast, products run in bf16, and the residual stream and the norms stay in fp32. Every product then saves its
-own bf16 copy of its input. The counted batches have no padding and no padding mask.
+A matrix product saves its operands. A norm saves its input and statistics, an activation its input or output, and
+dropout its mask. Fused attention saves queries, keys, values, its output and one log-sum-exp per query, but no scores
+or weights. Under autocast, products run in bf16, and the residual stream and the norms stay in fp32. Every product then
+saves its own bf16 copy of its input. The counted batches have no padding and no padding mask.
 """
 
 import functools

@@ -16,7 +16,7 @@ HALF = ("bf16", "fp16")
 
 @dataclass(frozen=True)
 class Memory:
-    """Peak bytes on one GPU by part, without the workspace of the kernels."""
+    """Peak bytes on one GPU by part, without the temporary memory of the kernels."""
 
     weights: int
     gradients: int
@@ -69,7 +69,7 @@ def training_memory(config: ModelConfig, train: TrainConfig, stored: Activations
 
 
 def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: int) -> Memory:
-    """Return `memory` with its state divided among `n_shards` GPUs, which gather each layer when they need it.
+    """Return `memory` with `state` divided among `n_shards` GPUs, which gather each layer when they need the layer.
 
     The matrices of a layer are cast when they are gathered, so there are no half copies of the whole model. A gathered
     layer takes weights and gradients. The embedding tables and the head stay gathered during the whole step.

@@ -23,7 +23,7 @@ class ParameterCounts:
     embeddings: int
     """Tables of tokens, positions and types, with their norms and projections."""
     layers: int
-    """Blocks or recurrent layers, and what they share: final norms, score biases, bridge, attention."""
+    """Parameters of blocks or recurrent layers, and of final norms, score biases, bridge and recurrent attention."""
     head: int
     """Parameters of the head, without a tied table."""
     largest_layer: int

@@ -86,7 +86,7 @@ def require_memory(config: ModelConfig) -> None:
 
 
 def least_memory(run: Run, on_cpu: bool, fit: Fit = WHOLE) -> Memory:
-    """Estimate the minimum bytes of one step in one process, from what is known before the data is read.
+    """Estimate the minimum bytes of one step in one process, before the data is read.
 
     A size that the data decides counts with its smallest value (`with_least_sizes`): a row as one token, a number of
     rows as one row. Activations are not counted if part of the model is frozen, the step is compiled, or another

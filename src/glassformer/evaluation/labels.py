@@ -280,7 +280,7 @@ def rmse(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
 
 
 def pearson(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
-    """Compute the linear correlation, -100 to 100; 0 if one of the two is constant.
+    """Compute the linear correlation, -100 to 100; 0 if labels or predictions are constant.
 
     >>> pearson([0.0, 1.0, 2.0, 3.0], [0.0, 2.0, 1.0, 3.0])
     80.0...

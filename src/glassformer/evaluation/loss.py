@@ -36,7 +36,7 @@ class Division:
 
     The batches are sharded: process r of n takes the batches r, r + n, r + 2n, … (strided, as `DistributedSampler`
     takes examples, but without padding). The results are combined in the order of the batches, so that sums are
-    bit-identical to those of one process.
+    bit-identical to the sums of one process.
     """
 
     rank, n = 0, 1
@@ -127,7 +127,7 @@ def evaluation_rows(
 ) -> Iterator[list[Example]]:
     """Yield batches of consecutive windows of the whole text, with every target once; a batch fits in memory.
 
-    Adjacent windows share `overlap` ids: 1 if each id is the target of the previous one, 0 if each id is its own
+    Adjacent windows share `overlap` ids: 1 if each id is the target of the id before it, 0 if each id is its own
     target. With `separates_documents`, no window crosses a document boundary. The batch size depends only on `context`
     and `vocab_size`, so that the trainer and `evaluate` add the same numbers.
     """
@@ -147,7 +147,7 @@ def evaluate_loss(
     """Sum the loss over all batches, in double precision; the caller sets evaluation mode and autocast.
 
     `progress` is called after each batch with the number of targets done. `division` distributes batches among
-    processes; the sums are added in the order of the batches, so they are bit-identical to those of one process.
+    processes. The sums are added in the order of the batches, so they are bit-identical to the sums of one process.
     """
     in_parts = InParts(may_split=not division.holds_parts and not objective.couples_rows)
 

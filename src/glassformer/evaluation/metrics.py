@@ -10,8 +10,8 @@ A section is a kind of output. All metrics of a section get the same arguments:
 - `preferences`: reward margins (N,), the reward of the chosen answer minus the reward of the rejected one
 - `prompts`: rewards, mean KL divergence per token and number of tokens of sampled answers, each (n_prompts, group)
 - `spans`: true BIO tags of each sentence, and predicted BIO tags
-- `losses` (`evaluation.loss`) and `masks` (`evaluation.masked`) have no functions here, because all metrics of the
-  section are measured in one pass
+- `losses` and `masks` (both in `evaluation.loss`) have no functions here, because all their metrics are measured in one
+  pass
 
 The table is read before torch and numpy are imported, so functions of `evaluation.labels` are imported when called.
 """

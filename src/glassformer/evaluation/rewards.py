@@ -1,4 +1,4 @@
-"""Rewards: functions of the text of an answer and of the fields of its prompt, for reinforcement learning."""
+"""Rewards for reinforcement learning: functions of the text of an answer and of the fields of the prompt's record."""
 
 import math
 import re

@@ -1,8 +1,8 @@
 """The tree of a beam: rows that branch from common prefixes share one cache, in which each token is stored once.
 
-The rows of a group (a sentence) share one cache and one memory. All of them are queries of one attention over all
-stored tokens, and a mask limits each row to its own past. Reordering, expanding or dropping rows only selects rows of
-that mask. Keys and values move only when the rows need at most half of the stored slots (`Branches.select`).
+The rows of a group (a sentence) share one cache and one memory. All rows are queries of one attention over all stored
+tokens of the group, and a mask limits each row to its own past. Reordering, expanding or dropping rows only selects
+rows of that mask. Keys and values move only when the rows need at most half of the stored slots (`Branches.select`).
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ class Branches:
     rows: Tensor | None
     """(groups · width,) row of each cell; `None` if row i is cell i and no cell is unused.
 
-    An unused cell repeats the first row of its group, or row 0 for an empty group; its result is never read.
+    An unused cell repeats the first row of its group, or row 0 for an empty group. The result of an unused cell is
+    never read.
     """
     seen: Tensor
     """(R, S) bool: the slots with the row's own tokens."""

@@ -318,7 +318,7 @@ WHOLE = Fit()
 
 
 def split(items: Sequence[Any], n: int) -> list[Any]:
-    """Divide a sequence into `n` parts of nearly equal length, or into single items if it has fewer than `n`.
+    """Divide a sequence into `n` parts of nearly equal length, or into single items if there are fewer than `n` items.
 
     >>> split(range(5), 2), split([7, 8], 4)
     ([range(0, 3), range(3, 5)], [[7], [8]])

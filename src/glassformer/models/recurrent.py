@@ -16,7 +16,7 @@ from glassformer.nn.recurrence import CellStep, SingleHeadAttention, gru_step, l
 
 
 class RecurrentModel(nn.Module):
-    """Recurrent encoder-decoder: an encoder reads the source, a bridge maps its last state, a decoder writes a target.
+    """Recurrent encoder-decoder: an encoder reads the source, a bridge maps its last state, and a decoder writes.
 
     The models of Sutskever (2014), Cho (2014), Bahdanau (2015) and Luong (2015) are configurations of this class.
     Without a `bridge`, the encoder's last state is the decoder's first state (Sutskever). `forward` is
@@ -127,7 +127,7 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "gru": (nn.GRU, gru_step),
     "lstm": (nn.LSTM, lstm_step),
 }
-"""PyTorch module of each recurrent cell, and the function that computes one step of it."""
+"""PyTorch module of each recurrent cell, and the function that computes one step of the cell."""
 
 
 def build_recurrent(config: RecurrentConfig) -> RecurrentModel:

@@ -37,7 +37,7 @@ def join_masks(first: Tensor | None, second: Tensor | None, keys: Tensor, others
 class TransformerState:
     """State of a Transformer between generation steps.
 
-    The caches are written and grown in place: after `step`, use only the state that it returns.
+    `step` writes and grows the caches in place. So after a step, use only the new state.
     """
 
     layers: Sequence[Cache]

@@ -120,8 +120,9 @@ class LoadReport:
 def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collection[str] = ()) -> LoadReport:
     """Fill a network in place with the stored weights that match by name and shape, except the names in `leave`.
 
-    A weight with one row per token (table, output projection, bias) also accepts fewer stored rows, as its first rows.
-    A stored weight with more rows is not loaded, because each row is a token (`without_padding` removes padding rows).
+    A weight with one row per token (table, output projection, bias) also accepts fewer stored rows; they become its
+    first rows. A stored weight with more rows is not loaded, because each row is a token (`without_padding` removes
+    padding rows).
     """
     tensors: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as in a store
     for name, tensor in network.state_dict(keep_vars=True).items():
@@ -262,9 +263,9 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
 def convert(network: nn.Module, dtype: torch.dtype) -> None:
     """Convert the weights of a network in place to `dtype`, bfloat16 or float16; for inference only.
 
-    The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are
-    not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
-    rounded to `dtype`. Buffers, such as rotary frequencies, do not change.
+    The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are not
+    rounded to half precision. An embedding table that is tied to this projection also stays in fp32, and the embeddings
+    of tokens are rounded to `dtype`. Buffers, such as rotary frequencies, do not change.
     """
     proj = getattr(getattr(network, "output", None), "proj", None)
     exact = set[int]()

@@ -118,7 +118,7 @@ Memory = Tensor | tuple[Tensor, ...]
 
 
 class Tap(Protocol):
-    """Hook that receives each named tensor and returns its replacement; pass `None` to use the fused kernel."""
+    """Hook that receives each named tensor and returns its replacement; without a tap, the fused kernel runs."""
 
     def __call__(self, name: str, x: Tensor) -> Tensor: ...
 

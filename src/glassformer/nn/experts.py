@@ -1,4 +1,4 @@
-"""Feed-forward layer of experts (mixture of experts): a router sends each token to a few of them (Shazeer 2017)."""
+"""Feed-forward layer of experts (mixture of experts): a router sends each token to a few experts (Shazeer 2017)."""
 
 import math
 
@@ -91,8 +91,9 @@ def added_to(total: Tensor | None, x: Tensor) -> Tensor:
 def balance_loss(probabilities: Tensor, active: Tensor, real: Tensor | None = None) -> Tensor:
     """Compute E · Σ f · P over the E experts (Fedus 2021, eq. 4-6).
 
-    f is the share of tokens that an expert reads, and P is its mean probability. `probabilities` and `active` (0 or 1)
-    are (…, E); tokens that are not `real` (…) are left out. For equal loads the loss is the number of active experts.
+    f is the share of tokens that an expert reads, and P is the mean probability of the expert. `probabilities` and
+    `active` (0 or 1) are (…, E); tokens that are not `real` (…) are left out. For equal loads the loss is the number of
+    active experts.
 
     >>> balance_loss(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
     tensor(1.8000)

@@ -1,8 +1,8 @@
 """Cache of an attention between steps of generation.
 
 Slot s of a row holds the token at position s, so rows of unequal length have no gaps, and "attend to slots up to your
-own position" is the whole mask. Padding is written to the last slot of a buffer; no query reads it. Buffers belong to
-the caller and grow as needed. Rows of a beam share their buffers (`models/branches.py`).
+own position" is the whole mask. Padding is written to the last slot of a buffer, which no query reads. Buffers belong
+to the caller and grow as needed. Rows of a beam share their buffers (`models/branches.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -99,7 +99,7 @@ class LayerCache(Cache):
         return self.keys[:, :, : to.n_filled], self.values[:, :, : to.n_filled]
 
     def select(self, rows: Tensor, n_filled: int) -> Self:
-        """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, the others are 0.
+        """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, other slots are 0.
 
         They have at most 2 · `n_filled` slots (or `FIRST_SLOTS`), so that they shrink when the longest row is dropped.
         """

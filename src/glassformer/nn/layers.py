@@ -223,8 +223,8 @@ class Embeddings(nn.Module):
 
     The token table may be narrower than the model (`d_embedding`, Lan 2020). Then positions, types and norm have the
     width of the token table, and a projection widens the sum. During training, token dropout zeroes whole token vectors
-    and scales up the others (Gal 2016, "A Theoretically Grounded Application of Dropout in RNNs", section 4.2). Each
-    position is dropped independently, whereas Gal drops a word at all its positions.
+    and scales up the other vectors (Gal 2016, "A Theoretically Grounded Application of Dropout in RNNs", section 4.2).
+    Each position is dropped independently, whereas Gal drops a word at all its positions.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Attention masks: which query may attend to which key. In every mask, True = may attend.
 
 A mask is a set of rules that are combined with AND, so a kernel can recognise "only causal". A stack computes the dense
-form once and shares it among its blocks. The output for a query that may attend to no key is 0.
+form once for all its blocks. The output for a query that may attend to no key is 0.
 """
 
 from dataclasses import dataclass, replace
@@ -128,7 +128,7 @@ def with_rows(x: Tensor, n_dims: int) -> Tensor:
 
 
 def positions_from_mask(attention_mask: Tensor) -> Tensor:
-    """Return each real token's position among the real tokens of its row, (B, T); padding gets 0 or more.
+    """Return each real token's position among the real tokens of its row, (B, T); padding gets any position from 0 on.
 
     >>> positions_from_mask(torch.tensor([[False, True, True], [True, True, False]]))
     tensor([[0, 0, 1],

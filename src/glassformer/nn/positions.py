@@ -123,7 +123,7 @@ def linear_scaled(frequencies: Tensor, factor: float) -> Tensor:
 def llama3_scaled(
     frequencies: Tensor, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: int
 ) -> Tensor:
-    """Divide low frequencies by the factor, keep high ones, and blend linearly in between (as in Llama 3.1)."""
+    """Divide low frequencies by the factor, keep high frequencies, and blend linearly in between (as in Llama 3.1)."""
     turns = original_max_len * frequencies / (2 * math.pi)  # full turns over the original context
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
     return keep * frequencies + (1 - keep) * frequencies / factor

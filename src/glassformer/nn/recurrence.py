@@ -157,7 +157,7 @@ def _turned(x: Tensor, direction: int) -> Tensor:
 
 
 def run_masked(cells: nn.RNNBase, x: Tensor, lengths: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-    """Apply `run` to rows whose first `lengths` (B,) tokens are real; padding has no effect and its outputs are zeros.
+    """Apply `run` to rows whose first `lengths` (B,) tokens are real; padding has no effect, and its outputs are 0.
 
     A row without a real token keeps its initial state.
     """
@@ -176,7 +176,8 @@ def run_masked(cells: nn.RNNBase, x: Tensor, lengths: Tensor, states: States | N
 def reading_order(real: Tensor, reverse: bool = False) -> Tensor:
     """Return the reading order: the indices of the real tokens from first to last (or last to first), then padding.
 
-    `real` (B, T) bool, True = a real token → (B, T), a permutation of each row; its argsort inverts it.
+    `real` (B, T) bool, True = a real token → (B, T), a permutation of each row; the argsort of a permutation inverts
+    it.
 
     >>> real = torch.tensor([[False, True, True], [True, False, True]])
     >>> reading_order(real).tolist(), reading_order(real, reverse=True).tolist()
@@ -195,7 +196,7 @@ def in_order(x: Tensor, order: Tensor) -> Tensor:
 
 
 def where(rows: Tensor, new: Any, old: Any) -> Any:
-    """Return `new` in the rows (B,) that are True, and `old` in the others."""
+    """Return `new` in rows where `rows` (B,) is True, and `old` in the other rows."""
     return on_tensors(lambda n, o: torch.where(rows[:, None], n, o), new, old)
 
 

@@ -72,7 +72,7 @@ def scored_log_p(model: Forward, batch: Batch) -> Tensor:
 
 
 class Objective(ABC):
-    """Training objective: makes batches from examples and computes their loss; the training loop uses nothing else."""
+    """Training objective: makes batches from examples and computes their loss, for the training loop."""
 
     label_smoothing: float = 0.0
     """Probability spread over the vocabulary in `LossSums.total`."""

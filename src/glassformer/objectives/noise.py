@@ -1,6 +1,6 @@
 """Noise for rows of token ids, and masked language modelling, the objective that predicts the masked ids.
 
-The functions of noise are pure: they take the random generator as an argument (same seed, same noise).
+The functions of noise are pure: the random generator is an argument, so the same seed gives the same noise.
 
 A row is (T,) ids, and no function changes its input. Here, a mask is a token that replaces removed tokens, not an
 attention mask. In the examples, an id is the index of a word in `words`, and "_" is the mask.
@@ -73,7 +73,7 @@ def mask_tokens(
 def infill(
     token_ids: Ids, rng: np.random.Generator, *, mask_id: int, noise_density: float = 0.3, mean_span_length: float = 3.0
 ) -> Ids:
-    """Apply text infilling (Lewis 2020, section 2.2): replace each span of Poisson-distributed length by one mask.
+    """Apply text infilling (Lewis 2020, section 2.2): replace spans of Poisson-distributed length by one mask each.
 
     A span of length 0 inserts a mask. Spans are drawn until they cover `noise_density` of the tokens (rounded); the
     last span is shortened to fit. At least one token is kept between two spans, so masks never touch, unless the row
@@ -130,13 +130,14 @@ def corrupt_spans(
     noise_density: float = 0.15,
     mean_span_length: float = 3.0,
 ) -> tuple[Ids, Ids]:
-    """Corrupt spans (Raffel 2020, 3.1.4): return the row with one sentinel per span, and sentinels with their spans.
+    """Corrupt spans (Raffel 2020, 3.1.4): return the row with a sentinel for each span, and a target.
 
     Spans cover `noise_density` of the tokens (rounded, at least one, not all). The number of spans is the one for which
     their mean length is about `mean_span_length`, but at most the number of sentinels. The lengths of spans and of the
     kept parts between them are random and at least 1. A row begins with a kept token and ends with a span; a row of at
-    most one token becomes one span. The target has no final sentinel; the objective adds the end token. Source and
-    target together contain every token once and every used sentinel twice.
+    most one token becomes one span. The target has each sentinel and, after it, the tokens of its span, but no final
+    sentinel; the objective adds the end token. Source and target together contain every token once and every used
+    sentinel twice.
 
     >>> words = np.array("<0> <1> <2> the cat sat on the warm mat".split())
     >>> rng, row = np.random.default_rng(1), np.arange(3, 10)
@@ -173,7 +174,8 @@ def _segments(total: int, n: int, rng: np.random.Generator) -> list[int]:
 class MaskedObjective(TokenObjective):
     """Masked language modelling: maximise Σ log p(tokenᵢ | text with masks) over the chosen tokens (Devlin 2019, 3.1).
 
-    The chosen tokens are drawn again at every step, from (seed, step). The head computes logits for them only.
+    The chosen tokens are drawn again at every step, from (seed, step). The head computes logits only for the chosen
+    tokens.
     """
 
     mask_id: int

@@ -108,7 +108,8 @@ class GroupPolicyObjective(Objective):
     reference: Forward
     beta: float = 0.04
     length: int | None = None
-    """The constant by which the loss of an answer is divided (Dr. GRPO; Liu 2025); None = its number of tokens."""
+    """The constant by which the loss of an answer is divided (Dr. GRPO; Liu 2025); None = the number of tokens of the
+    answer."""
     is_density = True
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PolicyBatch:

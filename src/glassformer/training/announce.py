@@ -1,4 +1,4 @@
-"""The messages at the start of a run: model, data, device, memory and steps, or where it continues."""
+"""The messages at the start of a run: model, data, device, memory and steps, or the step at which the run continues."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +48,7 @@ def model(run: Run, n_parameters: int, tokenizers: Tokenizers) -> str:
 
 
 def teacher(run: Run, network: Network) -> str:
-    """Describe the teacher, and its part of the loss."""
+    """Describe the teacher, and the weight and temperature of its loss."""
     assert run.teacher is not None
     described, n = describe_model(network.config), network.n_parameters()
     part = f"weight {run.teacher.weight:g}, temperature {run.teacher.temperature:g}"

@@ -20,7 +20,7 @@ _PREFIX = "average/"
 
 
 class ExponentialAverage:
-    """A moving average of a model's parameters: average ← d · average + (1 - d) · parameter after every step.
+    """A moving average of a model's parameters: after every step, average ← d · average + (1 - d) · parameter.
 
     The decay d warms up: at the n-th update (n = 0, 1, …) it is min(decay, (1 + n) / (10 + n)). A constant decay would
     keep the random initial weights for too long. With the warm-up, the average covers about the last ninth of

@@ -79,7 +79,7 @@ def check_new_run(run: Run, folder: Path) -> None:
 
 
 def as_new(run: Run) -> Run:
-    """Return a new run with the settings that the model it starts from and its teacher decide."""
+    """Return a new run with the settings that its start model and its teacher decide."""
     run = _started(run)
     if run.teacher is None:
         return run
@@ -120,8 +120,8 @@ def _dropouts(model: ModelConfig, other: ModelConfig) -> dict[str, Any]:
 def _taught(run: Run, teacher: TeacherConfig) -> Run:
     """Return a new run with the digest, the tokenizers and the decoder's start id of its teacher.
 
-    Raises `UserError` for a teacher with another objective, with smaller inputs, or with other tokenizers than those
-    that the run names.
+    Raises `UserError` for a teacher with another objective, with shorter inputs or fewer token types, or with
+    tokenizers that differ from the run's.
     """
     folder = files.as_path(teacher.path, "teacher.path")
     checkpoint.find(folder)

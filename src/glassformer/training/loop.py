@@ -52,7 +52,7 @@ class Trainer:
 
     Batch, dropout and corruption of a micro-batch depend only on the seed and on the number of the micro-batch. So a
     resumed run needs no random state, and an evaluation does not affect later steps. Several processes compute the same
-    as one.
+    as a single process.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Trainer:
         self.average = self.step.average
         self.evaluations = Evaluations(config, network, data, host, self.average)
         self.seconds_at_peak: float | None = None
-        """The least time of a step (`speed.seconds_at_peak`), if it is known."""
+        """The least time of a step (`speed.seconds_at_peak`); None if it cannot be computed."""
         self.saved_step = -1
         """Step of the newest checkpoint; -1 for a run without one."""
         self.profile_step: Callable[[], None] = lambda: None
@@ -284,7 +284,7 @@ class Trainer:
     # Weights of the end
 
     def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
-        """Load the mean of the newest checkpoints, publish it in the run folder, and return its evaluation."""
+        """Load the mean weights of the newest checkpoints, publish them in the run folder, and evaluate them."""
         folder, step, ranks = self.folder, self.progress.step, self.ranks
         steps = self.progress.scheduled or checkpoint.steps(folder)[-self.config.keep_checkpoints :]
         is_there = all(checkpoint.path_of(folder, one).is_dir() for one in steps)

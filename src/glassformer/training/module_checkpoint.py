@@ -26,7 +26,7 @@ TENSORS, OPTIONS = "optimizer.safetensors", "optimizer.json"
 
 @dataclass(frozen=True)
 class _Options:
-    """An optimizer without tensors: its class, groups with names of parameters, and values by `<parameter>/<name>`."""
+    """The state of an optimizer without its tensors: class, groups, and other values by `<parameter>/<name>`."""
 
     kind: str
     groups: list[dict[str, Any]]
@@ -137,7 +137,7 @@ def _parameters(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[tup
 
 
 def _require_fit(parts: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
-    """Raise `UserError` for a part of a state without a parameter, or of another shape or dtype than its parameter."""
+    """Raise `UserError` for state of an unknown parameter, or with another shape or dtype than its parameter."""
     for name, x in parts.items():
         parameter = parameters.get(name.rpartition("/")[0])
         if parameter is None:

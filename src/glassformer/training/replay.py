@@ -1,4 +1,4 @@
-"""Replay of the last steps of a run: they must give the values of its newest checkpoint."""
+"""Replay of the last steps of a run, which must give the values in the newest checkpoint of the run."""
 
 import json
 import time

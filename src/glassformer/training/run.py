@@ -1,6 +1,6 @@
 """A run from start to end: `train_run` and `resume_run`, built on `assemble`.
 
-`assemble` returns the trainer; its loop is in `loop.py`, and each of its steps in `step.py`.
+`assemble` returns the trainer. The loop of the trainer is in `loop.py`, and each step in `step.py`.
 """
 
 import time
@@ -208,7 +208,7 @@ def _with_reason(choice: str, reason: str) -> str:
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:
-    """Raise `UserError` if this process finds another newest checkpoint than rank 0."""
+    """Raise `UserError` if the newest checkpoint that this process finds is not the one that rank 0 finds."""
     [step] = ranks.of_first(Manifest.read(newest).step)
     if step != Manifest.read(newest).step:
         raise UserError(

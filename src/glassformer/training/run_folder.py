@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, the paths of its data, and checks that folder and data do not overlap."""
+"""The folder of a run: the lock, the paths of the data, and checks that folder and data do not overlap."""
 
 import os
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def require_apart(run: Run, folder: Path) -> None:
 
 @contextmanager
 def with_records(run: Run, records: str | None, folder: Path) -> Iterator[Run]:
-    """Write the records of a run that were in memory into its folder, and yield the run with their path.
+    """Write `records`, data that was in memory, into the run folder; yield the run with the path of this file.
 
     The records are deleted if the run ends before its first checkpoint. Without records, yield the run unchanged.
     """
@@ -97,7 +97,7 @@ def require_run(folder: Path) -> None:
 
 
 def is_restarted(folder: Path) -> bool:
-    """Return True if `torchrun` lost a process and restarted this one for the run that it began in the folder."""
+    """Return True if the `torchrun` call that began the run in the folder lost a process and restarted this process."""
     if not was_restarted() or not checkpoint.steps(folder):
         return False
     path = folder / _OF_TORCHRUN

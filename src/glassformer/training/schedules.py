@@ -111,7 +111,7 @@ class PlateauState:
 class Plateau:
     """The rule of `torch.optim.lr_scheduler.ReduceLROnPlateau`: lower the rate when a metric stops falling.
 
-    A metric is better if it is below the best one so far; a metric that should grow is passed with its sign changed.
+    A metric is better if it is below the best metric so far. A metric that should grow is passed with its sign changed.
     After more than `patience` evaluations in a row without improvement, the factor is multiplied by `ratio` (but never
     below `min_ratio`), and the count restarts.
 

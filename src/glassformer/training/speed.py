@@ -41,7 +41,7 @@ class Clock:
         self.gradient_norm, self.figures = result.gradient_norm, result.figures
 
     def read(self) -> dict[str, float]:
-        """Return mean loss, last gradient norm and figures, speed and saving time since the last call; reset them."""
+        """Return the values for a log line: averages and speed since the last line, and the last gradient norm."""
         self._tick()
         nats = sum(nats for nats, _ in self.progress.unlogged)
         n_targets = [n_targets for _, n_targets in self.progress.unlogged]
@@ -69,7 +69,7 @@ class Clock:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Exclude the block from the time of steps; the next log line reports its time."""
+        """Exclude the block from the time of steps; the next log line reports the time of the block."""
         began = time.perf_counter()
         with self.paused():
             yield

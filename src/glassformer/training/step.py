@@ -47,7 +47,7 @@ class Pending:
     """A step whose numbers the device may still be computing.
 
     `numbers` begin with the numbers for the log, called `names`. Then come the nats of each micro-batch of this
-    process, the nats of all processes, and the gradient norm.
+    process, the summed nats of all processes, and the gradient norm.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class TrainStep:
     `plain_step` takes the same step in fewer lines. Everything else in this file serves several processes, other
     devices and precisions, little memory, compilation, the moving average, and losses that are not finite.
 
-    The loss sums of all micro-batches of all processes are divided once by the number of all their targets. So neither
-    accumulation nor the number of processes changes the result of one large batch, for any distribution of the targets.
+    The loss sums of all micro-batches of all processes are added, and divided once by the number of all targets. So the
+    result is that of one large batch, for any number of micro-batches and processes, and any distribution of targets.
     After a loss or gradient of NaN or Inf, no process changes its weights.
 
     If the program runs ahead of the device (`Host.runs_ahead`), the optimizer reads on the device whether the numbers
@@ -218,7 +218,7 @@ class TrainStep:
         return max(n_rows, default=1)
 
     def _ways(self, most: int) -> list[Fit]:
-        """Return the ways to compute the gradients, from the fastest to the one that takes the least memory."""
+        """Return the ways to compute the gradients, from the fastest way to the way that takes the least memory."""
         now = replace(self.fit, n_parts=min(self.fit.n_parts, most))
         if not self.ranks.repeats_steps:
             return [now]

@@ -214,7 +214,7 @@ def cells(evaluation: Evaluation) -> dict[str, str]:
 
 
 def fitting(names: Sequence[str], width: int) -> tuple[list[str], list[str]]:
-    """Split the names into those whose columns fit into a width, and the others.
+    """Split the names: first the names whose columns fit into a width, then the rest.
 
     >>> fitting(["train loss", "eval loss", "accuracy"], 35)
     (['train loss', 'eval loss'], ['accuracy'])

@@ -26,8 +26,8 @@ class TrainerState:
     """Time spent on steps."""
     n_targets: int = 0
     best: float | None = None
-    """Smallest watched value so far: the metric itself, such as the loss, or its negative, such as -BLEU, if a higher
-    value is better (`Evaluations.conclude`)."""
+    """Smallest watched value so far: the metric, such as the loss. If a higher metric is better, the value is negative,
+    such as -BLEU (`Evaluations.conclude`)."""
     best_step: int | None = None
     n_without_improvement: int = 0
     plateau: dict[str, Any] | None = None
@@ -139,7 +139,7 @@ def _rate(config: TrainConfig, step: int) -> float:
 
 
 def _is_scheduled(step: int, config: TrainConfig, best_step: int | None) -> bool:
-    """Return True if a longer run logs, evaluates and saves at this step too, and does nothing else."""
+    """Return True if a longer run also logs, evaluates and saves at this step, and neither run does anything else."""
     is_saved = best_step == step or step % (config.checkpoint_every or config.eval_every) == 0
     is_reported = step % config.eval_every == 0 and step % config.log_every == 0
     return is_saved and is_reported and config.select != "average"

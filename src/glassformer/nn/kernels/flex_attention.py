@@ -28,7 +28,7 @@ from glassformer.nn.kernels.linear import is_transformed, product_dtype
 
 
 def has_c_compiler() -> bool:
-    """Return True if a C compiler is found: `CC`, cc, gcc or clang. Triton needs one."""
+    """Return True if a C compiler is found: `CC`, cc, gcc or clang. Triton needs a C compiler."""
     return any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 
 

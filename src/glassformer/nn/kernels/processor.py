@@ -25,7 +25,7 @@ class Processor:
     name: str
     """Architecture, model (if the system gives it) and vector instructions, such as `x86_64 AMD EPYC AVX512`."""
     bfloat16: tuple[str, ...]
-    """Instruction sets that multiply in bfloat16; without one, PyTorch emulates these products slowly."""
+    """Instruction sets that multiply in bfloat16; if empty, PyTorch emulates bfloat16 products slowly."""
     packs_bfloat16: bool
     """True if oneDNN can pack weights and compute LSTMs in bfloat16, which needs AVX-512 or AVX-NE-CONVERT."""
     uses_onednn: bool

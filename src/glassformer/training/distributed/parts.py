@@ -94,7 +94,7 @@ def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def check_parts(tensors: Mapping[str, Tensor], folder: Path) -> Path:
-    """Read this process's parts again; return the file's path, or raise `UserError` if they differ."""
+    """Read this process's parts again; return the file's path, or raise `UserError` if they differ from `tensors`."""
     try:
         path = parts_path(folder)
         stored = load_file(path)
