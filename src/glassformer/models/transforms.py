@@ -124,7 +124,7 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
     first rows. A stored weight with more rows is not loaded, because each row is a token (`without_padding` removes
     padding rows).
     """
-    tensors: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as in a store
+    tensors: dict[int, tuple[str, Tensor]] = {}  # a tied table appears once, under its first name, as in stored weights
     for name, tensor in network.state_dict(keep_vars=True).items():
         tensors.setdefault(id(tensor), (name, tensor))
     tables, outputs = _rows_of_tokens(network)

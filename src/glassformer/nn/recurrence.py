@@ -96,7 +96,7 @@ class Stepper:
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """Project `x` (B, T, E) to T tensors (B, G·D)."""
-        # `unbind`, because its backward is one stack; indexing by t would fill a full-size gradient for each t.
+        # The backward pass of `unbind` is a single stack; indexing by t would fill a full-size gradient for each t.
         return F.linear(x, self.w_x, self.layers[0][2]).unbind(dim=1)
 
     def __call__(self, projected: Tensor, fed: Tensor | None, states: States, tap: Tap | None = None) -> States:

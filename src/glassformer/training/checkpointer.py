@@ -125,7 +125,7 @@ class Checkpointer:
 
     def _together(self, snapshot: Snapshot) -> Snapshot:
         """Write the tensors with all processes; return the snapshot with these files in place of its tensors."""
-        # All processes use the same name; `clean` deletes it if they are killed.
+        # All processes use the same name. If they are killed, `clean` deletes this folder.
         shards = self.folder / checkpoint.FOLDER / f".step-{snapshot.step}.tmp-shards"
 
         def join(tensors: dict[str, Tensor], into: Path) -> None:

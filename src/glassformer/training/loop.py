@@ -153,7 +153,7 @@ class Trainer:
                 self.profile_step()
             return self._after_step(stop, end)
         except NonFinite as bad:
-            self.bad = bad.with_traceback(None)  # its frames would keep tensors
+            self.bad = bad.with_traceback(None)  # the frames of the traceback would keep tensors
             return State.RECOVER
 
     def _position(self) -> str:

@@ -129,7 +129,7 @@ def assemble(
         tokenizers = init_from.stored_tokenizers(from_checkpoint, run_data, host)
     with ranks.first_alone(), UnknownText(joins=False):
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=ranks.is_first)
-    # Network. If the weights are sharded, only rank 0 has all of them at the start.
+    # Network. If the weights are sharded, only rank 0 has all weights at the start.
     starts = from_checkpoint is None or task.facts.keeps_start
     with ranks.first_alone() if ranks.holds_parts else nullcontext():
         if not starts or (ranks.holds_parts and not ranks.is_first):

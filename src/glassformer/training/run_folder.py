@@ -115,7 +115,7 @@ def holding(folder: Path, is_first: bool, *, is_new: bool = False, **facts: Any)
         return
     with locked(folder, **facts):
         if is_new:
-            require_new(folder)  # another process may have created it first
+            require_new(folder)  # another process may have created the folder first
         checkpoint.clean(folder)
         if is_new and (name := os.environ.get(RUN_ID)) is not None:
             files.write_text(folder / _OF_TORCHRUN, name)

@@ -93,7 +93,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
         yield value
 
 
-# A resumed run with another number of steps: allowed if its result is that of a run that was started with it
+# A resumed run with another number of steps is allowed if it gives the result of a run that began with this number
 
 
 def checkpoint_for(folder: Path, newest: Path, old: TrainConfig, new: TrainConfig, log: Log) -> Path:
