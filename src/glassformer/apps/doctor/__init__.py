@@ -1,6 +1,6 @@
 """Property checks for any PyTorch language model, in seconds.
 
-The rooms below are the core. Begin with `runner.py`.
+It imports only the core. Begin with `runner.py`.
 
 >>> import torch
 >>> from torch import nn

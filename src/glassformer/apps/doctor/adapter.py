@@ -16,11 +16,11 @@ from glassformer.common.errors import UserError
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 Forward = Callable[..., Tensor]
-"""(module, token_ids, attention_mask[, source_ids, source_attention_mask]) → logits (B, T, V)."""
+"""Function of (module, token_ids, attention_mask[, source_ids, source_attention_mask]): returns logits (B, T, V)."""
 Loss = Callable[..., tuple[Tensor, int]]
-"""The same arguments → (sum of nats over the targets, number of targets)."""
+"""Function with the arguments of a `Forward`: returns the summed loss of all targets in nats, and their number."""
 MaskUse = Literal["none", "optional", "required"]
-"""Masks of a `Forward`: none, optional (they may be None), or required."""
+"""Use of masks by a `Forward`: it takes no masks, optional ones (they may be None), or requires them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,13 @@ class Interface:
     vocab_size: int
     kind: Kind = "decoder"
     forward: Forward | None = None
-    """Function (module, token_ids, attention_mask) → logits (B, T, V); masks are (B, T) bool with True = a real token.
-    For a model without a mask, (module, token_ids); for an encoder-decoder, `source_ids` and `source_attention_mask`
-    follow. It must use the module that it receives. Default: `module(token_ids, …)` with those of these names that are
-    in the module's signature."""
+    """Function of (module, token_ids, attention_mask) that returns logits (B, T, V). A mask is (B, T) bool with True =
+    a real token. A model without a mask gets (module, token_ids). For an encoder-decoder, `source_ids` and
+    `source_attention_mask` follow. The function must use the module that it receives. By default, `module(token_ids,
+    …)` is called with each of these arguments that the module's signature has."""
     loss: Loss | None = None
-    """Function with the same arguments: the training loss of whole rows, including the shift, (sum of nats, number of
-    targets). For a loop that averages micro-batches, it returns (mean, 1)."""
+    """Function with the arguments of `forward` that returns the training loss of whole rows, including the shift: (sum
+    of nats, number of targets). If your training loop averages over micro-batches, return (mean, 1)."""
     fresh: Callable[[], nn.Module] | None = None
     """Function that builds a new module, for `loss-at-start`."""
     max_len: int = 16
@@ -44,10 +44,10 @@ class Interface:
     pad_id: int | None = None
     """Id that is never drawn as a real token."""
     source_vocab_size: int | None = None
-    """Vocabulary size of the sources, if it is another one."""
+    """Vocabulary size of the sources, if it differs from `vocab_size`."""
 
     def resolved_forward(self, module: nn.Module) -> tuple[Forward, "MaskUse"]:
-        """Return the function `forward`, by default from the module's signature, and its use of masks."""
+        """Return `forward`, or a default for the module's signature, and whether the function takes masks."""
         if self.forward is None:
             return default_forward(module, self.kind)
         if n_tensors(self.forward) >= 2:
@@ -55,7 +55,7 @@ class Interface:
         return self.forward, "none"
 
     def usual_loss(self, forward: Forward) -> Loss:
-        """Return the loss of a module without its own loss."""
+        """Return the default loss, for an interface without `loss`."""
         if self.kind == "encoder":
             return blanks_loss(forward, blank_id=int(self.pad_id == 0))
         return next_token_loss(forward)
@@ -106,10 +106,10 @@ def n_tensors(function: Callable[..., Any]) -> int:
 
 
 def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, MaskUse]:
-    """Build a `Forward` from the module's signature, and return it with its use of masks.
+    """Build a `Forward` from the module's signature, and return it with its `MaskUse`.
 
-    It calls `module(token_ids)`, with `attention_mask`, `source_ids` and `source_attention_mask` by name if the
-    signature has them. Logits are the output, its `.logits`, or the first element of a tuple.
+    It calls `module(token_ids, …)`, and passes `attention_mask`, `source_ids` and `source_attention_mask` by name if
+    the signature has them. Logits are the output, its `.logits`, or the first element of a tuple.
     """
     parameters = inspect.signature(module.forward).parameters
     names = ["attention_mask"]

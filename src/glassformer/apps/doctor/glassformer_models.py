@@ -52,10 +52,10 @@ MEANING = "It learns to write the user's words, or it never learns to end an ans
 def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given: Any) -> Report:
     """Run the checks with the interface that the configuration of a model describes.
 
-    `model` is a model directory, a loaded model, or a network of this package. If its head predicts labels, the checks
-    read the hidden states below it through a token head. For any other module, the keyword arguments are those of
-    `Interface`, at least `vocab_size`, and `checks`, the names of the checks to run. A model with a chat template is
-    also checked by `chat_mask`. Raises `UserError` for an ensemble, and if another module lacks `vocab_size`.
+    `model` is a model directory, a loaded model, or a network of this package. A head that predicts labels
+    is replaced by a token head. For a module of another package, pass the fields of `Interface` as keyword arguments,
+    at least `vocab_size`; `checks` lists the names of the checks to run. A model with a chat template is also checked
+    by `chat_mask`. Raises `UserError` for an ensemble, and for a module of another package without `vocab_size`.
     """
     # The network of a folder or a model
     if not isinstance(model, (Model, nn.Module)):
@@ -141,10 +141,10 @@ def _real_rows(ids: Tensor, mask: Tensor | None) -> Iterator[np.ndarray]:
 def chat_mask(model: Model) -> Result:
     """Check what a conversation trains: the answers with their end tokens, and nothing of the user.
 
-    Of two turns, exactly both answers are scored, each with a token that ends a generation. An answer of the weight 0
-    is not scored. Answers that begin with spaces, line breaks or digits are trained after the ids that `chat` reads.
-    If the run's data scores all tokens, the whole text after its first token is scored, with these ends. The detail
-    shows all that is scored. Raises `UserError` for a model without a chat template.
+    In a conversation of two turns, only the two answers are scored, each with a token that ends a generation. An answer
+    of the weight 0 is not scored. The ids before an answer are those that `chat` reads, even if the answer begins with
+    spaces, line breaks or digits. If the run's data scores all tokens, every token after the first one is scored. The
+    detail of the result shows what is scored. Raises `UserError` for a model without a chat template.
     """
     encoder, scores_all = model.conversation_encoder, getattr(model.run.data, "scored", None) == "all"
     try:
@@ -173,7 +173,7 @@ def _encoded(encoder: ConversationEncoder, scored: Scored) -> list[Example]:
 
 
 def border_problems(encoder: ConversationEncoder) -> list[str]:
-    """Return what is wrong where an answer begins, and with an answer of the weight 0, in words."""
+    """Return the problems at the beginnings of answers, and with an answer of the weight 0, as texts."""
     problems = []
     for begin in BEGINS:
         answer = {"role": ASSISTANT, "content": f"{begin}{ANSWERS[0]}"}
@@ -188,7 +188,7 @@ def border_problems(encoder: ConversationEncoder) -> list[str]:
 
 
 def scored_parts(labels: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the runs of scored labels.
+    """Yield each unbroken run of scored labels.
 
     >>> list(scored_parts([-100, 5, 6, -100, -100, 7]))
     [[5, 6], [7]]
@@ -201,7 +201,7 @@ def scored_parts(labels: Sequence[int]) -> Iterator[list[int]]:
 def mask_problems(
     scored: Sequence[Sequence[int]], answers: Sequence[str], tokenizer: Tokenizer, ends: Collection[int]
 ) -> list[str]:
-    """Return what is wrong with the scored parts of a conversation with these answers, in words."""
+    """Return the problems with the scored parts of a conversation with these answers, as texts."""
     problems = []
     if len(scored) != len(answers):
         problems.append(f"{len(scored)} parts are scored, and the conversation has {len(answers)} answers")
@@ -217,7 +217,7 @@ def mask_problems(
 def whole_problems(
     scored: Sequence[Sequence[int]], ids: Sequence[int], end_id: int, ends: Collection[int]
 ) -> list[str]:
-    """Return what is wrong with the scored parts of a conversation, `ids`, whose tokens are all scored, in words."""
+    """Return the problems with the scored parts of a conversation whose tokens `ids` must all be scored, as texts."""
     problems = []
     n_scored = sum(map(len, scored))
     if [token for part in scored for token in part] != list(ids[1:]):

@@ -12,7 +12,8 @@ from glassformer.apps.doctor.adapter import Rows
 from glassformer.apps.doctor.probe import NotApplicable, Outcome, Probe, gap, means
 
 START_TOLERANCE_NATS = 0.6
-"""Logits of variance σ² add σ²/2 nats: a tied table of unit rows after a final norm starts 0.5 nats above ln V."""
+"""Largest distance of a new model's loss from ln V. Logits of variance σ² add σ²/2 nats: a tied table of unit rows
+after a final norm starts 0.5 nats above ln V."""
 N_STEPS = 200
 
 
@@ -91,7 +92,7 @@ def loss_at_start(probe: Probe) -> Outcome:
 
 @means("The model cannot overfit a single batch: gradients do not reach the weights, or the inputs are ignored.")
 def learns(probe: Probe) -> Outcome:
-    """Check that training on one batch reaches half of the entropy of its token frequencies."""
+    """Check that training on one batch lowers the loss to half of the entropy of the batch's token frequencies."""
     if not any(p.requires_grad for p in probe.pristine.parameters()):
         raise NotApplicable("no parameter of the module is trainable")
     rows = probe.rows(4)

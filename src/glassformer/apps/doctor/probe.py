@@ -45,11 +45,11 @@ class Probe:
     mask_use: MaskUse
     generator: torch.Generator
     n_ids: int = MIN_VOCABULARY
-    """Number of ids that are valid as input and output: below the vocabulary size if a table is too small."""
+    """Number of ids that are valid as input and output. It is below the vocabulary size if a table has too few rows."""
     n_outputs: int = 0
     """Size of the last dimension of the logits."""
     tables: tuple[nn.Embedding, ...] = ()
-    """The embeddings of `module` that receive the token ids. `measured` sets the fields that have a default."""
+    """The embeddings of `module` that receive the token ids. The function `measured` sets all fields with a default."""
 
     @property
     def kind(self) -> Kind:
@@ -82,9 +82,9 @@ class Probe:
 
     @property
     def tolerance(self) -> float:
-        """√eps: far above the effect of the order of summation, far below the effect of a token.
+        """Largest difference that counts as equal: √eps, far above rounding errors and far below a token's effect.
 
-        At least 1e-6, because many modules compute angles and masks in float32 also with float64 weights.
+        It is at least 1e-6, because many modules compute angles and masks in float32 also with float64 weights.
         """
         return max(float(torch.finfo(self.dtype).eps ** 0.5), 1e-6)
 
@@ -115,7 +115,7 @@ class Probe:
         return self.plain(Rows(self.draw(n_rows, self.length), None, source_ids))
 
     def plain(self, rows: Rows) -> Rows:
-        """Return the rows with masks that hide nothing: None if the module allows it."""
+        """Return the rows, with masks that are all True if the module requires masks."""
         return self.masked(rows) if self.mask_use == "required" else rows
 
     def masked(self, rows: Rows) -> Rows:
@@ -124,9 +124,9 @@ class Probe:
         return replace(rows, attention_mask=rows.real, source_attention_mask=source_mask)
 
     def uneven(self, rows: Rows, width: int, side: PaddingSide = "right", random_padding: bool = False) -> Rows:
-        """Cut the last i % 3 tokens of row i and pad it to `width`; sources too, always on the right.
+        """Cut the last i % 3 tokens of row i and pad the row to `width`; do the same to sources, always on the right.
 
-        The padding is the padding id, or random ids: its content must have no effect.
+        The padding consists of the padding id, or of random ids: its content must have no effect.
         """
 
         def pad(ids: Tensor, width: int, side: PaddingSide, n_ids: int) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ class Probe:
         return single
 
     def logits(self, rows: Rows, train: bool = False, seed: int = 0) -> Tensor:
-        """Compute logits (B, T, V) without gradient. Equal seeds draw equal dropout for rows of one shape."""
+        """Compute logits (B, T, V) without gradient. For rows of equal shape, equal seeds give equal dropout."""
         with torch.no_grad(), self.mode(train):
             seed_everything(seed)
             return self.logits_with_grad(rows)
@@ -178,7 +178,7 @@ class Probe:
 
     @contextlib.contextmanager
     def mode(self, train: bool) -> Iterator[None]:
-        """Use train mode in the block if `train`; restore buffers (running statistics) after it."""
+        """Use train mode in the block if `train`; after the block, restore the buffers (running statistics)."""
         if not train:
             yield
             return
@@ -199,7 +199,7 @@ class Probe:
         return replace(self, module=module, tables=())
 
     def describe(self, worst: float, what: str) -> tuple[bool, str]:
-        """Return True if the difference `worst` is within the tolerance, and a sentence with both."""
+        """Return whether the difference `worst` is within the tolerance, and a sentence with both numbers."""
         if worst == float("inf"):
             return False, "logits are not finite"
         dtype = str(self.dtype).removeprefix("torch.")
@@ -217,7 +217,7 @@ class Check:
 
 
 def means(meaning: str) -> Callable[[Callable[[Probe], Outcome]], Check]:
-    """Convert a function to a `Check` with its name; `meaning` describes the fault of a model that fails."""
+    """Return a decorator that makes a `Check` of a function; `meaning` describes the fault of a model that fails."""
     return lambda run: Check(run.__name__.replace("_", "-"), meaning, run)
 
 
@@ -286,9 +286,10 @@ def on_copies_only(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def measured(probe: Probe) -> Probe:
-    """Run the module on a few small ids, in float64 if possible; record its tables and the size of its logits.
+    """Run the module on a few small ids; return the probe with its token tables and the size of its logits.
 
-    Raises `UserError` if it does not run, or if rows or vocabulary are too small.
+    The new probe computes in float64 if possible. Raises `UserError` if the module does not run, or if `max_len` or
+    `vocab_size` is too small.
     """
     if probe.max_len < MIN_LEN:
         raise UserError(f"max_len is {probe.max_len}, and the checks need rows of at least {MIN_LEN} tokens")
@@ -313,7 +314,7 @@ def measured(probe: Probe) -> Probe:
 
 
 def _awaken(module: nn.Module) -> None:
-    """Set eval mode, clear gradients, make parameters trainable, and draw those that are all zero.
+    """Set eval mode, clear gradients, make parameters trainable, and draw the parameters that are all zero.
 
     A matrix is drawn from N(0, 1/fan in), a vector from N(0, 0.02²).
     """
@@ -335,9 +336,9 @@ def _in_float64(probe: Probe, rows: Rows) -> Probe:
 
 
 def _tables(probe: Probe, rows: Rows) -> tuple[nn.Embedding, ...]:
-    """Return the embeddings that look up the token ids: they return one vector per id.
+    """Return the embeddings that receive the token ids and return the same vector for equal ids.
 
-    Some position tables receive the ids too, for their shape only.
+    So a position table that receives the ids only for their shape is left out.
     """
     tables: list[nn.Embedding] = []
 

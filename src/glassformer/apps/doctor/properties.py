@@ -13,9 +13,9 @@ from glassformer.apps.doctor.adapter import Rows
 from glassformer.apps.doctor.probe import EXTRA, NotApplicable, Outcome, PaddingSide, Probe, gap, matrices, means
 
 WEIGHT_FACTOR = 1e8
-"""Factor for weights: scores grow by its square, beyond any finite number that a mask might use."""
+"""Factor for weights. The scores grow by its square, beyond any finite number that a mask might use."""
 MAX_ZEROED = 8
-"""Number of projections that are set to zero, one at a time: a block or two as a sample of all."""
+"""Largest number of projections that are set to zero, one at a time: those of the first block or two."""
 
 
 @means("Embedding, output and vocabulary have different sizes: some ids crash, cannot be produced, or do not exist.")
@@ -43,7 +43,7 @@ def deterministic(probe: Probe) -> Outcome:
 
 @means("The model sees the tokens that it must predict: its training loss is too low, and it cannot generate text.")
 def causality(probe: Probe) -> Outcome:
-    """Check that changed tokens from position t on do not change logits before t, in both modes, with any mask."""
+    """Check that tokens from position t on do not affect logits before t, in train and eval mode, with any mask."""
     _need_causal(probe)
     worst = max(_future_leak(probe, train) for train in (False, True))
     return probe.describe(worst, "changed future tokens change earlier logits")
@@ -67,7 +67,7 @@ def causality_by_gradient(probe: Probe) -> Outcome:
 
 @means("Visible tokens have no effect: a mask has the wrong polarity, or is causal in an encoder.")
 def visibility(probe: Probe) -> Outcome:
-    """Check that a changed token changes the logits on both sides, and a changed source token all logits."""
+    """Check that an encoder's token affects the logits on both sides of it, and a source token affects all logits."""
     if probe.kind == "decoder":
         raise NotApplicable("a decoder must not see later tokens")
     rows = probe.rows(2)
@@ -98,7 +98,7 @@ def large_scores(probe: Probe) -> Outcome:
 
 @means("A real score of exactly 0 is treated as masked, or hidden keys count: build the mask from positions.")
 def zero_scores(probe: Probe) -> Outcome:
-    """Check logits and masks with a projection of zeros, which makes every score exactly 0."""
+    """Check that masks still hide the same tokens with a projection of zeros, which makes scores exactly 0."""
     unbiased = probe.changed(_zero_biases)
     parts = _projections(unbiased.module)[:MAX_ZEROED]
     if not parts:
@@ -114,7 +114,7 @@ def zero_scores(probe: Probe) -> Outcome:
 
 
 def embedding_gradient(probe: Probe, rows: Rows, t: int, train: bool) -> Tensor:
-    """Return (B, T): gradient size, at each embedding, of a random sum of the first row's logits at `t`."""
+    """Return, at each embedding, the size of the gradient of a random sum of row 0's logits at `t`: (B, T)."""
     if not probe.tables:
         raise NotApplicable("no nn.Embedding of the module receives the token ids, so the gradient cannot be measured")
     leaves: list[Tensor] = []
@@ -144,7 +144,7 @@ def _need_causal(probe: Probe) -> None:
 
 
 def _mask_variants(probe: Probe, rows: Rows) -> Iterator[Rows]:
-    """Yield the tokens without a mask and with one that hides nothing, as far as the module accepts both."""
+    """Yield the rows without a mask and with a mask that hides nothing, or only the one that the module accepts."""
     yield probe.plain(rows)
     if probe.mask_use == "optional":
         yield probe.masked(rows)
@@ -169,7 +169,7 @@ def _future_leak(probe: Probe, train: bool) -> float:
 
 
 def _mask_leak(probe: Probe) -> float:
-    """Return the largest relative change of logits that changed future tokens or padding cause."""
+    """Return the largest relative change of logits after hidden tokens, in the future or in padding, have changed."""
     rows, middle = probe.rows(4), probe.length // 2
     padded = rows if probe.mask_use == "none" else probe.uneven(rows, probe.length)
     before = probe.logits(padded)
@@ -206,7 +206,7 @@ def _zero_biases(module: nn.Module) -> None:
 
 
 def _projections(module: nn.Module) -> list[Tensor]:
-    """Return views of the matrices; one that stacks queries, keys and values gives three."""
+    """Return views of the matrices. A matrix that stacks queries, keys and values gives three views."""
     parts: list[Tensor] = []
     for weight in matrices(module).values():
         is_stacked = weight.dim() == 2 and weight.shape[0] == 3 * weight.shape[1]
@@ -216,13 +216,13 @@ def _projections(module: nn.Module) -> list[Tensor]:
 
 @means("Padding after a text changes its logits: padded keys are not masked, or masked wrongly.")
 def padding_right(probe: Probe) -> Outcome:
-    """Check that real tokens' logits do not depend on amount and content of padding after target and source."""
+    """Check that real tokens' logits do not depend on the amount or content of padding after target and source."""
     return _padding(probe, "right")
 
 
 @means("Left padding changes the logits of a prompt: mask padded keys, and count positions by the mask.")
 def padding_left(probe: Probe) -> Outcome:
-    """Check that real tokens' logits do not depend on amount and content of padding before them."""
+    """Check that real tokens' logits do not depend on the amount or content of padding before them."""
     if probe.kind != "decoder":
         raise NotApplicable("left padding is used only for the prompts of a decoder")
     return _padding(probe, "left")
