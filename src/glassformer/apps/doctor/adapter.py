@@ -32,8 +32,8 @@ class Interface:
     forward: Forward | None = None
     """Function of (module, token_ids, attention_mask) that returns logits (B, T, V). A mask is (B, T) bool with True =
     a real token. A model without a mask gets (module, token_ids). For an encoder-decoder, `source_ids` and
-    `source_attention_mask` follow. The function must use the module that it receives. By default, `module(token_ids,
-    …)` is called with each of these arguments that the module's signature has."""
+    `source_attention_mask` follow. The function must use the module that it receives. By default, the module is called
+    with `token_ids` and with each other argument that its signature has."""
     loss: Loss | None = None
     """Function with the arguments of `forward` that returns the training loss of whole rows, including the shift: (sum
     of nats, number of targets). If your training loop averages over micro-batches, return (mean, 1)."""

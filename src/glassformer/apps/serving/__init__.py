@@ -1,4 +1,4 @@
-"""The server for other programs: the endpoints of OpenAI's interface, and those of the other lineages.
+"""The server for other programs: the endpoints of OpenAI's interface, and endpoints for the other kinds of models.
 
-The rooms below are the core and the inspector. Begin with `application.py`, the routes.
+It imports the core and the inspector. Begin with `application.py`, the routes.
 """

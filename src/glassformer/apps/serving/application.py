@@ -1,7 +1,7 @@
 """The application: the guard, all routes, the document of the interface, and the page for conversations.
 
-The address `/page/FOLDER/FILE` is the file in the folder of this package, so that the page imports modules of the
-inspector by the same relative paths as on the disk.
+The address `/page/serving/page/FILE` or `/page/inspector/page/FILE` gives a file of `apps/`. So the page imports the
+inspector's modules by the same relative paths as on the disk.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def application(
         docs_url=None,
         redoc_url=None,
     )
-    # The models, which share one thread; messages name them as the server does, and not by the paths of their folders
+    # The models share one thread. A message names a model by its name in the server, not by the path of its folder
     served = {}
     for name, model in models.items():
         renamed = replace(model, folder=None, run=replace(model.run, name=name))
@@ -141,7 +141,7 @@ def _add_page(app: FastAPI, models: Models, access: Access) -> None:
             )
         return answer
 
-    # Inspectors; a longer name first, because it may begin with another one
+    # Inspectors, longer names first: the path of a longer name may begin with the path of a shorter one
     for name in sorted(models.served, key=len, reverse=True):
         served = models.served[name]
         inspector = Inspector(served.model, opens_folders=False)

@@ -1,7 +1,7 @@
 """Batches of inputs from requests that wait at the same time.
 
 The thread of models answers one batch per job, so that other jobs, such as the steps of an engine, run between two
-batches. A batch is bounded in rows and in tokens, which bounds the time that a stream waits for it.
+batches. A batch has a largest number of rows and of tokens, so a stream never waits long for it.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from glassformer.apps.serving.settings import Limits
 
 
 class Operation(Protocol):
-    """A use of a model with its settings, compared by value. Inputs of equal operations are answered in one batch."""
+    """A use of a model with its settings. Operations are compared by value: inputs of equal ones share a batch."""
 
     @property
     def n_rows(self) -> int:
-        """Rows of the model that an input needs: the beam of a search, otherwise 1."""
+        """Number of rows that the model computes for an input: the beam of a search, otherwise 1."""
 
     def answers(self, given: Sequence[Any], /) -> Sequence[Any]:
         """Return the answer to each input."""
@@ -37,7 +37,7 @@ class _Input:
 
 
 class Batches:
-    """The inputs that wait for the thread; `run` is called in an event loop, the other methods run in the thread."""
+    """The inputs that wait for the thread. `run` is called in an event loop. The other methods run in the thread."""
 
     def __init__(self, worker: Worker, limits: Limits) -> None:
         self.worker, self.limits = worker, limits
@@ -47,7 +47,8 @@ class Batches:
     async def run(self, operation: Operation, given: Sequence[Any], n_tokens: Sequence[int]) -> list[Any]:
         """Return the answers to the inputs of a request, or raise the error of one of them.
 
-        `n_tokens` are the numbers of their tokens. If the wait is cancelled, inputs that still wait are removed.
+        `n_tokens` has the number of tokens of each input. If the request is cancelled, its inputs that still wait are
+        removed.
         """
         request = object()
         inputs = [_Input(operation, one, request, n) for one, n in zip(given, n_tokens, strict=True)]
@@ -76,7 +77,10 @@ class Batches:
         self._go_on()
 
     def _next(self) -> list[_Input]:
-        """Take the first input and inputs of equal operations that fit; move the rest of their requests to the end."""
+        """Take the first input, and the inputs of equal operations that fit into its batch.
+
+        Inputs of the same requests that are left move to the end of the queue.
+        """
         batch, left = list[_Input](), list[_Input]()
         n_rows = n_tokens = 0
         for one in self._waiting:
@@ -92,7 +96,7 @@ class Batches:
         return batch
 
     def _answer(self, batch: Sequence[_Input]) -> None:
-        """Answer a batch; if it fails, each input alone, so that an error belongs to the input that causes it."""
+        """Answer a batch. If it fails, answer each input alone, so that only the faulty input gets the error."""
         try:
             answers = batch[0].operation.answers([one.given for one in batch])
             answered = list(zip(batch, answers, strict=True))

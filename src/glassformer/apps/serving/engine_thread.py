@@ -1,4 +1,4 @@
-"""An engine in the thread of models, for requests of the event loop: pieces of text arrive as they are chosen.
+"""An engine in the thread of models, for requests of the event loop, which get each piece of text when it is new.
 
 Each step of the engine is one job of the thread, so that jobs of other models run between two steps.
 """
@@ -18,10 +18,10 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Piece:
-    """New text of a row: the text of one token, and at the end also the text that was held back."""
+    """New text of a row: the text of one token. The last piece also has the text that waited for later tokens."""
 
     row: int
-    """Number of the row: those of the first request come first."""
+    """Number of the row, from 0: the rows of the first request have the first numbers."""
     sample: Row
     """The row of the engine."""
     text: str
@@ -35,14 +35,14 @@ class Piece:
 
 @dataclass(eq=False)
 class _Reader:
-    """The receiver of the pieces of some requests."""
+    """The queue of the pieces of some requests, and the event loop that reads it."""
 
     loop: asyncio.AbstractEventLoop
     queue: "asyncio.Queue[Piece | Exception]" = field(default_factory=asyncio.Queue)
 
 
 class EngineThread:
-    """An engine whose steps are jobs of a thread; methods are called in an event loop."""
+    """An engine whose steps are jobs of a thread. Call `run` in an event loop; the other methods run in the thread."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, worker: Worker) -> None:
         self.engine, self.tokenizer, self.worker = engine, tokenizer, worker
@@ -52,8 +52,8 @@ class EngineThread:
     async def run(self, requests: Sequence[Request], prompts: Sequence[EncodedPrompt]) -> AsyncGenerator[Piece]:
         """Yield the pieces of all rows of some requests, until all have ended.
 
-        If the iteration ends early, for example because the client disconnects, the other rows leave the batch. An
-        error of the model is raised here.
+        If the iteration ends early, for example because the client disconnects, the rows that have not ended leave the
+        batch. Raises the error if the model fails.
         """
         reader, n_rows = _Reader(asyncio.get_running_loop()), sum(len(one.settings.samples) for one in requests)
         self.worker.post(self._add, reader, requests, prompts)
@@ -72,7 +72,7 @@ class EngineThread:
 
     @contextmanager
     def _failing(self, reader: _Reader) -> Iterator[None]:
-        """End the requests of one reader if the block raises an error."""
+        """If the block raises an error, end the requests of one reader, and send it the error."""
         try:
             yield
         except BaseException as error:
@@ -130,7 +130,7 @@ class EngineThread:
         pieces.setdefault(reader, []).append(piece)
 
     def _fail(self, error: BaseException) -> None:
-        """End all requests with an error of the model."""
+        """End all requests, and send the error of the model to their readers."""
         self.engine.reset()
         readers = {reader for reader, _, _ in self._rows.values()}
         self._rows.clear()

@@ -29,7 +29,7 @@ TYPES = {
 MAX_MESSAGE = 400
 """Largest number of characters of a sentence."""
 MAX_SHOWN = 60
-"""Largest number of characters of a value of a request in a sentence."""
+"""Largest number of characters of a part of a parameter's name in a sentence."""
 SENTENCES = {
     404: "there is no endpoint at this address: see /openapi.json",
     405: "this address takes another method: see /openapi.json",
@@ -65,7 +65,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return an error in the form of the server; an unknown one is a failure of the server, and is logged."""
+    """Return an error in the form of the server. An unknown error is a failure of the server (500), and is logged."""
     match error:
         case ApiError():
             return error
@@ -137,7 +137,7 @@ def _wrong(message: str, param: str) -> ApiError:
 
 
 def _place(location: Sequence[str | int], body: Any) -> list[str]:
-    """Return the names and numbers that lead to a part of the body; a location also has names of types."""
+    """Return the names and numbers in `location` that lead to a part of the body, without its names of types."""
     found = []
     for part in location[1:]:
         is_inside = isinstance(part, int) and isinstance(body, list) and part < len(body)

@@ -1,4 +1,4 @@
-"""Checks of every request: host, key, deadline, and the kind and size of the body; and the log."""
+"""Checks of every request (host, key, deadline, kind and size of the body), and the log of requests."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ OPEN = ("/", "/health", "/session")
 OPEN_FOLDER = "/page/"
 """The folder whose files need no key."""
 TEXTS = "/v1/"
-"""The paths whose requests and answers are logged with `log_texts`."""
+"""Beginning of the paths whose requests and answers are logged with `log_texts`."""
 MAX_SHOWN = 200
 """Largest number of characters of a path in the log."""
 MAX_IGNORED = 20
@@ -38,9 +38,9 @@ log = logging.getLogger("glassformer.serving")
 class Guard:
     """Middleware that refuses requests without the key, and bodies that are not JSON or too large.
 
-    A request that is not answered at the deadline is cancelled, also while it waits.
-    The key is in the header `Authorization: Bearer KEY`, or the page has a cookie computed from it (`cookie_of`). An
-    error of the application, or the end of the server, is answered with an error object.
+    A request whose answer has not ended at the deadline is cancelled, even if it still waits. A client sends the key in
+    the header `Authorization: Bearer KEY`. The page sends a cookie that is computed from the key (`cookie_of`). If the
+    application raises an error, or the server stops, the answer is an error object.
     """
 
     def __init__(self, app: ASGIApp, *, access: Access, limits: Limits, log_texts: bool = False) -> None:
@@ -118,7 +118,7 @@ class _Exchange:
         return message
 
     def _check_head(self) -> None:
-        """Raise an error for a body that must not be read; an unknown address has got its answer before."""
+        """Raise an error for a body that must not be read. (The body of an unknown address is never read.)"""
         headers = Headers(scope=self._scope)
         if self._scope["method"] in ("POST", "PUT", "PATCH"):
             if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -146,7 +146,7 @@ class _Exchange:
             if self.texts is not None:
                 self.texts[1].extend(message.get("body", b""))
         await self._send(message)
-        if message["type"] == "http.response.start":  # now: after an error above, another answer can begin
+        if message["type"] == "http.response.start":  # only now: if `_send` failed, an error can still be the answer
             self.status = message["status"]
 
     async def end(self, error: ApiError) -> None:
@@ -161,9 +161,9 @@ class _Exchange:
 
 
 def note_ignored(request: Request, names: Iterable[str]) -> None:
-    """Let the answer to a request, and the log, name parameters that are not used.
+    """Note parameters that are not used, for a header of the answer and for the log.
 
-    Signs that a header cannot carry, or that separate names, are encoded as in an address; an empty name is `""`.
+    Characters that a header cannot contain, or that separate names, are percent-encoded. An empty name is `""`.
     """
     few = list(islice(dict.fromkeys(names), MAX_IGNORED + 1))
     shown = [quote(name[:60], safe="", errors="backslashreplace") or '""' for name in few[:MAX_IGNORED]]
@@ -180,7 +180,7 @@ def cookie_of(key: str) -> str:
 
 
 def is_equal(given: str, expected: str) -> bool:
-    """Compare in a time that does not depend on where the texts differ.
+    """Return True for equal texts, in a time that does not depend on where they differ.
 
     >>> is_equal("secret", "secret"), is_equal("secre\\udce9", "secret")
     (True, False)
@@ -200,7 +200,7 @@ def _too_large(limits: Limits) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a text without control characters, and not too long, for the log.
+    """Return a text for the log, with escaped control characters, and cut to `MAX_SHOWN` characters.
 
     >>> print(_one_line("/v1\\n2026 GET"))
     /v1\\n2026 GET

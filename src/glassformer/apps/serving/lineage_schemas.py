@@ -1,6 +1,6 @@
 """Requests and answers of the endpoints for vectors, translations, masks, labels, tags and scores.
 
-Parameters have the names of the methods of `Model`. Each answer has one item of `data` per input, in order.
+Parameters have the names of the arguments of `Model`'s methods. Each answer has one item of `data` per input, in order.
 """
 
 from dataclasses import fields
@@ -41,14 +41,14 @@ class Cutting(OfModel):
 
 
 SEARCH = {field.name: field for field in fields(BeamConfig) if field.name != "end_ids"}
-"""The settings of a search that a request may give. One that is absent is the model's own."""
+"""The settings of a beam search that a request may give. The model has a default for each absent one."""
 BOUNDS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
-"""Names of bounds in JSON Schema, and in pydantic."""
+"""The name of each bound in JSON Schema, and its name in pydantic."""
 Request = TypeVar("Request", bound=OfModel)
 
 
 def _searching(request: type[Request]) -> type[Request]:
-    """Return a request with the settings of a beam search, too."""
+    """Return a request type with the settings of a beam search as further parameters."""
     hints, settings = get_type_hints(BeamConfig), dict[str, Any]()
     for name, field in SEARCH.items():
         ranges = field.metadata.get("ranges", ())
@@ -102,12 +102,12 @@ class ClassificationRequest(Cutting):
         description="A text, or a list of texts; for a model that reads pairs, a list of pairs of texts."
     )
     threshold: float | None = Field(
-        None, ge=0, le=1, description="Also return `labels`: those of at least this probability."
+        None, ge=0, le=1, description="Also return `labels`: the classes of at least this probability."
     )
     label: Text | None = Field(
         None,
-        description="For a model of two classes, the one whose probability is compared with `threshold`; `labels` has "
-        "the other one if it is below.",
+        description="For a model of two classes, the class whose probability is compared with `threshold`. If it is "
+        "below, `labels` has the other class.",
     )
 
 
@@ -128,9 +128,9 @@ class ScoreRequest(OfModel):
 
     model_config = _example(model="en-de", text=["Ein Hund rennt."], source=["A dog runs."])
 
-    text: Texts = Field(description="A text, or several; with `source`, the targets.")
+    text: Texts = Field(description="A text, or several texts; with `source`, the targets.")
     source: Texts | None = Field(
-        None, description="The source, or the beginning, of each text; an encoder-decoder needs it."
+        None, description="The source of each text, or the text before it. An encoder-decoder needs a source."
     )
 
 
@@ -175,7 +175,7 @@ class Alignment(BaseModel):
 
 
 class Target(BaseModel):
-    """A target of a source."""
+    """One target of a source."""
 
     text: str
     score: float = Field(description="The log probability divided by the length penalty; targets are ordered by it.")
@@ -191,7 +191,7 @@ class Targets(Item):
 
 
 class Candidate(BaseModel):
-    """A token for a mask."""
+    """A candidate: a token that may replace a mask."""
 
     text: str = Field(description="The text of the token, with its leading space.")
     probability: float
@@ -208,7 +208,7 @@ class FilledText(Item):
 
 
 class Labels(Item):
-    """The labels of a text, or a number."""
+    """The classes of a text, or the number that a regression model predicts."""
 
     classes: Annotated[
         dict[str, float] | None,
@@ -227,7 +227,7 @@ class TaggedSentence(Item):
 
 
 class TextScore(Item):
-    """The log probability of a text; a value that is not defined, such as that of an empty text, is null."""
+    """The log probability of a text. A value that is not defined, for example for an empty text, is null."""
 
     log_prob: float = Field(description="In nats.")
     n_tokens: int = Field(

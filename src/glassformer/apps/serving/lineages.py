@@ -1,7 +1,8 @@
 """The endpoints of all lineages: vectors, translations, masks, labels, tags and scores.
 
-An endpoint is a `Use` of the method of `Model` with its name. A new one is a class here, and its request and answer in
-`lineage_schemas.py`. Requests that wait at the same time are answered in batches (`batches.py`).
+Each endpoint is a subclass of `Use`, with the name of the method of `Model` that it offers. A new endpoint needs a
+class here, which the tuple at the end of this file lists, its request and answer in `lineage_schemas.py`, and its
+ability in `Served.abilities` (`models.py`). Requests that wait at the same time are answered in batches (`batches.py`).
 """
 
 import base64
@@ -36,11 +37,11 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Use(Generic[Body]):
-    """The use of a model by requests of equal settings: their inputs are answered in one batch."""
+    """The use of a model with the settings of a request. Inputs of requests with equal settings share a batch."""
 
     served: Served
     body: Body
-    """A request without its inputs."""
+    """The request, with an empty text in place of its inputs."""
 
     path: ClassVar[str]
     ability: ClassVar[str]
@@ -51,7 +52,7 @@ class Use(Generic[Body]):
 
     @classmethod
     def of(cls, served: Served, body: Body) -> "Use[Body]":
-        """Return the use for a request; an input that is present is replaced by an empty text."""
+        """Return the use for a request. In its `body`, an empty text replaces each input that the request has."""
         values = dict(body) | {"model": None}
         return cls(
             served, body.model_construct(**values | {name: "" for name in cls.given if values[name] is not None})
@@ -69,16 +70,16 @@ class Use(Generic[Body]):
 
     @property
     def search(self) -> dict[str, Any]:
-        """The settings of a search that the request gives."""
+        """The settings of a beam search that the request gives."""
         return {name: value for name, value in self.body if name in schemas.SEARCH and value is not None}
 
     @property
     def n_rows(self) -> int:
-        """Rows of the model per input."""
+        """Number of rows that the model computes per input."""
         return 1
 
     def check(self) -> None:
-        """Raise an error for settings that the model or the server cannot follow."""
+        """Raise an error for settings that the model or the server does not support."""
         most = {"beam": self.served.limits.max_rows, "max_new_tokens": self.served.limits.max_tokens}
         for name in most.keys() & self.search.keys():
             if self.search[name] > most[name]:
@@ -86,7 +87,7 @@ class Use(Generic[Body]):
                 raise ApiError(400, message, param=name)
 
     def n_tokens(self, one: Any) -> int:
-        """Return the number of tokens of an input; raise the error of a wrong one."""
+        """Return the number of tokens of an input; raise an error for a wrong input."""
         raise NotImplementedError
 
     def answers(self, given: Sequence[Any]) -> list[Answer]:
@@ -94,13 +95,13 @@ class Use(Generic[Body]):
         raise NotImplementedError
 
     def log(self, note: str) -> None:
-        """Raise `ApiError` for a note about texts that are cut, unless the request allows it."""
+        """Raise `ApiError` with a note about texts that are cut, unless the request allows cutting."""
         if getattr(self.body, "truncation", "auto") == "disabled":
             raise ApiError(400, f'{note}; shorten them, or set truncation to "auto"', param="truncation")
 
 
 class Embed(Use[schemas.EmbeddingRequest]):
-    """Return a vector for each text, by the interface of OpenAI."""
+    """Return a vector for each text, in the format of OpenAI's interface."""
 
     path, ability, given = "/v1/embeddings", "embeddings", ("input",)
     request, answer = schemas.EmbeddingRequest, schemas.Embedding
@@ -173,7 +174,7 @@ class Translate(Use[schemas.TranslationRequest]):
 
 
 class Fill(Use[schemas.FillRequest]):
-    """Fill each `[MASK]` of a text: candidates with probabilities, or the text that a denoiser writes."""
+    """Fill each `[MASK]` of a text with candidates and their probabilities, or with the text that a denoiser writes."""
 
     path, ability, given = "/v1/fill-mask", "fill_mask", ("text",)
     request, answer = schemas.FillRequest, schemas.FilledText
@@ -283,7 +284,7 @@ def _add(use: type[Use[Any]]) -> None:
         served.require(use.ability)
         note_ignored(request, body.ignored())
         operation, inputs = use.of(served, body), use.inputs(body)
-        if use is not Embed:  # its number of inputs is that of OpenAI
+        if use is not Embed:  # its number of inputs is limited by the schema, as in OpenAI's interface
             require_n(models, len(inputs))
 
         # Wait for the answers, unless the client disconnects

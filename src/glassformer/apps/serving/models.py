@@ -19,7 +19,7 @@ from glassformer.inference.server_engine import ServerEngine
 from glassformer.model import Model
 
 PREPARING = 4
-"""Number of threads of a model that prepare requests: a template or a text that takes long delays no other model."""
+"""Number of threads per model that prepare requests, so a slow template or a long text delays no other model."""
 
 
 @dataclass(eq=False)
@@ -112,7 +112,7 @@ class Models:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Count a request while it is answered; raise `ApiError` if too many wait."""
+        """Count a request while the block answers it; raise `ApiError` if too many requests wait."""
         if self.n_requests >= self.limits.max_waiting:
             message = f"{self.n_requests} requests wait already: try again later"
             raise ApiError(429, message, code="queue_full", headers={"retry-after": "2"})

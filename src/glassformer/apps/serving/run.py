@@ -21,7 +21,7 @@ from glassformer.model import Model
 HEAD = 1 << 16
 """Largest number of bytes of the head of a request."""
 LAST_S = 1
-"""Seconds after `grace` in which answers of requests that are cancelled are sent, before the process ends."""
+"""Seconds between `Limits.grace` and the end of the process, in which cancelled requests get their answers."""
 log = logging.getLogger("glassformer.serving")
 
 
@@ -29,7 +29,7 @@ class Server(uvicorn.Server):
     """A server that ends its process if something still runs after the grace period of a signal."""
 
     end: threading.Timer | None = None
-    """Ends the process, unless it is cancelled; None before a signal."""
+    """Timer that ends the process, unless the timer is cancelled; None before a signal."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
 
 
 def _end_now(seconds: float) -> None:
-    """End the process, because a thread cannot be stopped: it may be inside of a template or of a step of a model."""
+    """End the process, even if a thread still renders a template or computes a step: threads cannot be stopped."""
     log.error("work has not ended %g seconds after the signal: the process ends without it", seconds)
     os._exit(1)
 
@@ -69,12 +69,12 @@ def serve(
     limits: Limits | None = None,
     log_texts: bool = False,
 ) -> None:
-    """Serve a model, or several by name, by the interface of OpenAI, until Ctrl-C or SIGTERM.
+    """Serve a model, or several models by name, with OpenAI's interface, until Ctrl-C or SIGTERM.
 
-    Models are loaded ones or folders. A server that other computers reach needs a key:
+    Each model is a loaded model or a folder. A server that other computers reach needs a key:
     `Access("0.0.0.0", key=…)`. After SIGTERM, the server accepts no more requests, and the running ones have
-    `limits.grace` seconds to end; one second later the process ends, also during other work. `log_texts` adds requests
-    and answers to the log `glassformer.serving`.
+    `limits.grace` seconds to end. One second later the process ends, even if other work still runs. `log_texts` adds
+    requests and answers to the log `glassformer.serving`.
     """
     from glassformer import api
 
@@ -96,7 +96,7 @@ def serve(
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, stop) if is_main else None  # uvicorn sends SIGTERM again after a clean end
     try:
-        # A note would write texts of the clients into the log.
+        # A note about an unknown character would write a client's text into the log.
         with contextlib.suppress(KeyboardInterrupt), UnknownText(is_silent=True):  # uvicorn raises it again
             running.run([listener])
         for worker in app.state.models.workers:

@@ -1,7 +1,7 @@
 """Requests and answers of the endpoints of OpenAI's interface, as the document `/openapi.json` describes them.
 
-A parameter that the server does not have is refused if it would change the text (`REFUSED`), or if its name is nearly
-that of another parameter. Any other one is taken, and an answer names it in a header (`Open`).
+The server refuses an unknown parameter that would change the text (`REFUSED`), or whose name is similar to the name of
+another parameter. It ignores any other unknown parameter, and the answer names that parameter in a header (`Open`).
 """
 
 import json
@@ -27,11 +27,11 @@ from glassformer.common.errors import nearest_name
 MAX_STOP = 1024
 """Largest number of characters of a stop text."""
 MAX_UNKNOWN = 32
-"""Largest number of parameters in an object of a request that the server does not have."""
+"""Largest number of unknown parameters in an object of a request."""
 MAX_NAME = 60
-"""Largest number of characters of a name of a parameter that is looked at."""
+"""Number of characters of an unknown parameter's name that are compared and shown."""
 _OFF: tuple[Any, ...] = (None, False, "", [], {})
-"""Values of a parameter that ask for nothing; 0 is equal to False."""
+"""Values that mean the same as an absent parameter. 0 is one of them, since 0 == False."""
 REFUSED: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         *("audio", "suffix", "web_search_options"),  # of OpenAI's interface
@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[Any, ...]] = dict.fromkeys(
     "tool_choice": (*_OFF, "none", "auto"),
     "typical_p": (*_OFF, 1),
 }
-"""Parameters that would change the text if the server obeyed them, and the values that change nothing."""
+"""Parameters that would change the text if the server obeyed them. Each has the values that change nothing."""
 
 Finish = Literal["stop", "length"]
 Id = Annotated[int, Field(ge=0, lt=2**31)]
@@ -80,7 +80,7 @@ Ids = Annotated[list[Id], Field(fail_fast=True, min_length=1)]
 
 
 def _null_is(default: Any, kind: Any) -> BeforeValidator:
-    """Return a validator by which null means that a parameter is absent, as in OpenAI's interface."""
+    """Return a validator that replaces null by the default of a parameter, as in OpenAI's interface."""
     return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=kind | None)
 
 
@@ -94,7 +94,7 @@ Flag = Annotated[bool, _null_is(False, bool)]
 
 
 def _choice(kind: Callable[[Any], str | None], expected: str) -> Discriminator:
-    """Return the rule by which a value chooses one of several types; `expected` is the sentence for other values."""
+    """Return the rule that chooses the type of a value by `kind`; `expected` is for the error about other values."""
     return Discriminator(kind, custom_error_type="no_choice", custom_error_message=f"expected {expected}")
 
 
@@ -130,7 +130,7 @@ Prompts = Annotated[
 
 
 def prompts_of(given: Any) -> list[str | list[int]]:
-    """Return the prompts of a request as a list of texts or ids."""
+    """Return the prompts of a request as a list, in which a prompt is a text or a list of ids."""
     return [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
 
 
@@ -168,7 +168,7 @@ class Strict(BaseModel):
         _refuse("unknown_parameter", name, cls.model_fields)
 
     def ignored(self) -> Iterator[str]:
-        """Yield the names of all parameters that ask for something and are not used; one can have several places."""
+        """Yield the name of each parameter that is set and not used, with its place; a name may come twice."""
         yield from self._ignored
         for name in self.model_fields_set:
             value = getattr(self, name)
@@ -183,7 +183,7 @@ def _refuse(kind: Literal["unknown_parameter", "not_obeyed"], name: str, known: 
 
 
 class Open(Strict):
-    """An object of OpenAI's interface, which has many parameters, and gets new ones."""
+    """An object of OpenAI's interface. It may have parameters that this server does not have."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -199,7 +199,7 @@ class Open(Strict):
 
 
 class Part(Strict):
-    """A part of a list in a request of OpenAI's interface, which may have any further parameters."""
+    """A part of a list in a request of OpenAI's interface. It may have any further parameters."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -211,11 +211,11 @@ class Part(Strict):
 class StreamOptions(Open):
     """Options of a stream."""
 
-    include_usage: Flag = Field(False, description="True for a last part with the numbers of tokens.")
+    include_usage: Flag = Field(False, description="True to get a last part with the numbers of tokens.")
 
 
 class Sampling(Open):
-    """Parameters that completions and chats have in common. A parameter that is absent has the model's own default."""
+    """Parameters that completions and chats have in common. The model has a default for each absent parameter."""
 
     model: str | None = Field(None, description="The name of a model; may be absent if the server has only one.")
     temperature: float | None = Field(None, ge=0, le=100)
@@ -237,11 +237,11 @@ class Sampling(Open):
     )
     stop: Stops | None = Field(
         None,
-        description="At most 16 texts of at most 1,024 characters that end the output, which does not contain them.",
+        description="At most 16 texts of at most 1,024 characters. Each ends the output, which does not contain it.",
     )
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
-    logit_bias: Bias | None = Field(None, description="Numbers that are added to the logits, by id.")
+    logit_bias: Bias | None = Field(None, description="For each id, a number that is added to its logit.")
     stream: Flag = False
     stream_options: StreamOptions | None = None
 
@@ -249,7 +249,7 @@ class Sampling(Open):
 class CompletionRequest(Sampling):
     """Body of `POST /v1/completions`."""
 
-    prompt: Prompts = Field(description="A text, ids, or a list of them; the source for an encoder-decoder.")
+    prompt: Prompts = Field(description="A text, ids, or a list of them. For an encoder-decoder, the source.")
     max_tokens: NewTokens = Field(16, description="Largest number of new tokens; 0 with `echo` only scores the prompt.")
     logprobs: int | None = Field(None, ge=0, le=20, description="Number of most probable tokens to return.")
     echo: Flag = Field(False, description="True to return the prompt, too.")
@@ -297,7 +297,7 @@ class ChatMessage(Part):
 
 
 def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call whose arguments, a text of JSON, are an object, which templates expect."""
+    """Return a call with its arguments as an object, which templates expect, instead of a text of JSON."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
@@ -350,7 +350,7 @@ class Reply(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Log probabilities of tokens, of the model itself: before temperature, penalties and bias."""
+    """Log probabilities that the model gives tokens, before temperature, penalties and bias."""
 
     tokens: list[str] = Field(description="A part of a character is shown by its bytes, such as `bytes:\\xe6\\x97`.")
     token_logprobs: list[float | None]
@@ -385,13 +385,13 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprob(TopLogprob):
-    """A token of the answer, and the most probable ones in its place."""
+    """A token of the answer, and the most probable tokens at its position."""
 
     top_logprobs: list[TopLogprob] = []
 
 
 class ChatLogprobs(BaseModel):
-    """Log probabilities of the answer's tokens, of the model itself: before temperature, penalties and bias."""
+    """Log probabilities that the model gives the answer's tokens, before temperature, penalties and bias."""
 
     content: list[TokenLogprob] = []
     refusal: None = None
@@ -495,7 +495,7 @@ class ErrorAnswer(BaseModel):
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "The answer, or a stream."}
 }
-"""The answer with `stream`, for the document of the interface."""
+"""The answer of an endpoint that has `stream`, for `/openapi.json`."""
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": text}
@@ -510,4 +510,4 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         504: "The deadline has passed.",
     }.items()
 }
-"""Answers with an error, for the document of the interface."""
+"""Answers with an error, for `/openapi.json`."""

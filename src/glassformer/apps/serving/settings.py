@@ -40,7 +40,7 @@ class Access:
     """The access to a server; raises `UserError` if other computers reach it without a key."""
 
     host: str = "127.0.0.1"
-    """The address to listen on. One that other computers reach needs a key."""
+    """The address to listen on. An address that other computers can reach needs a key."""
     key: str | None = field(default=None, repr=False)
     """The key that requests need."""
 
@@ -54,9 +54,9 @@ class Access:
             raise UserError("the key must be one word of printable ASCII characters, without spaces")
 
     def is_name(self, host: str) -> bool:
-        """Return True if the header `Host` names this computer, with or without a port; with a key, for any name.
+        """Return True if the header `Host` names this computer, with or without a port. With a key, accept any name.
 
-        A page of another site may have a name that leads to this computer, but it does not have the key.
+        A page of another site may use a name that leads to this computer. It does not have the key, though.
 
         >>> Access().is_name("localhost:8000"), Access("::1").is_name("[::1]"), Access().is_name("example.org")
         (True, True, False)
@@ -66,5 +66,5 @@ class Access:
 
 
 def read_key(file: Path | None) -> str | None:
-    """Return the key of a file; without a file that of the environment variable, or None if it is not set."""
+    """Return the key in a file. Without a file, return the environment variable `KEY`, or None if it is not set."""
     return os.environ.get(KEY) if file is None else files.read_text(file).strip()

@@ -28,12 +28,12 @@ Body = TypeVar("Body", bound=Sampling)
 Result = TypeVar("Result")
 
 SETTINGS = {name: name for name in (*SHAPES_LOGITS, *CONSTRAINTS)}
-"""Fields of `GenerationConfig` that have a default of the model, and the names of their parameters."""
+"""Fields of `GenerationConfig` whose defaults belong to the model, and the parameter of a request for each."""
 SETTINGS["min_new_tokens"] = "min_tokens"
 
 
 def defaults_of(served: Served) -> GenerationConfig:
-    """Return the settings of a generation of a model; an encoder-decoder writes the most probable tokens."""
+    """Return a model's default settings of a generation. An encoder-decoder has temperature 0."""
     generation = served.model.generation
     if isinstance(generation, GenerationConfig):
         return generation
@@ -43,8 +43,8 @@ def defaults_of(served: Served) -> GenerationConfig:
 def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[str, Any]:
     """Return the settings of a generation that a request gives; the model has defaults for the others.
 
-    Raises `ApiError` for more new tokens than the server allows, or fewer than the shortest text has; `param` is the
-    parameter of this number. A request without new tokens has no shortest text.
+    `n_new` is the largest number of new tokens, and `param` its parameter. Raises `ApiError` if it is more than the
+    server allows, or less than `min_tokens`. For `n_new` 0, the default of `min_tokens` is 0.
     """
     if n_new > served.limits.max_tokens:
         raise ApiError(
@@ -94,7 +94,7 @@ def penalties_of(body: Sampling, vocab_size: int) -> Penalties:
 
 @dataclass(frozen=True)
 class Job(Generic[Body]):
-    """The prompts of a request, how they are continued, and the form of the answer: a subclass per endpoint."""
+    """The prompts of a request, their settings, and the form of the answer. Each endpoint has a subclass."""
 
     served: Served
     body: Body
@@ -104,11 +104,11 @@ class Job(Generic[Body]):
     """Further fields of the answer."""
 
     kind: ClassVar[str]
-    """Beginning of the name of an answer."""
+    """Beginning of the id of an answer."""
     whole: ClassVar[type[BaseModel]]
-    """An answer as a whole."""
+    """Type of a whole answer."""
     part: ClassVar[type[BaseModel]]
-    """A part of a stream."""
+    """Type of a part of a stream."""
 
     def choice(self, row: int, pieces: Sequence[Piece], is_first: bool, is_whole: bool) -> BaseModel:
         """Return the text of a row, or a part of it for a stream; `is_first` is True if it begins the row."""
@@ -116,7 +116,7 @@ class Job(Generic[Body]):
 
     @cached_property
     def name(self) -> dict[str, Any]:
-        """The name of the answer, its time and its model."""
+        """The fields that name the answer: its id, its time and its model."""
         name = f"{self.kind}-{secrets.token_hex(12)}"
         return {"id": name, "created": int(time.time()), "model": self.served.name}
 
@@ -129,7 +129,7 @@ class Job(Generic[Body]):
         return self.served.thread.run(self.requests, self.prompts)
 
     def usage(self, pieces: Sequence[Piece]) -> Usage:
-        """Return the numbers of tokens of a request, by all of its pieces."""
+        """Return the numbers of tokens of a request, given all its pieces."""
         n_prompt = sum(len(request.source or request.ids) for request in self.requests)
         n_new = sum(piece.n_tokens for piece in pieces)
         n_shared = sum({piece.sample.request: piece.sample.n_shared for piece in pieces}.values())
@@ -142,7 +142,7 @@ class Job(Generic[Body]):
 
 
 def of_rows(pieces: Iterable[Piece]) -> list[list[Piece]]:
-    """Return the pieces of each row, by its number."""
+    """Return the list of pieces of each row, in the order of the rows' numbers."""
     rows: dict[int, list[Piece]] = {}
     for piece in pieces:
         rows.setdefault(piece.row, []).append(piece)
@@ -152,7 +152,7 @@ def of_rows(pieces: Iterable[Piece]) -> list[list[Piece]]:
 async def answer(
     request: HttpRequest, models: Models, prepare: Callable[[Served, Body], Job[Body]], served: Served, body: Body
 ) -> Any:
-    """Answer a request as a whole, or as a stream of server-sent events; `prepare` returns its job."""
+    """Answer a request as a whole, or as a stream of server-sent events; `prepare` makes the job of the request."""
     if body.stream:
         return await events(request, _stream(models, prepare, served, body))
     with models.place():
@@ -192,7 +192,7 @@ async def _stream(
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """Return a token as text; one that is a part of a character as its bytes, such as `bytes:\\xe6\\x97`."""
+    """Return a token as text. A part of a character becomes the text of its bytes, such as `bytes:\\xe6\\x97`."""
     data = token_bytes(tokenizer, token)
     try:
         return data.decode()
@@ -226,7 +226,7 @@ async def _gone(request: HttpRequest) -> None:
 
 
 async def events(request: HttpRequest, parts: AsyncGenerator[BaseModel]) -> StreamingResponse:
-    """Return a stream of server-sent events; an error before the first part is an answer with its status."""
+    """Return a stream of server-sent events. Raises an error before the first part, for an answer with its status."""
     return _Events(await unless_gone(request, anext(parts)), parts)
 
 
@@ -236,7 +236,7 @@ class _Events(StreamingResponse):
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The request also ends if the client disconnects before the first line
+        # Close the parts, so that the job also ends if the client disconnects before the first line
         async with aclosing(self._parts):
             await super().__call__(scope, receive, send)
 

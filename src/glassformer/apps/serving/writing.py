@@ -1,7 +1,7 @@
 """The endpoints that write texts.
 
-`POST /v1/completions` continues texts or ids, and writes targets of sources. `POST /v1/chat/completions` answers in a
-conversation, by the chat template of the model.
+`POST /v1/completions` continues texts or ids, or writes targets of sources. `POST /v1/chat/completions` answers a
+conversation, with the chat template of the model.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ class CompletionJob(Job[schemas.CompletionRequest]):
         return given if isinstance(given, str) else self.tokenizer.decode(given)
 
     def _with_prompt(self, piece: Piece, after: schemas.CompletionLogprobs) -> schemas.CompletionLogprobs:
-        """Put the prompt before the tokens of a row; its first token has no log probability."""
+        """Put the prompt before the tokens of a row. The first token of the prompt has no log probability."""
         prompt = self.prompts[piece.row // self.body.n]
         scored = [Likely(prompt.ids[0], 0.0), *piece.sample.prompt]
         stream = self.tokenizer.stream()
@@ -97,7 +97,7 @@ class CompletionJob(Job[schemas.CompletionRequest]):
 
 
 def completion_job(served: Served, body: schemas.CompletionRequest) -> CompletionJob:
-    """Return the prompts of a request with their settings; raise an error for one that does not fit."""
+    """Return the prompts of a request with their settings; raise an error for a prompt that does not fit."""
     model, prompts, sources = served.model, schemas.prompts_of(body.prompt), list[tuple[int, ...]]()
     given = sampling_of(served, body, body.max_tokens, "max_tokens")
     if model.is_seq2seq:
@@ -155,7 +155,7 @@ def _of_tokens(tokenizer: Tokenizer, scored: Sequence[tuple[Likely, int]]) -> sc
 
 
 def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the most probable tokens of a place, and the token itself, with their log probabilities."""
+    """Return the log probabilities of the most probable tokens at a position, and of the token there."""
     found: dict[str, float] = {}
     for token, log_prob in [*one.top, (one.token, one.log_prob)]:
         found.setdefault(token_text(tokenizer, token), log_prob)
@@ -172,7 +172,7 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
 
 
 def require_chat(served: Served, body: schemas.ChatRequest, request: Request) -> None:
-    """Raise `ApiError` for a wrong model or parameter; let the answer name the parameters that are not used."""
+    """Raise `ApiError` for a wrong model or parameter; note the parameters that are not used (`note_ignored`)."""
     served.require("chat")
     note_ignored(request, body.ignored())
     if body.top_logprobs is not None and not body.logprobs:
@@ -197,7 +197,7 @@ class ChatJob(Job[schemas.ChatRequest]):
 
 
 def chat_job(served: Served, body: schemas.ChatRequest) -> ChatJob:
-    """Return the conversation as a prompt; raise `ApiError` for one that does not fit."""
+    """Return the conversation as a prompt; raise `ApiError` for a conversation that does not fit the context."""
     # Settings of the answer
     model, limits = served.model, served.limits
     n_new = body.max_completion_tokens or body.max_tokens or min(limits.max_tokens, model.config.max_len)
