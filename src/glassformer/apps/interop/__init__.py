@@ -1,4 +1,4 @@
 """Import and export: model directories from and to the formats of other programs, with numerical checks.
 
-The rooms below are the core and the inspector's page. Begin with `family.py`; `families/` has one file per family.
+It imports the core and the inspector's page. Begin with `family.py`; `families/` has one file per family.
 """

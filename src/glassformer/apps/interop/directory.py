@@ -1,6 +1,7 @@
 """A checkpoint folder of transformers: `config.json`, weights in one safetensors file or in shards, tokenizer files.
 
-No code in it is run: pickles and file names outside the folder are rejected, custom classes (`auto_map`) ignored.
+No code in the folder is run. Pickles and files outside the folder are rejected, and custom classes (`auto_map`)
+ignored.
 """
 
 import warnings
@@ -40,7 +41,7 @@ class HFFolder:
     config: dict[str, Any]
     tensors: "Mapping[str, StoredShape]"
     places: Mapping[str, Path] = field(default_factory=dict)
-    """Tensor → the file that has it."""
+    """For each name of a tensor, the file that contains it."""
 
     @classmethod
     def open(cls, path: Path) -> "HFFolder":
@@ -63,7 +64,7 @@ class HFFolder:
 
     @contextmanager
     def reading(self) -> "Iterator[Callable[[str], Tensor]]":
-        """Yield a function that loads one tensor by its name; one file is open at a time, until the block ends."""
+        """Yield a function that loads one tensor by its name. Until the block ends, one file at a time is open."""
         from safetensors import SafetensorError, safe_open
 
         with ExitStack() as opened:
@@ -80,7 +81,7 @@ class HFFolder:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return True for a GGUF file; raise `UserError` for another file with its suffix."""
+    """Return True for a GGUF file; raise `UserError` for another kind of file with the suffix of GGUF."""
     if not path.is_file():
         return False
     with files.reading(path), open(path, "rb") as file:
@@ -113,7 +114,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def weight_files(path: Path) -> list[Path]:
     """Return the weight files of a folder: a single file, or the shards that an index lists."""
-    if (path / INDEX).exists() and not (path / WEIGHTS).is_file():  # transformers also prefers one file
+    if (path / INDEX).exists() and not (path / WEIGHTS).is_file():  # transformers, too, reads the single file first
         names = _table(path / INDEX).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f"{path / INDEX}: weight_map: expected a table of tensor name → file name")
@@ -154,7 +155,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _number(token_id: Any) -> Any:
-    """Return an id that a file has as a string as a number, and any other value unchanged.
+    """Return an id as a number if it is a string of digits, and any other value unchanged.
 
     >>> _number("2"), _number([1, 2]), _number("</s>")
     (2, [1, 2], '</s>')

@@ -1,12 +1,13 @@
 """Equivalent models: the same outputs, in a configuration that a model family of transformers supports.
 
-`differences` lists the settings of a configuration that another program would compute differently.
+`differences` lists the settings in which two configurations compute different outputs.
 
-Each rewrite is exact: a scale of ones multiplies by 1, a bias of zeros adds 0. An import reads them as weights.
+Each rewrite is exact: a scale of ones multiplies by 1, a bias of zeros adds 0. An import reads such ones and zeros as
+weights.
 
-The order of the residual channels does not affect the outputs of a Transformer. Modules that write into the residual
-stream (tables, output projections, norms) and modules that read it (queries, keys, values, feed-forward, heads) only
-need the same order. A permutation moves the weights and does not change their bits.
+The order of the residual channels does not affect the outputs of a Transformer. It must only be the same in modules
+that write into the residual stream (tables, output projections, norms) and in modules that read it (queries, keys,
+values, feed-forward, heads). A permutation moves the weights and does not change their bits.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ def with_norm_scales(config: TransformerConfig, weights: Weights) -> Recast:
 def with_relu2_as_gate(config: TransformerConfig, weights: Weights) -> Recast:
     """Rewrite a squared ReLU as a ReLU that is gated by its own input: relu(x)² = relu(x) · x.
 
-    A model whose head has a transform is unchanged: the transform has the same activation, and no gate.
+    A model whose head has a transform stays unchanged, because its transform uses the same activation without a gate.
     """
     if config.gated_ff or config.activation != "relu2" or getattr(config.head, "transform", False):
         return config, weights
@@ -50,7 +51,7 @@ def with_relu2_as_gate(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def with_gates_of_one(config: TransformerConfig, weights: Weights) -> Recast:
-    """Rewrite a feed-forward without a gate as a gated one whose other factor is 0 · x + 1: act(Wx) · 1."""
+    """Rewrite a feed-forward layer without a gate as a gated one, act(Wx) · (0 · x + 1)."""
     if config.gated_ff:
         return config, weights
     config, weights = _gated(replace(config, gated_ff=True, ff_bias=True), weights)
@@ -70,7 +71,7 @@ def with_zero_biases(config: TransformerConfig, weights: Weights, *fields: str, 
 
 
 def with_equal_biases(config: TransformerConfig, weights: Weights, *fields: str) -> Recast:
-    """Add biases of zeros to all layers of these `fields`, if one of them has biases: a family has one key for them."""
+    """Add zero biases to the layers of all `fields` if one of these has biases: some families have one key for all."""
     if not any(getattr(config, name) for name in fields):
         return config, weights
     return with_zero_biases(config, weights, *fields)
@@ -79,7 +80,7 @@ def with_equal_biases(config: TransformerConfig, weights: Weights, *fields: str)
 def with_scales_and_biases(config: TransformerConfig, weights: Weights, *fields: str, logits: bool = False) -> Recast:
     """Add the missing scales of norms (ones), and biases of zeros to the layers of `fields`; see `with_zero_biases`.
 
-    By default, these are norms, attention and feed-forward.
+    By default, `fields` are those of norms, attention and feed-forward.
     """
     return with_zero_biases(*with_norm_scales(config, weights), *(fields or BIASES), logits=logits)
 
@@ -110,7 +111,7 @@ def without_values(config: TransformerConfig) -> Weights:
     return dict(_on_meta(config))
 
 
-@functools.lru_cache(maxsize=16)  # every family is asked about the same configuration
+@functools.lru_cache(maxsize=16)  # an export asks every family about the same configuration
 def _on_meta(config: TransformerConfig) -> Weights:
     return weights_of(build_model(config, "meta"))
 
@@ -127,7 +128,7 @@ TABLES = ("embeddings.tokens.weight", "positions.table.weight", "token_types.wei
 READERS = tuple(f"{module}.weight" for module in (*ATTENTION, "gate_proj", "up_proj"))
 WRITERS = (*_parameters("out_proj", "down_proj", *NORMS), "transform.dense.bias", "pooler.bias")
 INSIDE_HEADS = ("transform.dense.weight", "pooler.weight")
-"""Matrices that read the stream and feed a projection that is permuted too."""
+"""Matrices whose inputs and outputs are both permuted: they read the stream, and a permuted projection reads them."""
 OTHERS = (
     *(f"{module}.bias" for module in (*ATTENTION, "gate_proj", "up_proj", "output", "output.proj")),
     *_parameters("q_norm", "k_norm"),
@@ -140,7 +141,7 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
     """Permute the residual channels: channel c of the result is channel `order[c]` of `weights`; `order` is (D,).
 
     Norms average over all channels, so the logits stay the same up to the order of summation. Raises `ValueError` if
-    `order` is not a permutation of the d_model channels, or if the model has something that cannot be permuted: a
+    `order` is not a permutation of the d_model channels, or if a part of the model cannot be permuted: a
     token table of another width, attention without an output projection, or experts.
 
     >>> from glassformer.config.transformer import Stack
@@ -197,7 +198,7 @@ vocab_size max_len pad_id bos_id eos_id unk_id mask_id decoder_start_id
 
 
 def stack_misfits(config: TransformerConfig, expected: Collection[str]) -> list[str]:
-    """Return a sentence for each stack that is missing in a configuration, and for each that it has in addition.
+    """Return a sentence for each `expected` stack that a configuration lacks, and for each other stack that it has.
 
     >>> stack_misfits(TransformerConfig(decoder=Stack()), ["encoder"])
     ['the model has no encoder', 'the model has a decoder']
@@ -210,7 +211,7 @@ def stack_misfits(config: TransformerConfig, expected: Collection[str]) -> list[
 def differences(ours: TransformerConfig, theirs: dict[str, Any]) -> list[str]:
     """Return a sentence for each setting of a configuration that changes outputs and is different in `theirs`.
 
-    `theirs` has fields of a configuration with the same stacks; missing ones have their default.
+    `theirs` has fields of a configuration with the same stacks. A missing field has its default.
 
     >>> differences(TransformerConfig(decoder=Stack(), qk_norm=True), {"decoder": Stack()})
     ['model.qk_norm: expected false, got true']
@@ -225,7 +226,7 @@ def differences(ours: TransformerConfig, theirs: dict[str, Any]) -> list[str]:
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return every setting by its dotted name; a table is its kind, and its settings have their own names."""
+    """Return every setting by its dotted name. A nested table gives its kind, and then its own settings."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         flat[name] = value
@@ -270,7 +271,7 @@ def _effective_stack(flat: dict[str, Any], side: str) -> dict[str, Any]:
 
 
 def _formatted(value: Any) -> str:
-    """Format the value of a setting as in a recipe; a table is its kind."""
+    """Format the value of a setting as in a recipe; a nested table becomes its kind."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -33,7 +33,7 @@ DTYPES: Mapping[str, tuple[Dtype, ...]] = {
     "gguf": ("float32", "float16", "bfloat16"),
     "web": ("float32", "bfloat16", "int8"),
 }
-"""Dtypes of the matrices, by target; the other targets have float32 only."""
+"""The dtypes that the matrices may have in each target. The targets that are missing here have float32 only."""
 TARGETS: Mapping[str, str] = {
     "hf": "glassformer.apps.interop.hf",
     "onnx": "glassformer.apps.interop.runtimes.onnx",
@@ -41,9 +41,9 @@ TARGETS: Mapping[str, str] = {
     "ct2": "glassformer.apps.interop.runtimes.ct2",
     "web": "glassformer.apps.interop.export",
 }
-"""Module of each target: its `write_TARGET(stored, folder)` fills a folder, checks it, and returns a report.
+"""The module of each target. Its `write_TARGET(stored, folder)` fills a folder, checks it, and returns a report.
 
-That of `web` writes a file.
+For the target `web`, the function writes a file.
 """
 
 
@@ -66,7 +66,7 @@ def export(
 ) -> Exported:
     """Export a model directory, or a loaded model, to the new folder `out` for transformers, ONNX, GGUF or CTranslate2.
 
-    The folder has a model card, `README.md`, with the licence `license`, such as `mit`, if it is given. The target
+    The folder has a model card, `README.md`, with the licence `license`, such as `mit`, if you give one. The target
     `web` writes an HTML file that runs the model in a browser. `step` selects a checkpoint of a run; `dtype` is the
     dtype of the matrices in GGUF and in a page. Raises `UserError`, and writes nothing, if the target cannot represent
     the model exactly, or if the written files compute different outputs.
@@ -111,7 +111,7 @@ def _export_loaded(
     if step is not None:
         raise UserError("step selects a checkpoint of a run folder: pass the folder, or use load(folder, step=…)")
     _require_plain(model.run, model.name)
-    with tempfile.TemporaryDirectory() as folder:  # the weights in memory
+    with tempfile.TemporaryDirectory() as folder:  # to write the weights that are in memory
         return export(model.save(Path(folder) / "model"), out, to, dtype=dtype, license=license)
 
 
@@ -170,7 +170,7 @@ def write_web(stored: StoredModel, file: Path, dtype: "WebDtype" = "float32") ->
 
 
 TAGS = {"sequence": "text-classification", "positions": "token-classification", "vectors": "feature-extraction"}
-"""The hub's task of each head, except that of tokens."""
+"""The hub's name of the task for each kind of head, except the token head."""
 LIBRARIES = {"hf": "transformers", "onnx": "onnx", "gguf": "gguf", "ct2": "ctranslate2"}
 CODE = {
     "sentence-transformers": """python
@@ -193,11 +193,11 @@ for file in {files}:
     "gguf": 'shell\nllama-cli -m {files[0]} -p "…"',
     "ctranslate2": 'python\nimport ctranslate2\n\nmodel = ctranslate2.{kind}("FOLDER")',
 }
-"""Code that runs an export, by the library that reads it."""
+"""For each library, code that runs an export."""
 
 
 def write_card(stored: StoredModel, source: Path, folder: Path, to: str, licence: str | None) -> None:
-    """Write the card into the folder of an export; `source` is the model directory, a run's folder or a checkpoint."""
+    """Write the model card into an export's folder; `source` is the model directory, run folder or checkpoint."""
     from glassformer.evaluation.compare import describe_model  # imports torch
 
     config, run = stored.config, stored.run

@@ -1,11 +1,12 @@
 """A model family of transformers: conversion of its configuration and of its tensor names.
 
-Each family has one table of settings and one of tensor names, which are used in both directions. A line of the second
-table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided, joined
-or reordered by rows: importing an exported model returns every tensor bit for bit. An exception are Gemma's norms, to
-which 1 is added.
+Each family has a table of settings and a table of tensor names. Import and export use the same tables. A line of the
+second table pairs a glassformer module with a transformers module (`Rule`). Weights are only transposed, or divided,
+joined or reordered by rows, so importing an exported model returns every tensor bit for bit. Only the norms of Gemma
+are changed: 1 is added to their weights.
 
-A family can represent a configuration if reading the written keys returns it (`Family.misfits`).
+A family can represent a configuration if writing its keys and reading them gives the same configuration
+(`Family.misfits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +49,7 @@ class Rule:
     """One line of a family's table: names of modules or tensors. `{i}` is the number of a block.
 
     If one side has several names, their tensors are concatenated by rows into the one tensor of the other side. The
-    other fields state how transformers stores the tensors; by default, as glassformer does.
+    other fields state how transformers stores the tensors. By default, it stores them as glassformer does.
     """
 
     ours: Names
@@ -58,14 +59,14 @@ class Rule:
     is_row: bool = False
     """True if the tensor has a first dimension of 1: the constant bias of BART's logits."""
     n_groups: int = 0
-    """Number of key-value heads, if a fused matrix has the queries, the key and the value of group 0, of group 1, …"""
+    """Number of key-value heads, for a fused matrix that has queries, key and value of group 0, then of group 1, …"""
     offset: float = 0.0
-    """Number that is added to the tensors: Gemma's norms multiply by 1 + weight. The sum is stored as float32."""
+    """Number that an import adds to the tensors, since Gemma's norms multiply by 1 + weight. The sum is in float32."""
     rows: tuple[int, ...] = ()
-    """Number of rows of each part; known for the tensors of one block (see `filled_in`)."""
+    """Number of rows of each part. `filled_in` sets it for the tensors of each block."""
 
     def to_ours(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Convert the tensors of this rule from transformers, by name: the inverse of `to_theirs`."""
+        """Return glassformer's tensors of this rule, given those of transformers: the inverse of `to_theirs`."""
         parts = [self._transposed(theirs[name]) for name in self.theirs]
         if self.offset:
             parts = [x.float() + self.offset for x in parts]
@@ -78,7 +79,7 @@ class Rule:
         return dict(zip(self.ours, self._cut(parts, len(self.ours)), strict=True))
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Convert the tensors of this rule to those of transformers, by name.
+        """Return the tensors of transformers for this rule by name, given those of glassformer.
 
         >>> fused = Rule(("q", "k"), ("qk",), transposed=True, rows=(1, 1))
         >>> fused.to_theirs({"q": torch.tensor([[1, 2]]), "k": torch.tensor([[3, 4]])})
@@ -108,7 +109,7 @@ class Rule:
         return x.mT if self.transposed and x.dim() == 2 else x
 
     def _cut(self, tensors: list[Tensor], n_parts: int) -> list[Tensor]:
-        """Divide one tensor by rows into `n_parts`, or join several to one; `n_parts` tensors are unchanged."""
+        """Divide one tensor by rows into `n_parts`, or join several into one. Leave `n_parts` tensors unchanged."""
         if len(tensors) == n_parts:
             return [x.contiguous() for x in tensors]
         if n_parts == 1:
@@ -117,7 +118,7 @@ class Rule:
 
 
 def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
-    """Return a line of a table, with one or several names per side; `layout` has further fields of `Rule`."""
+    """Return a line of a table, with one or several names per side; `layout` has other fields of `Rule`."""
     mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
     return Rule(mine, other, **layout)
 
@@ -125,9 +126,9 @@ def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
 def filled_in(table: Iterable[Rule], config: TransformerConfig, shapes: Shapes) -> list[Rule]:
     """Return the table for a model with tensors of these `shapes`: one rule for each tensor of each block.
 
-    Lines for tensors that the model does not have are left out. The matrices of experts, which one tensor of
-    glassformer stacks, have equal rows. Raises `ValueError` if the table maps a tensor twice or not at all, which is a
-    bug in the table.
+    Lines for tensors that the model does not have are left out. One tensor of glassformer stacks the matrices of all
+    experts, which have equal numbers of rows. Raises `ValueError` if the table maps a tensor twice or not at all, which
+    is a bug in the table.
     """
     filled: list[Rule] = []
     for entry in table:
@@ -169,7 +170,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def lines(ours: str, theirs: str, names: Mapping[str, str], **layout: Any) -> list[Rule]:
-    """Return the lines of a table for one module and its counterpart, given the names inside both; `layout` as `rule`.
+    """Return a table for a module and its counterpart from pairs of names inside them; `layout` is as for `rule`.
 
     >>> [entry.ours for entry in lines("decoder.", "transformer.", {"final_norm": "ln_f"})]
     [('decoder.final_norm',)]
@@ -178,7 +179,7 @@ def lines(ours: str, theirs: str, names: Mapping[str, str], **layout: Any) -> li
 
 
 def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
-    """Return the heads of a family of decoders by class name; `prefix` is that of its classes.
+    """Return the heads of a family of decoders by class name; all class names begin with `prefix`.
 
     `has_tags` is False if transformers has no class of the family that tags tokens.
 
@@ -195,7 +196,7 @@ def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
 
 
 def output_name(config: TransformerConfig, of_tokens: str = "lm_head", of_tags: str = "classifier") -> str:
-    """Return the module of the logits in a decoder; `of_tokens` and `of_tags` are the names of these two kinds.
+    """Return the name of a decoder's logits module: `of_tokens` for a token head, `of_tags` for a head that tags.
 
     >>> output_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
     'classifier'
@@ -213,9 +214,9 @@ def attention(theirs: str, parts: Iterable[str], ours: str = "self_attn") -> dic
 
 
 def with_fused(table: Iterable[Rule]) -> list[Rule]:
-    """Return the table for one matrix of queries, keys and values in self-attention, given that for three matrices.
+    """Return a table in which one matrix has the queries, keys and values of self-attention, given one with three.
 
-    The lines of queries, keys and values must follow each other.
+    In the given table, the lines of queries, keys and values must follow each other.
     """
     fused: list[Rule] = []
     for entry in table:
@@ -231,7 +232,7 @@ def with_fused(table: Iterable[Rule]) -> list[Rule]:
 
 
 def nested(fields: Fields) -> Fields:
-    """Return the fields of a `TransformerConfig`: `encoder.n_layers` becomes a field of the encoder's `Stack`.
+    """Return the arguments of `TransformerConfig`: `encoder.n_layers` becomes a field of the encoder's `Stack`.
 
     >>> nested({"d_model": 8, "encoder.n_layers": 2, "encoder.n_heads": 1, "encoder.d_ff": 16})["encoder"].n_layers
     2
@@ -253,15 +254,17 @@ class Family:
     """Name for messages, such as GPT-2."""
     model_type: str
     heads: Mapping[str, Head]
-    """Supported classes of transformers → glassformer head. An export uses the first class with the kind of head."""
+    """Supported classes of transformers, each with its head in glassformer. An export uses the first class with the
+    kind of the model's head."""
     settings: Settings
-    """Fields that equal a key of `config.json`, in both directions; `encoder.n_layers` is one of a stack."""
+    """Fields that equal a key of `config.json`, for import and export; `encoder.n_layers` is a field of a stack."""
     table: Callable[[TransformerConfig], list[Rule]]
-    """Function: configuration → table of tensor names, with separate queries, keys and values on our side."""
+    """Function that returns the table of tensor names for a configuration. Glassformer's side has separate queries,
+    keys and values."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Classes of transformers with the tensors of the family that are not supported → reason."""
+    """Classes of this family that are not supported, each with the reason."""
     always: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that have this value in every model of the family; the others have their default."""
+    """Fields that have the same value in every model of the family. A field in no table has its default."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `config.json` with one supported value."""
     unused: str = ""
@@ -269,40 +272,46 @@ class Family:
     others: tuple[Converter, ...] = ()
     """Converters of the other settings, in the order in which they read and write."""
     limits: Callable[[TransformerConfig], dict[str, bool]] = lambda config: {}
-    """Function: configuration → reasons why transformers cannot compute it although the keys express it, each with True
-    if it applies."""
+    """Function that returns, for a configuration, possible reasons why transformers cannot compute the model although
+    the keys can express it. Each reason has True if it applies."""
     prefix: str = ""
-    """Prefix of the tensor names of the network without its head; files of a model without a head may omit it."""
+    """Prefix of the tensor names of the network without its head. A file of a model without a head may omit the
+    prefix."""
     drawn: tuple[str, ...] = ()
-    """Patterns of tensors that transformers initialises randomly if a file lacks them, and glassformer never uses."""
+    """Patterns of tensors that glassformer never uses, and that transformers draws at random if a file lacks them."""
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
-    """Function: model with the stacks of the family → equivalent model, if it has one that the table can map."""
+    """Function that returns an equivalent model that the table can map, or otherwise the model unchanged."""
     repeats: Mapping[str, str] = field(default_factory=dict)
-    """Name of a possible second copy of a tied tensor → name of the original, which may itself be in this map."""
+    """For the name of a second copy of a tied tensor, the name of the original, which may itself be a copy in this
+    map."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """Tensor that transformers requires but never uses → tensor to write there, in a model that has the latter."""
+    """For each tensor that transformers requires but never uses, the tensor to write in its place, if the model has
+    it."""
     fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
-    """Function: configuration → tensors of old files whose values it determines; other values are an error."""
+    """Function that returns the tensors of old files whose values the configuration determines. Other values are an
+    error."""
     stores_fixed: bool = False
     """True if transformers requires the `fixed` tensors in a file."""
     other_heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Kind of head → patterns of tensors of other heads that published files have: left out, with a message."""
+    """For a kind of head, patterns of the tensors of other heads in published files. They are skipped, with a
+    message."""
     derived: tuple[str, ...] = ()
-    """Patterns of tensors of old files that are computed from the configuration: skipped."""
+    """Patterns of tensors of old files that can be computed from the configuration. They are skipped."""
     old_names: Mapping[str, str] = field(default_factory=dict)
-    """Endings of tensor names in old files → current endings."""
+    """For each ending of a tensor name in old files, the current ending."""
     old_keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys of `config.json` in old files → current keys."""
+    """For each old key of `config.json`, the current key."""
     builder: Builder | None = None
     """Function that builds the tokenizer of a folder with a vocabulary and no `tokenizer.json`."""
     vocabulary: tuple[str, ...] = (VOCAB, MERGES)
     """Files that `builder` needs."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Role → special token, if a folder does not define it: the default of the tokenizer class in transformers."""
+    """The special token of each role that a folder does not define: the default of the tokenizer class in
+    transformers."""
 
     @property
     def bare(self) -> frozenset[str]:
-        """Classes without a head; their files are written without the prefix."""
+        """Classes without a head. An export writes their tensors without the prefix."""
         names = (name for name in self.heads if name.endswith("Model"))
         return frozenset(name for name in names if not name.endswith(("LMHeadModel", "MTModel")))
 
@@ -312,15 +321,15 @@ class Family:
         return frozenset(name.split(".")[0] for name in self.settings if name.startswith(("encoder.", "decoder.")))
 
     def architecture(self, config: TransformerConfig) -> str:
-        """Return the class of transformers that has this head."""
+        """Return the class of transformers that has the head of a configuration."""
         return next(name for name, head in self.heads.items() if head.kind == config.head.kind)
 
     def read(self, hf: HFConfig, architecture: str) -> TransformerConfig:
-        """Return the configuration of a class, given its `config.json`; problems are recorded in `hf`."""
+        """Return the configuration of a model of class `architecture`, read from `hf`, which records problems."""
         return TransformerConfig(**self._fields(hf, architecture))
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        """Return the keys of `config.json` for a configuration, except those that all families share."""
+        """Return the keys of `config.json` for a configuration, except the keys that all families share."""
         keys = written(self.settings, config)
         for other in self.others:
             keys |= other.write(config)
@@ -329,8 +338,8 @@ class Family:
     def misfits(self, config: TransformerConfig) -> list[str]:
         """Return the reasons why the family cannot represent a configuration exactly; empty if it can.
 
-        The keys of an equivalent configuration are written and read again, and the fields that are then different do
-        not fit. So a setting that a family forgets makes it reject a model, and never export a wrong one.
+        The keys of an equivalent configuration are written and read again. A field that is different afterwards does
+        not fit. So if a family forgets a setting, it rejects models with that setting, and never exports a wrong model.
         """
         if misfits := stack_misfits(config, self.stacks):
             return misfits
@@ -366,9 +375,9 @@ class Family:
 
 
 def _head_with_modules(ours: Head, read: Head) -> Head:
-    """Return the head that was read, with the settings of a vector head that modules of sentence-transformers express.
+    """Return the head that was read, with the settings of `ours` that modules of sentence-transformers can express.
 
-    They express every vector head, unless it applies its pooler: see `sentence_files.write_modules`.
+    The modules can express every vector head that does not apply its pooler: see `sentence_files.write_modules`.
     """
     if not isinstance(ours, VectorHead) or not isinstance(read, VectorHead):
         return read

@@ -18,9 +18,9 @@ STOPPING: dict[bool | str, Literal["full", "estimate", "never"]] = {
     False: "estimate",
     "never": "never",
 }
-"""`early_stopping` of transformers → glassformer."""
+"""For each `early_stopping` of transformers, the value in glassformer."""
 LOOKUP = "prompt_lookup_num_tokens"
-"""Number of tokens that are copied as a draft; glassformer's `prompt_lookup`, for a language model without beams."""
+"""Key of the number of tokens that are copied as a draft: `prompt_lookup` of a language model without beams."""
 Made = TypeVar("Made", GenerationConfig, BeamConfig)
 UNSET_MAX_LENGTH = 20
 """Default `max_length` in files of transformers: this value means that no length is set."""
@@ -40,7 +40,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k
 NEUTRAL |= dict.fromkeys((*_NEUTRAL_AT_0.split(), LOOKUP), (0,))  # 0 is False, too
 NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_1.split(), (1,))
 NEUTRAL |= dict.fromkeys(_NEVER_NEUTRAL.split(), ())
-"""Settings that change a generated text, or its drafts → values without effect (or that only end a search earlier)."""
+"""For each setting that can change a text or its drafts, the values without effect (or that only end a search
+earlier)."""
 
 NOT_TAKEN_OVER = "not imported from the generation defaults"
 
@@ -50,7 +51,7 @@ def read_generation(
 ) -> GenerationConfig | BeamConfig:
     """Convert generation defaults of transformers; `log` receives a message about each unsupported setting.
 
-    If they set neither sampling nor beams, which means greedy in transformers, the defaults of glassformer apply.
+    Defaults without sampling and beams mean greedy decoding in transformers. For them, glassformer's defaults apply.
     """
     defaults = {key: value for key, value in defaults.items() if value is not None}
     further = tuple(end for end in end_tokens(defaults, where) if end != config.eos_id)
@@ -134,7 +135,7 @@ def _new_tokens(defaults: Mapping[str, Any], max_len: int) -> int:
 
 
 def _made(kind: type[Made], settings: Mapping[str, Any], where: str) -> Made:
-    """Return the settings of one kind; raise `UserError` with the file for a value that it cannot have."""
+    """Return an object of type `kind` with the settings; raise `UserError` with the file's name for a wrong value."""
     try:
         return from_dict(kind, _numbers(settings), where)
     except UserError as error:
@@ -152,15 +153,16 @@ def write_generation(
 ) -> dict[str, Any]:
     """Return the contents of `generation_config.json`.
 
-    The length of an encoder-decoder is written as `max_length`: the start token and `max_new_tokens`, within the
+    The length of an encoder-decoder is written as `max_length`: `max_new_tokens` and the start token, at most the
     context. A `max_new_tokens` in the file would override the `max_length` of a caller, and generate beyond the
     context. A decoder has no length in the file, because transformers would warn at every `max_new_tokens` of a call.
 
-    The shortest length is `min_length` with the start token, or `min_new_tokens` for a decoder. A coverage penalty has
-    no counterpart and is left out.
+    The shortest length is written as `min_length`, which counts the start token, or as `min_new_tokens` for a decoder.
+    A coverage penalty has no counterpart and is left out.
 
-    The beam search of transformers equals glassformer's, with the same rule of `early_stopping` and division by
-    length^penalty. "shrink" is written as "never", and Wu's penalty (`gnmt`) as the penalty 1: the nearest ones.
+    The beam search of transformers equals glassformer's if both have the same rule of `early_stopping` and divide by
+    length^penalty. Other settings become the nearest ones: "shrink" is written as "never", and Wu's penalty (`gnmt`)
+    as the penalty 1.
     """
     settings: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
     if generation.end_ids:
@@ -182,7 +184,7 @@ def _written_constraints(generation: GenerationConfig | BeamConfig) -> dict[str,
 
 def _written_beam(config: TransformerConfig, generation: BeamConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     before = tokenizer.frames.target.before
-    of_languages = [tokenizer.vocab[token] for token in languages(tokenizer)]  # a caller may force another one
+    of_languages = [tokenizer.vocab[token] for token in languages(tokenizer)]  # a caller may force another language
     written = {*before, *of_languages, *sentinel_ids(tokenizer), *generation.end_ids}  # T5 fills spans with sentinels
     settings = _never(config, tokenizer, written)
     settings |= _written_constraints(generation)

@@ -1,6 +1,6 @@
-"""GGUF files of llama.cpp: names of the splits of a text into words, and a file as a checkpoint folder of transformers.
+"""GGUF files of llama.cpp: the rules that split a text into words, and conversion to a folder of transformers.
 
-A GGUF file has no regular expression for the splits.
+A GGUF file has the name of such a rule, but no regular expression.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,13 +41,13 @@ SPLITS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe"), _split(_LLAMA3)),
     "tekken": _split(_TEKKEN),
 }
-"""`tokenizer.ggml.pre` → the pre-tokenizer in a `tokenizer.json`."""
+"""For each `tokenizer.ggml.pre`, the pre-tokenizer in a `tokenizer.json`."""
 WHOLE_WORDS = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"})
-"""Names in `SPLITS` with which a word that is a token keeps its id without merges."""
+"""Names in `SPLITS` for which a word that is itself a token gets its id without merges."""
 
 
 def split_of(description: Mapping[str, Any]) -> str | None:
-    """Return the `tokenizer.ggml.pre` of the byte-level BPE tokenizer in a parsed `tokenizer.json`; None for others.
+    """Return the `tokenizer.ggml.pre` of the byte-level BPE tokenizer in a parsed `tokenizer.json`; else None.
 
     Normalisation to NFC is ignored, as in llama.cpp.
     """
@@ -60,7 +60,7 @@ def split_of(description: Mapping[str, Any]) -> str | None:
 
 
 def _steps(pre_tokenizer: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer without `trim_offsets`, which changes no id."""
+    """Return the steps of a pre-tokenizer without the option `trim_offsets`, which does not change ids."""
     whole = pre_tokenizer or {}
     steps = whole.get("pretokenizers", [whole])
     return [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps]
@@ -69,11 +69,11 @@ def _steps(pre_tokenizer: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 ENDS = ("eos", "eot", "eom")
 FACTORS = "rope_freqs.weight"
 NOT_SAVED = ("quantization_config", "feed_forward_length")
-"""Keys that transformers adds to the configuration, although its class does not have them."""
+"""Keys that transformers adds to a configuration, although the class of the configuration does not have them."""
 
 
 def write_folder(path: Path, folder: Path) -> None:
-    """Write the model and the tokenizer that transformers reads of a GGUF file; tensors become float32.
+    """Read a GGUF file with transformers; write the model, with float32 tensors, and the tokenizer into a folder.
 
     Raises `UserError` for a file that transformers cannot read, or would read with other settings.
     """
@@ -92,18 +92,18 @@ def write_folder(path: Path, folder: Path) -> None:
             if any(info.values()) or len(list(read.parameters())) != len(reader.tensors):
                 raise ValueError("its tensors are not those of this architecture in transformers")
             settings = {key: x for key, x in read.config.to_dict().items() if key not in NOT_SAVED}
-            model = type(read)(type(read.config)(**settings))  # the one that was read cannot be saved: it is quantised
+            model = type(read)(type(read.config)(**settings))  # `read` counts as quantised, and cannot be saved
             model.load_state_dict(read.state_dict())
             model.save_pretrained(folder)
             transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
-    except Exception as error:  # those of gguf and transformers have no common base
+    except Exception as error:  # errors of gguf and transformers share no base class
         reason = f"{type(error).__name__}: {first_line(error):.200}"
         raise UserError(f"{path} cannot be imported: transformers cannot read it: {reason}") from error
     _correct(folder, metadata, model.config.vocab_size)
 
 
 def _sizes(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, int]:
-    """Return the keys of the configuration that transformers does not read, by its names."""
+    """Return the sizes that transformers does not read from the file, under the keys of transformers."""
     name = metadata["general.architecture"]
     own = {key.removeprefix(f"{name}."): x for key, x in metadata.items()}
     kind = own.get("rope.scaling.type", "linear")
@@ -116,10 +116,10 @@ def _sizes(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, i
 
 
 def _correct(folder: Path, metadata: Mapping[str, Any], n_rows: int) -> None:
-    """Give the files what the GGUF file has and transformers does not keep.
+    """Add to the written files what the GGUF file has and transformers does not keep.
 
-    These are the decimal value of an epsilon, llama.cpp's split into words, all end tokens, and the chat template;
-    tokens without a row of the table, which transformers adds, are removed.
+    These are the decimal value of an epsilon, llama.cpp's split into words, all end tokens, and the chat template. Also
+    remove the tokens without a row of the table, which transformers adds.
     """
     config = files.read_json(folder / CONFIG)
     rounded = {key: float(f"{x:.7g}") for key, x in config.items() if isinstance(x, float)}

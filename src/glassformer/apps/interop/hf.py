@@ -27,14 +27,16 @@ from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of
 
 TOLERANCE = 1e-5
-"""Allowed difference of logits, × max(1, largest logit): the effect of the order of summation in fp32."""
+"""Allowed difference of logits, as a multiple of max(1, largest logit): the effect of the order of summation in
+fp32."""
 WRITTEN_FOR = "5.23.0"
 """Version of transformers that the files are written for."""
 Inputs = dict[str, Tensor]
 ONE_TEXT = {"token_ids": "input_ids", "attention_mask": "attention_mask", "token_types": "token_type_ids"}
 PAIR = {"source_ids": "input_ids", "source_attention_mask": "attention_mask"}
 PAIR |= {"token_ids": "decoder_input_ids", "attention_mask": "decoder_attention_mask"}
-"""Argument of a network → its name in transformers: of a model that reads one text, and of one that reads a pair."""
+"""For each argument of a network, the name in transformers. `ONE_TEXT`: of a model that reads one text. `PAIR`: of a
+model that reads a source and a target."""
 
 
 def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
@@ -55,7 +57,7 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
         report.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
     # Read back and compare
     compare_weights(folder, weights)
-    del ours, weights  # as large as the model, each
+    del ours, weights  # each is as large as the model
     difference = compare_read_back(folder, network)
     what = "vectors" if architecture in family.bare else "logits"
     report.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
@@ -108,7 +110,8 @@ def _value(value: Any) -> str:
 def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
     """Return the first family that can represent a configuration; the family of `architecture` is tried first.
 
-    `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family otherwise.
+    `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family if none
+    can.
     """
     families = sorted(FAMILIES, key=lambda family: architecture not in family.heads)  # the sort is stable
     misfits: list[tuple[list[str], Family]] = []
@@ -137,7 +140,7 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
 
 
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return `config.json`: family and shared keys; missing ids are null, so that transformers uses no defaults."""
+    """Return `config.json`, with family and shared keys. Missing ids are null, so transformers uses no defaults."""
     common: dict[str, Any] = {
         "architectures": [family.architecture(config)],
         "model_type": family.model_type,
@@ -242,7 +245,7 @@ def _difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> tuple[float
 
 
 def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = False) -> list[Tensor]:
-    """Return the logits; without a head the last hidden states, and the vectors of a vector head."""
+    """Return the logits; without a head, the last hidden states; of a vector head, these states and the vectors."""
     if isinstance(network.config.head, VectorHead):
         return [network.hidden(**inputs), network(**inputs)]
     if is_bare:
@@ -251,7 +254,7 @@ def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = F
 
 
 def _their_outputs(theirs: Any, inputs: Inputs, pooler: str) -> list[Tensor]:
-    """Return the logits; without a head the last hidden states, and the pooler's output if the vector head uses it."""
+    """Return the logits, or else the last hidden states, with the pooler's output if the vector head uses it."""
     outputs = theirs(**their_inputs(inputs))
     if "logits" in outputs:
         return [outputs["logits"]]
@@ -289,7 +292,7 @@ def example_inputs(
     # Masks and the second text
     if has_source(config):
         source_ids = ids(config.encoder_vocab_size, n_source)
-        if config.pad_id is not None:  # its positions may be counted without padding
+        if config.pad_id is not None:  # a model may count the positions without padding
             source_ids[source_ids == config.pad_id] = (config.pad_id + 1) % config.encoder_vocab_size
         return {"token_ids": token_ids, "source_ids": source_ids, "source_attention_mask": mask(n_source)}
     inputs = {"token_ids": token_ids, "attention_mask": mask(n_tokens)}

@@ -1,4 +1,4 @@
-"""Strict reader of `config.json`: every key is used or known to have no effect, and any other key is an error."""
+"""Strict reader of `config.json`: a key that is neither used nor listed as a key without effect is an error."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
 }
-"""Keys of every family → supported values; null is also supported."""
+"""For some keys, the values that every family supports. Null is also supported."""
 
 ACTIVATIONS: dict[str, Any] = {
     "relu": "relu",
@@ -55,7 +55,8 @@ ACTIVATIONS: dict[str, Any] = {
     "swish": "silu",
     "relu2": "relu2",
 }
-"""Activation names of transformers → glassformer. (`gelu_fast` and `quick_gelu` are other approximations.)"""
+"""For each activation name of transformers, the name in glassformer. (`gelu_fast` and `quick_gelu` are other
+approximations.)"""
 ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
 
 
@@ -66,33 +67,35 @@ class Setting:
     key: str
     kind: type
     default: Any
-    """Value if the key is missing; None: the key is required."""
+    """Value if the key is missing. None means that the key is required."""
 
 
 Settings = dict[str, Setting]
-"""Field in glassformer → key of `config.json`, in both directions. Activations have other names (`ACTIVATIONS`)."""
+"""For each field in glassformer, the key of `config.json`, for import and export. (`ACTIVATIONS` has the names of
+activations.)"""
 Fields = dict[str, Any]
 """Fields of a `TransformerConfig` by name; `encoder.n_layers` is a field of a stack."""
 
 
 @dataclass(frozen=True)
 class Converter:
-    """Two functions for settings whose values are not those of keys: one reads them, and the other writes them."""
+    """Two functions, for import and export, that convert settings without a key of the same value."""
 
     read: Callable[["HFConfig", Fields], Fields] = lambda hf, fields: {}
-    """Function: `config.json` and the fields read so far → further fields; problems are recorded in the `HFConfig`."""
+    """Function of `config.json` and the fields read so far that returns further fields. The `HFConfig` records
+    problems."""
     write: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
-    """Function: configuration → further keys of `config.json`: the inverse of `read`. It accepts every configuration
-    with the stacks of the family, and writes the nearest value."""
+    """Function of a configuration that returns further keys of `config.json`: the inverse of `read`. It accepts every
+    configuration with the stacks of the family, and writes the nearest value."""
 
 
 def settings(kind: type, default: Any = None, **keys: str) -> Settings:
-    """Return settings of one kind, with the same default, as FIELD="KEY"."""
+    """Return settings of one type, with the same default. Each keyword argument is FIELD="KEY"."""
     return {name: Setting(key, kind, default) for name, key in keys.items()}
 
 
 def inside(outer: str, table: Settings) -> Settings:
-    """Return the settings of a part of the configuration, such as the encoder."""
+    """Return settings for a part of the configuration, such as `encoder`: the names of their fields get this prefix."""
     return {f"{outer}.{name}": setting for name, setting in table.items()}
 
 
@@ -105,7 +108,7 @@ SIZES = settings(int, d_model="hidden_size", vocab_size="vocab_size", max_len="m
 def written(table: Settings, config: TransformerConfig) -> dict[str, Any]:
     """Return the keys of `config.json` with the values of a configuration: the inverse of `HFConfig.fields`.
 
-    The key of a field that the configuration does not have is null, such as one of other positions.
+    If the configuration lacks a field, such as a field of other positions, the key of the field is null.
     """
     values = {setting.key: _value(config, name) for name, setting in table.items()}
     if "activation" in table:
@@ -122,7 +125,7 @@ def _value(config: Any, name: str) -> Any:
 class HFConfig:
     """Reader of a `config.json`, key by key; `done` raises one `UserError` that lists all problems.
 
-    Unknown keys in `ignore` are accepted; `ignored` collects those that the file contains.
+    Unknown keys in `ignore` are accepted; `ignored` collects the ones that the file contains.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class HFConfig:
         self._problems: list[str] = []
 
     def rename(self, old: Mapping[str, str]) -> None:
-        """Read old keys as the current ones, old → current; record a problem if a file has both and they differ."""
+        """Read old keys under their current names; record a problem if a file has both and they differ."""
         for key, current in old.items():
             value = self.table.get(key)
             self._seen.add(key)
@@ -156,11 +159,11 @@ class HFConfig:
         return inner
 
     def holds(self, ending: str) -> bool:
-        """Return True if a tensor in the weights has this ending: for settings that no key defines."""
+        """Return True if the name of a weight has this ending, for settings that no key defines."""
         return any(f".{name}".endswith(f".{ending}") for name in self.tensors)
 
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """Return the value of a key, of type `kind`; a missing key or null gives the default, if any, or an error."""
+        """Return the value of a key, of type `kind`; a missing key or null gives the default, or an error."""
         self._seen.add(key)
         value = self.table.get(key)
         if value is None:
@@ -174,7 +177,7 @@ class HFConfig:
         return value
 
     def fields(self, table: Settings) -> dict[str, Any]:
-        """Return the fields of glassformer whose values are those of keys."""
+        """Return the fields of glassformer that have the values of keys."""
         plain = {name: setting for name, setting in table.items() if name != "activation"}
         values = {name: self.take(setting.key, setting.kind, setting.default) for name, setting in plain.items()}
         if "activation" in table:

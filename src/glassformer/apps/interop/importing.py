@@ -57,8 +57,9 @@ def import_model(
     """Import a checkpoint of transformers (a folder or `hf:OWNER/NAME`) or a GGUF file as the model directory `out`.
 
     `ignore_tensors` names tensors to skip (patterns such as `cls.seq_relationship.*`), and `ignore_keys` names unknown
-    configuration keys to ignore. `log` receives a message about each setting outside the model without a counterpart,
-    such as a generation default. Raises `UserError`, and writes nothing, if a key or tensor is not supported.
+    configuration keys to ignore. `log` receives a message about each setting that is not imported, such as a
+    generation default that glassformer does not have. Raises `UserError`, and writes nothing, if a key or tensor is not
+    supported.
     """
     out = files.as_path(out, "out")
     files.require_new_folder(out)
@@ -129,10 +130,10 @@ def _log_not_imported(folder: HFFolder, log: Log) -> None:
 def find_family(
     folder: HFFolder, ignore_tensors: Sequence[str] = (), ignore_keys: Sequence[str] = (), log: Log = print
 ) -> tuple[Family, str]:
-    """Return the family of a folder, and the class in its configuration; with modules, the class without a head.
+    """Return the family of a folder, and the class of its model.
 
-    Without a class in the configuration, it is the first one of the family whose tensors are those of the folder;
-    `log` receives its name.
+    `config.json` names the class. For a folder of sentence-transformers, it is the family's class without a head. If
+    `config.json` names no class, it is the first class whose tensors the folder has, and `log` receives its name.
     """
     # Families of the type
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
@@ -226,7 +227,7 @@ def read_config(
 def _keys_of_error(hf: HFConfig, family: Family, architecture: str, message: str) -> list[str]:
     """Return the numbers of `config.json` that cause an error about a setting of glassformer, as [`key = value, …`].
 
-    A number causes the error if the message has other numbers, or disappears, with another number in its place.
+    A number causes the error if another number in its place changes the numbers of the message, or removes the error.
     """
 
     def message_with(path: tuple[str, ...], value: float) -> str | None:
@@ -297,7 +298,7 @@ def read_weights(
         for rule in rules:
             theirs = {name: take(names[name]) for name in rule.theirs}
             weights |= rule.to_ours({name: x.float() if x.dtype == torch.float64 else x for name, x in theirs.items()})
-        # Tensors that the configuration determines, and copies of others, must have these values
+        # Tensors that the configuration determines, and copies of tensors, must have the expected values
         for name in fixed.keys() & names.keys():
             x, expected = take(names[name]), fixed[name]  # the file may have another dtype
             if x.shape != expected.shape or not torch.allclose(x.float(), expected, rtol=0, atol=1e-2):
@@ -330,7 +331,7 @@ def _require_finite(folder: HFFolder, rules: Sequence[Rule], weights: Mapping[st
 
 
 def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) -> dict[str, str]:
-    """Return current tensor name → name in the files, which may be an old name, or lack the prefix of the network."""
+    """Return, for each current tensor name, the name in the files: it may be old, or lack the prefix of the network."""
     names: dict[str, str] = {}
     for name in folder.tensors:
         current = renamed(name, family.old_names)
@@ -351,7 +352,7 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
 def require_fit(
     folder: HFFolder, family: Family, config: c.TransformerConfig, ignore_tensors: Sequence[str] = ()
 ) -> tuple[list[Rule], dict[str, str]]:
-    """Return the rules of a configuration, and current tensor name → name in the files; only headers are read.
+    """Return the rules of a configuration, and the name of each tensor in the files; read only the headers.
 
     Raises one `UserError` that lists the tensors that are missing, unknown, or of another shape.
     """
@@ -390,9 +391,9 @@ def _with_special_ids(
 ) -> c.TransformerConfig:
     """Set the ids of special tokens from `config.json`, or else from the tokenizer.
 
-    If several tokens (`ends`) end a text, `eos_id` is the tokenizer's, or else the first; the others become `end_ids`
-    of the generation settings. The `decoder_start_id` of a decoder-only model is the token that the tokenizer puts
-    before a text: transformers puts no other token there.
+    If several tokens (`ends`) end a text, `eos_id` is the tokenizer's end token if it is one of them, or else the
+    first. The others become `end_ids` of the generation settings. The `decoder_start_id` of a decoder-only model is the
+    last token that the tokenizer puts before a text, since transformers puts no other token there.
     """
     ids: dict[str, Any] = {}
     configured = folder.table(GENERATION) | {key: x for key, x in folder.config.items() if x is not None}
@@ -416,10 +417,10 @@ def _with_special_ids(
 
 
 def _with_target_language(tokenizers: Tokenizers, forced: Any, start: int | None) -> Tokenizers:
-    """Return the tokenizers with the language token of targets, if sources have one.
+    """Return the tokenizers with the language token of targets, if sources have a language token.
 
-    It is the token that generation is forced to begin with; if the decoder starts with a language token (mBART), the
-    target has no other one. Without either, targets have the language of the sources.
+    The token is the one that generation is forced to begin with. If the decoder starts with a language token instead
+    (mBART), targets get no further language token. Otherwise, targets have the language of the sources.
     """
     target = tokenizers.target
     tokens = {target.vocab[token]: token for token in languages(target)}
@@ -433,7 +434,7 @@ def _with_target_language(tokenizers: Tokenizers, forced: Any, start: int | None
 
 
 def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list[int]:
-    """Return the end tokens of `generation_config.json`, as `generate` of transformers, or else of `config.json`."""
+    """Return the end tokens of `generation_config.json` or else `config.json`, as `generate` of transformers does."""
     tables = {GENERATION: folder.table(GENERATION), CONFIG: folder.config}
     of_generation, of_config = (end_tokens(table, str(folder.path / name)) for name, table in tables.items())
     ends = of_generation or of_config
@@ -444,7 +445,7 @@ def _end_tokens(folder: HFFolder, config: c.TransformerConfig, log: Log) -> list
 
 
 def as_learned(run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run:
-    """Return the run with the task of its network, as `generate`, `fill`, `translate`, … and `train --init` need it."""
+    """Return the run with the task that fits its network. `generate`, `fill`, … and `train --init` need this task."""
     adopted = [task_of_kind(kind).adopt(run, tokenizer, labels) for kind in BUILT_IN]
     fitting = [run for run in adopted if run is not None]
     if len(fitting) != 1:

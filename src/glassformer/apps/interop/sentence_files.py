@@ -27,7 +27,7 @@ PROMPTS = "config_sentence_transformers.json"
 PACKAGE = "sentence_transformers."
 KNOWN = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 POOLINGS: dict[str, Any] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
-"""Poolings of sentence-transformers → glassformer."""
+"""For each pooling of sentence-transformers, the name in glassformer."""
 OLD_POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -36,7 +36,7 @@ OLD_POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Keys of the old format, one boolean per pooling → the value of `pooling_mode` in the new format."""
+"""For each key of the old format, which has one boolean per pooling, the value of `pooling_mode` in the new format."""
 TEXTS_ALONE = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 WITHOUT = f"to import the transformer without its modules, remove {MODULES} from a copy of the folder"
 
@@ -57,9 +57,9 @@ def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
     if has_modules(folder):
         pooling, normalize = _read_modules(folder)
         head = VectorHead(_read_pooling(folder, pooling, config.d_model), "none", normalize is not None)
-        if config.head.pooler != "none":  # it is stored, and no module applies it
+        if config.head.pooler != "none":  # the pooler is stored, and no module applies it
             head = replace(head, pooler="unused")
-        if normalize is not None:  # it must normalise the sentence vector
+        if normalize is not None:  # the module must normalise the sentence vector
             hf = HFConfig(folder.table(f"{normalize}/config.json"), str(folder.path / normalize / "config.json"))
             hf.only("module_input_name", "sentence_embedding")
             hf.only("module_output_name", "sentence_embedding")

@@ -40,7 +40,7 @@ OF_BERT = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-"""Settings in `tokenizer_config.json` → options of a `BertNormalizer`."""
+"""For each setting in `tokenizer_config.json`, the option of a `BertNormalizer`."""
 
 
 def read_tokenizers(
@@ -52,9 +52,9 @@ def read_tokenizers(
 ) -> Tokenizers:
     """Return the tokenizers of a folder; raise `UserError` if one is unreadable.
 
-    A folder has SentencePiece files for each side, or a `tokenizer.json`. If the subfolder `target` has another one,
-    the first is for the source. `usual` gives the roles of special tokens that no file defines. Without a
-    `tokenizer.json`, `builder` builds it from the files `vocabulary`, with a message to `log`.
+    A folder has SentencePiece files for each side, or a `tokenizer.json`. If the subfolder `target` has a second
+    `tokenizer.json`, the first is for the source. `usual` has the special tokens of roles that no file defines. Without
+    a `tokenizer.json`, `builder` builds it from the files `vocabulary`, with a message to `log`.
     """
     if (folder.path / SOURCE).is_file():
         target, source = read_pair(folder.path, roles(folder), log)
@@ -113,7 +113,7 @@ def _report_missing_bytes(tokenizer: Tokenizer, log: Callable[[str], None]) -> N
 
 
 def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
-    """Raise `UserError` if the settings split a text differently from the file: transformers uses the settings."""
+    """Raise `UserError` if the settings, which transformers uses, differ from the options in `tokenizer.json`."""
     settings = _settings(folder)
     if settings.get("tokenizer_class") in ANY_CLASS:
         return
@@ -132,7 +132,7 @@ def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
 
 
 def roles(folder: HFFolder) -> dict[str, str]:
-    """Return role → token, from `tokenizer_config.json` or else from `special_tokens_map.json`."""
+    """Return the special token of each role, from `tokenizer_config.json` or else from `special_tokens_map.json`."""
     settings = _settings(folder)
     tokens = {}
     for role in ROLES:
@@ -145,7 +145,7 @@ def roles(folder: HFFolder) -> dict[str, str]:
 
 
 def _chat_template(folder: HFFolder) -> Any:
-    """Return the chat template of a folder, or None; its own file takes precedence, as in transformers."""
+    """Return the chat template of a folder, or None. Prefer the file of the template, as transformers does."""
     text = folder.text(CHAT_TEMPLATE)
     if text is not None:
         return text

@@ -5,9 +5,9 @@ A tokenizer of bytes (ByT5) needs no vocabulary file. The tokens are those of tr
 
 The folders of OPUS-MT have SentencePiece files: one model per side, and one table of ids, `vocab.json`. Each side
 becomes a Unigram tokenizer over the ids of that table. Entries of the table that are not pieces of the side get a
-spelling that no text contains, so that text is split as by the side's own model. Characters that the model does not
-contain are the exception: a run of them is looked up in the table unchanged. (If the table has parts of the run but not
-the whole run, transformers gives one unknown token, and glassformer finds the parts.)
+spelling that no text contains, so a text is split as the side's own model splits it. There is one exception: a run of
+characters that the model does not contain is looked up in the table as a whole. (If the table has parts of the run but
+not the whole run, transformers gives one unknown token, and glassformer finds the parts.)
 """
 
 import json
@@ -44,7 +44,7 @@ class Parts:
     settings: Mapping[str, Any]
     """Contents of `tokenizer_config.json`."""
     roles: Mapping[str, str]
-    """Role → special token."""
+    """The special token of each role."""
 
 
 Builder = Callable[[Parts], tokenizers.Tokenizer | None]
@@ -301,7 +301,7 @@ def _parsed(path: Path) -> Any:
 
 
 def _vocab(path: Path, roles: Mapping[str, str]) -> dict[str, int]:
-    """Return token → id, sorted by id, with all special tokens."""
+    """Return the id of each token, sorted by id, with all special tokens."""
     if not path.is_file():
         raise UserError(f"{path.parent} has no {path.name}, which maps its pieces to ids")
     vocab = files.read_json(path)

@@ -137,7 +137,7 @@ def _wrong(message: str, param: str) -> ApiError:
 
 
 def _place(location: Sequence[str | int], body: Any) -> list[str]:
-    """Return the names and numbers in `location` that lead to a part of the body, without its names of types."""
+    """Return the names and numbers in `location` that lead to a part of the body; skip names of types."""
     found = []
     for part in location[1:]:
         is_inside = isinstance(part, int) and isinstance(body, list) and part < len(body)

@@ -168,7 +168,7 @@ class Strict(BaseModel):
         _refuse("unknown_parameter", name, cls.model_fields)
 
     def ignored(self) -> Iterator[str]:
-        """Yield the name of each parameter that is set and not used, with its place; a name may come twice."""
+        """Yield the dotted name of each parameter that is set and not used; a name can come twice."""
         yield from self._ignored
         for name in self.model_fields_set:
             value = getattr(self, name)

@@ -43,8 +43,8 @@ def defaults_of(served: Served) -> GenerationConfig:
 def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[str, Any]:
     """Return the settings of a generation that a request gives; the model has defaults for the others.
 
-    `n_new` is the largest number of new tokens, and `param` its parameter. Raises `ApiError` if it is more than the
-    server allows, or less than `min_tokens`. For `n_new` 0, the default of `min_tokens` is 0.
+    `n_new` is the largest number of new tokens, and `param` its parameter. Raises `ApiError` if `n_new` is more than
+    the server allows, or less than `min_tokens`. For `n_new` 0, the default of `min_tokens` is 0.
     """
     if n_new > served.limits.max_tokens:
         raise ApiError(

@@ -1,4 +1,4 @@
-"""Model families of transformers for import and export, one file per lineage, and the one nearest to others."""
+"""Model families of transformers for import and export, and the nearest family to a model that no family supports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,10 +52,10 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def nearest(table: Mapping[str, Any], where: str, names: Sequence[object]) -> str:
-    """Return a sentence about the family that can read most keys of a `config.json`, and the keys that it lacks.
+    """Return the end of a sentence: which family can read most keys of a `config.json`, and what it lacks.
 
-    Of several, it is one with the same kind of head, such as ForCausalLM, as the first class in `names`. The sentence
-    is empty if no family can read the sizes.
+    Of equal families, prefer one with the same kind of head as the first class in `names`, such as ForCausalLM. The
+    result is empty if no family can read the sizes.
     """
     head = str(next(iter(names), "")).partition("For")[2]
     readers: list[tuple[list[str], bool, Family]] = []
@@ -63,7 +63,7 @@ def nearest(table: Mapping[str, Any], where: str, names: Sequence[object]) -> st
         hf = HFConfig(table, where)
         try:
             family.read(hf, next(iter(family.heads)))
-        except UserError:  # it cannot read the sizes
+        except UserError:  # the family cannot read the sizes
             continue
         has_other_heads = not any(name.endswith(f"For{head}") for name in family.heads)
         readers.append((hf.problems(), has_other_heads, family))

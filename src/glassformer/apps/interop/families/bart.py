@@ -1,7 +1,8 @@
 """BART (Lewis 2020): a post-norm encoder-decoder with learned positions from row 2 on, and a norm on the embeddings.
 
-Marian (Junczys-Dowmunt 2018), as in OPUS-MT, is the encoder-decoder of Vaswani (2017) with sinusoids in halves and no
-such norm. So the original Transformer is exported as Marian, after its residual channels are permuted into that order.
+Marian (Junczys-Dowmunt 2018), as in OPUS-MT, is the encoder-decoder of Vaswani (2017) with sinusoids in halves, all
+sines first, and without a norm on the embeddings. So the original Transformer is exported as Marian, after its residual
+channels are permuted into the order of halves.
 
 mBART (Liu 2020), Pegasus (Zhang 2020) and M2M-100 (Fan 2020) are BART and Marian with a norm before each sublayer.
 M2M-100 and NLLB (2022) count the positions of their sinusoids from the id of the padding token + 1.
@@ -30,7 +31,7 @@ from glassformer.config.transformer import (
 TOKENS = TokenHead(bias="constant")
 BARE = "BartModel"
 PROJECTIONS = {"tokens": "lm_head", "sequence": "classification_head.out_proj"}
-"""Kind of head → name of its projection."""
+"""For each kind of head, the name of its projection."""
 SHARED = "model.shared.weight"
 REPEATS = {
     "lm_head.weight": "model.decoder.embed_tokens.weight",
@@ -51,10 +52,10 @@ SETTINGS |= settings(float, 0.1, embedding_dropout="dropout", residual_dropout="
 SETTINGS |= settings(float, 0.0, attention_dropout="attention_dropout", ff_dropout="activation_dropout")
 SETTINGS |= settings(bool, True, tie_output="tie_word_embeddings")
 SETTINGS |= settings(str, "gelu", activation="activation_function")
-"""Settings of BART and Marian, as the next three tables."""
+"""Settings of BART and Marian. The next three tables belong to both families, too."""
 ALWAYS: Fields = {"norm_order": "post", "final_norm": False}
 ONLY = dict.fromkeys(("normalize_before", "add_final_layer_norm", "add_bias_logits"), False)
-UNUSED = (  # keys of training, of distillation, and of generation (forced tokens are in its own file); duplicate sizes
+UNUSED = (  # keys for training, distillation and generation (whose file has the forced tokens), and duplicates of sizes
     "encoder_layerdrop decoder_layerdrop classif_dropout num_hidden_layers _num_labels save_step replacing_rate "
     "student_encoder_layers student_decoder_layers force_bos_token_to_be_generated"
 )
@@ -89,7 +90,7 @@ BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_no
 
 
 def table_bart(config: TransformerConfig) -> list[Rule]:
-    """Return the table of names of BART and its relatives, which may lack positions and norms of the stacks."""
+    """Return the table of names of BART and its relatives, some of which have no tables of positions or final norms."""
     table = [
         rule("output.bias", "final_logits_bias", is_row=True),
         rule("output.pooler", "classification_head.dense"),
@@ -136,7 +137,7 @@ BART = Family(
     unread={SHARED: "model.encoder.embed_tokens.weight"},
     derived=DERIVED,
     builder=framed_byte_level,
-    roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's
+    roles=ROBERTA_ROLES,  # BART has the tokenizer of RoBERTa
 )
 BART_WITHOUT_HEAD = replace(
     BART,
@@ -207,7 +208,7 @@ MARIAN = Family(
     recast=lambda config, weights: recast_bart(*with_halves(config, weights)),
     repeats=REPEATS,
     fixed=sinusoids,
-    derived=(*DERIVED, SHARED),  # a shared table that is not tied is not used
+    derived=(*DERIVED, SHARED),  # the shared table is not used if the tables are not tied
 )
 
 # mBART, Pegasus and M2M-100

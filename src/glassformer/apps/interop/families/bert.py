@@ -20,7 +20,7 @@ HEADS: dict[str, c.Head] = {
     "ForTokenClassification": c.PositionHead(),
     "Model": c.VectorHead(pooling="first", pooler="tanh"),
 }
-"""Class name without `Bert` → glassformer head."""
+"""For each class name without `Bert`, the head in glassformer."""
 SETTINGS = inside("encoder", STACK) | SIZES | settings(int, 2, n_token_types="type_vocab_size")
 SETTINGS |= settings(float, 0.1, embedding_dropout="hidden_dropout_prob", residual_dropout="hidden_dropout_prob")
 SETTINGS |= settings(float, 0.1, attention_dropout="attention_probs_dropout_prob")
@@ -40,7 +40,7 @@ def read_bert(hf: HFConfig, fields: Fields) -> Fields:
 def read_roberta(hf: HFConfig, fields: Fields) -> Fields:
     offset = hf.take("pad_token_id", int, 1) + 1
     others = {"max_len": fields["max_len"] - offset, "positions": c.LearnedPositions(offset)}
-    if isinstance(fields["head"], c.TokenHead):  # its transform always has GELU
+    if isinstance(fields["head"], c.TokenHead):  # the transform of RoBERTa's head always has GELU
         others["activation"] = hf.choose("hidden_act", {"gelu": "gelu"}, "gelu")
     return read_bert(hf, fields) | others
 
@@ -86,7 +86,7 @@ def table_bert(config: c.TransformerConfig) -> list[Rule]:
 
 
 def bias_line(head: str, config: c.TransformerConfig) -> Rule:
-    """Return the line of the bias of logits over tokens; `head` is the module with their projection, `decoder`."""
+    """Return the rule for the bias of logits over tokens; `head` is the module with the projection `decoder`."""
     if config.tie_output:
         return rule("output.bias", f"{head}.bias")
     # transformers adds the projection's own bias; the other bias is stored but not used: see `Family.unread`
@@ -117,7 +117,7 @@ BERT = Family(
     table=table_bert,
     always=ALWAYS | {"positions": c.LearnedPositions()},
     only={"position_embedding_type": "absolute"},
-    # Keys of the original implementation, for other heads; the pooler is the same.
+    # Keys of the original implementation for other heads. They do not change the pooler.
     unused="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
     "pooler_type",
     others=(Converter(read_bert, write_bert),),
@@ -161,7 +161,7 @@ ROBERTA = replace(
 
 
 def _with_pieces(name: str, model_type: str, prefix: str) -> Family:
-    """Return RoBERTa under another name, with a SentencePiece tokenizer; `prefix` is that of its classes."""
+    """Return RoBERTa under another name, with a SentencePiece tokenizer. Its class names begin with `prefix`."""
     heads = {f"{prefix}{kind}": head for kind, head in HEADS.items()}
     return replace(ROBERTA, name=name, model_type=model_type, heads=heads, builder=None)
 

@@ -1,8 +1,8 @@
 """Gemma 1, 2 and 3 (text): decoders with scaled embeddings, whose RMSNorm multiplies by 1 + weight.
 
-Our scale is that sum, which is exact for weights in bfloat16. Gemma 2 and 3 also normalise the outputs of sublayers,
-and many of their layers have a window. Gemma 2 bounds scores and logits. Gemma 3 normalises queries and keys, and its
-layers with a window have another base of the rotary positions.
+Glassformer stores the sum 1 + weight as the scale of the norm. The sum is exact for weights in bfloat16. Gemma 2 and 3
+also normalise the outputs of sublayers, and many of their layers have a window. Gemma 2 bounds scores and logits. Gemma
+3 normalises queries and keys, and its layers with a window have another base of the rotary positions.
 """
 
 from dataclasses import replace
@@ -28,19 +28,19 @@ from glassformer.config.transformer import TransformerConfig
 SETTINGS = {name: setting for name, setting in llama.settings_of("decoder").items() if name != "activation"}
 SETTINGS |= llama.BIASES | settings(bool, True, tie_output="tie_word_embeddings")
 BASES = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
-"""Keys of the rotary bases of layers without and with a window, and their defaults."""
+"""The keys of the rotary base for layers without a window, and for layers with a window, with their defaults."""
 NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
 def read_gemma(hf: HFConfig, fields: Fields) -> Fields:
-    """Read the keys of Gemma 1; for it, transformers replaces "gelu" by its tanh approximation."""
+    """Read the keys of Gemma 1, for which transformers replaces "gelu" by the tanh approximation of GELU."""
     hf.only("hidden_activation", "gelu_pytorch_tanh")
     activation = hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")
     return {"activation": activation}
 
 
 def _read_cap(hf: HFConfig, key: str, default: float) -> float:
-    """Return a bound of scores or logits; null means none, and a missing key the default."""
+    """Return a bound of scores or logits. Null gives 0, no bound; a missing key gives the default."""
     cap = hf.maybe(key, float)
     if key not in hf.table:
         return default
@@ -48,7 +48,7 @@ def _read_cap(hf: HFConfig, key: str, default: float) -> float:
 
 
 def _read_layers(hf: HFConfig, every: int) -> tuple[Fields, list[bool]]:
-    """Read what Gemma 2 and 3 share, and which layers have a window: by default all but one of `every`."""
+    """Read what Gemma 2 and 3 share, and which layers have a window: by default, `every` - 1 of `every` layers."""
     window, sliding = read_window(hf, 4096), sliding_layers(hf, lambda i: (i + 1) % every != 0)
     d_head, scalar = hf.take("head_dim", int, 256), hf.take("query_pre_attn_scalar", int, 256)
     if scalar < 1:
@@ -102,7 +102,7 @@ BOTH_SIDES |= {"ff_out_norm": "post_feedforward_layernorm"}
 
 
 def table_gemma(config: TransformerConfig) -> list[Rule]:
-    """Return Llama's table with norms that multiply by 1 + weight, in Gemma 2 and 3 on both sides of a sublayer."""
+    """Return Llama's table with norms that multiply by 1 + weight, in Gemma 2 and 3 before and after each sublayer."""
     table = llama.table_llama(config)
     if config.norm_order == "sandwich":
         table = [line for line in table if not line.ours[0].endswith(".ff_norm")]

@@ -3,7 +3,7 @@
 GPT-2 is a pre-norm decoder with learned positions; its matrices are stored (in, out). GPT-Neo has unscaled scores,
 no biases of queries, keys and values, and windows. GPT-NeoX has parallel sublayers and rotates a part of each head.
 BLOOM (Le Scao 2022) has ALiBi and a norm on the embeddings. OPT (Zhang 2022) has learned positions from row 2 on, and
-norms that are pre or post.
+norms before (pre) or after (post) each sublayer.
 """
 
 from dataclasses import replace
@@ -90,7 +90,7 @@ NEO |= {name: SETTINGS[name] for name in ("norm_eps", "tie_output", "activation"
 
 
 def read_neo(hf: HFConfig, fields: Fields) -> Fields:
-    """Read the window of each layer from `attention_types`: pairs of kinds and their number of repetitions."""
+    """Read the window of each layer from `attention_types`: pairs of a list of kinds and its number of repetitions."""
     d_ff = hf.take("intermediate_size", int, 4 * fields["d_model"])
     window, n_layers = hf.take("window_size", int, 256), fields["decoder.n_layers"]
     types = hf.maybe("attention_types", list) or [[[GLOBAL, LOCAL], 12]]
@@ -150,7 +150,7 @@ GPT_NEO = replace(
 
 
 def table_fused(theirs: str, attention: str, config: c.TransformerConfig) -> list[Rule]:
-    """Return the lines of a block of BLOOM and GPT-NeoX: queries, keys and values are one matrix, sorted by groups."""
+    """Return the rules for a block of BLOOM or GPT-NeoX: one matrix has queries, keys and values, head by head."""
     n_groups = config.attention_widths(config.head_stack).n_kv_heads
     parts = tuple(f"{BLOCKS}self_attn.{name}_proj" for name in "qkv")
     block = {"self_attn.out_proj": f"{attention}.dense"}
@@ -207,7 +207,7 @@ NEOX |= settings(bool, False, tie_output="tie_word_embeddings")
 NEOX |= settings(bool, True, qkv_bias="attention_bias", attn_out_bias="attention_bias")
 NEOX |= settings(str, "gelu", activation="hidden_act")
 OLD_KEYS = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
-"""Former name of a key of GPT-NeoX → its name today."""
+"""For each old name of a key of GPT-NeoX, the current name."""
 
 
 def read_neox(hf: HFConfig, fields: Fields) -> Fields:

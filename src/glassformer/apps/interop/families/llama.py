@@ -1,8 +1,9 @@
 """Llama (Touvron 2023), Mistral, Qwen2, Qwen3: pre-norm decoders with rotary positions, RMSNorm, gated feed-forward.
 
-They differ in biases, attention windows and query/key norms. A norm without a scale also fits. A feed-forward without
-a gate fits Llama, where it may have biases; with squared ReLUs it fits all four (`equivalent.py`). Mixtral (Jiang 2024)
-and Qwen3-MoE have experts in place of the feed-forward layers.
+They differ in biases, attention windows and query/key norms. Models with other parts are rewritten exactly
+(`equivalent.py`): a norm without a scale fits all four. A feed-forward layer without a gate fits Llama, also with
+biases, and with squared ReLUs all four. Mixtral (Jiang 2024) and Qwen3-MoE have experts in place of the feed-forward
+layers.
 """
 
 from functools import partial
@@ -36,7 +37,7 @@ ALWAYS |= {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 
 
 def settings_of(side: str, norm_eps: float = 1e-6) -> Settings:
-    """Return the settings of a stack with Llama's blocks; `norm_eps` is the default of the key."""
+    """Return the settings of a stack with Llama's blocks; `norm_eps` is the default of the key of epsilon."""
     return SETTINGS | settings(float, norm_eps, norm_eps="rms_norm_eps") | inside(side, STACK)
 
 
@@ -66,7 +67,7 @@ def common(n_kv_heads: int = 0, d_head: int = 0, side: str = "decoder", **rotary
 
 
 def read_qwen(hf: HFConfig, fields: Fields) -> Fields:
-    """Read the windows: in the layers from `max_window_layers` on, or in those of `layer_types`."""
+    """Read the windows: `layer_types` names their layers; without it, they begin at layer `max_window_layers`."""
     first = hf.take("max_window_layers", int, 28)
     length = read_window(hf, 4096) if hf.take("use_sliding_window", bool, False) else None
     hf.pass_over("sliding_window")
@@ -87,7 +88,7 @@ def write_qwen(config: TransformerConfig) -> dict[str, Any]:
 
 
 def limits_llama(config: TransformerConfig) -> dict[str, bool]:
-    """Return a limit for every head_dim: the configuration classes of Llama and EuroBERT check it."""
+    """Return a limit of the width of a head, which the configuration classes of Llama and EuroBERT check."""
     return {"model.d_model must be divisible by n_heads": config.d_model % config.head_stack.n_heads != 0}
 
 
@@ -115,7 +116,7 @@ def recast_llama(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def family(prefix: str, settings: Settings, **others: Any) -> Family:
-    """Return a family with Llama's blocks; `prefix` is that of its classes, and `others` replace any field."""
+    """Return a family with Llama's blocks. Its class names begin with `prefix`; `others` replaces any fields."""
     fields: dict[str, Any] = {
         "name": prefix,
         "model_type": prefix.lower(),
@@ -161,7 +162,7 @@ QWEN3 = family(
 
 
 def experts(n_experts: int, n_active: int, key: str) -> Converter:
-    """Return the converter of experts; `key` has their number, and the first two arguments are defaults of the keys."""
+    """Return the converter of experts. Their number has the key `key`; the other arguments are defaults of keys."""
 
     def read(hf: HFConfig, fields: Fields) -> Fields:
         weight = hf.take("router_aux_loss_coef", float, 0.001)
@@ -178,7 +179,7 @@ def experts(n_experts: int, n_active: int, key: str) -> Converter:
 
 
 def table_experts(config: TransformerConfig, layer: str, projections: tuple[str, str, str]) -> list[Rule]:
-    """Return the table; `layer` is the name of the experts' layer, and `projections` are gate, up and down inside."""
+    """Return the table for a layer of experts named `layer`, with the names of gate, up and down projections."""
     n_experts = (config.experts or Experts()).n_experts
     ours, theirs = "decoder.blocks.{i}.ff.", f"model.layers.{{i}}.{layer}."
     return [

@@ -1,7 +1,7 @@
 """Decoders with Llama's blocks and other norms, biases, factors or fused matrices.
 
-They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3 and Granite; and Phi-1, 1.5 and 2 (Li 2023), whose
-attention and feed-forward read one norm, and whose layers all have biases.
+They are StarCoder2, StableLM 2, OLMo 1 and 2, Phi-3, SmolLM3, Granite, and Phi-1, 1.5 and 2 (Li 2023). In Phi-1 to 2,
+attention and feed-forward read the output of one norm, and all layers have biases.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from glassformer.config.transformer import LongRopeScaling, TokenHead, Transform
 
 LAYER_NORM: Fields = {"norm": "layernorm", "init": llama.ALWAYS["init"]}
 ONE_NORM: Fields = {"norm_order": "parallel_shared"}
-"""Parallel sublayers that read one norm."""
+"""Fields of a model whose sublayers are parallel and read the output of one norm."""
 
 
 def table_starcoder2(config: TransformerConfig) -> list[Rule]:
@@ -132,7 +132,7 @@ PHI = llama.family(
 
 
 def read_phi3(hf: HFConfig, fields: Fields) -> Fields:
-    """Read the keys of Phi-3; with longrope scaling, for the shorter texts only, whose keys can be cached."""
+    """Read the keys of Phi-3. Longrope scaling is read for short texts only, in which cached keys stay valid."""
     original, max_len = hf.take("original_max_position_embeddings", int, 4096), fields["max_len"]
     common = llama.common(fraction=1.0, original=original).read(hf, fields)
     scaling = common["positions"].scaling
@@ -157,7 +157,7 @@ def write_original(config: TransformerConfig) -> dict[str, Any]:
 
 
 def limits_phi3(config: TransformerConfig) -> dict[str, bool]:
-    """Return the limit of longrope scaling: transformers takes the width of a head from d_model."""
+    """Return the limit of longrope scaling, for which transformers computes the width of a head from d_model."""
     stack, scaling = config.head_stack, getattr(config.positions, "scaling", None)
     usual = config.d_model // stack.n_heads
     reason = f"model.decoder.d_head: expected d_model / n_heads = {usual} with longrope scaling, got {stack.d_head}"

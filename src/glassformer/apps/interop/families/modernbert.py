@@ -1,7 +1,7 @@
 """ModernBERT (Warner 2024) and EuroBERT (Boizard 2025): pre-norm encoders with rotary positions and gates.
 
-ModernBERT has windows and hardly any biases. Its first attention reads the normalised embeddings without a norm of its
-own. EuroBERT has Llama's blocks, for masked language modelling, tagging and classification.
+ModernBERT has windows and hardly any biases. Its first attention has no norm of its own: it reads the embeddings, which
+are normalised. EuroBERT has Llama's blocks, for masked language modelling, tagging and classification.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ HEADS: dict[str, c.Head] = {
     "ModernBertModel": c.VectorHead(pooling="mean"),
 }
 BASES = {"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
-"""Keys of the rotary bases of layers without and with a window, and their defaults."""
+"""The keys of the rotary base for layers without a window, and for layers with a window, with their defaults."""
 POOLINGS: dict[str, Any] = {"cls": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 POOLERS: dict[str, Any] = {name: name for name in ("gelu", "tanh", "relu")}
@@ -224,7 +224,7 @@ EUROBERT = Family(
     settings=llama.settings_of("encoder", norm_eps=1e-5) | llama.BIASES | llama.FF_BIAS,
     table=table_eurobert,
     always=llama.ALWAYS,
-    unused="classifier_pooling clf_pooling hidden_dropout",  # only a classifier, or training, reads them
+    unused="classifier_pooling clf_pooling hidden_dropout",  # only a classifier or training uses them
     others=(llama.common(side="encoder"), Converter(read_eurobert, write_eurobert)),
     limits=limits_eurobert,
     recast=recast_eurobert,

@@ -1,7 +1,7 @@
 """Rotary positions and attention windows in `config.json`.
 
-The positions are in `rope_parameters`, and before transformers 5 in `rope_theta` and `rope_scaling`. What repeats over
-the layers is a pattern in glassformer, and a list or a rule in a family.
+The settings of the positions are in `rope_parameters`; before transformers 5, they were in `rope_theta` and
+`rope_scaling`. Settings that repeat over the layers are a pattern in glassformer, and a list or a rule in a family.
 """
 
 import math
@@ -38,13 +38,13 @@ def repeated(values: Sequence[T]) -> tuple[T, ...]:
 
 
 def windows_of(config: c.TransformerConfig) -> list[int]:
-    """Return the window of each layer; 0 = all."""
+    """Return the window of each layer; 0 = no window."""
     pattern = config.head_stack.window_pattern or (0,)
     return [pattern[i % len(pattern)] for i in range(config.head_stack.n_layers)]
 
 
 def read_window(hf: HFConfig, default: int | None = None) -> int | None:
-    """Return the attention window, in tokens; None = all. `default` is that of a missing key."""
+    """Return the attention window in tokens; None = no window. A missing key gives `default`."""
     window = hf.maybe("sliding_window", int)
     if "sliding_window" not in hf.table:
         window = default
@@ -54,7 +54,7 @@ def read_window(hf: HFConfig, default: int | None = None) -> int | None:
 
 
 def window(default: int | None = None) -> Converter:
-    """Return the converter of one window for all layers; `default` is that of a missing key, None = no window."""
+    """Return the converter of one window for all layers. A missing key gives `default`; None = no window."""
 
     def read(hf: HFConfig, fields: Fields) -> Fields:
         window = read_window(hf, default)
@@ -66,7 +66,7 @@ def window(default: int | None = None) -> Converter:
 
 
 def sliding_layers(hf: HFConfig, default: Callable[[int], bool]) -> list[bool]:
-    """Return True for each layer with a window: those of `layer_types`, or those whose number fits `default`."""
+    """Return True for each layer with a window, by `layer_types`, or else by `default` of the layer's number."""
     n_layers, kinds = hf.take("num_hidden_layers", int), hf.maybe("layer_types", list)
     if kinds is None:
         return [default(i) for i in range(min(n_layers, c.MAX_LAYERS))]
@@ -83,7 +83,7 @@ def pattern_of(hf: HFConfig, sliding: Sequence[bool], window: int | None) -> tup
 
 
 def layer_types(config: c.TransformerConfig) -> list[str]:
-    """Return the value of the key: the kind of each layer."""
+    """Return the value of the key `layer_types`: the kind of each layer."""
     return [SLIDING if window else FULL for window in windows_of(config)]
 
 
@@ -91,7 +91,7 @@ ORIGINAL = "original_max_position_embeddings"
 KINDS = {"default": "default", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 LONG = ("longrope", "su")
 LENGTH_BOUND = ("dynamic", *LONG)
-"""Kinds whose frequencies change with the length of the text, which makes cached keys stale."""
+"""Kinds of scaling whose frequencies change with the length of the text, which makes cached keys stale."""
 
 
 def read_rotary(
@@ -99,8 +99,8 @@ def read_rotary(
 ) -> c.RotaryPositions:
     """Read the rotary positions; record in `hf` the settings that glassformer cannot represent exactly.
 
-    `fraction` and `base` are the defaults of their keys; without a `fraction`, the family rotates whole heads. The
-    kinds `LONG` are read for texts of at most `original` tokens; 0 = they are not supported.
+    `fraction` and `base` are the defaults of their keys; without a `fraction`, the family rotates whole heads. A
+    scaling of the kinds `LONG` is read for texts of at most `original` tokens; with `original` 0, it is not supported.
     """
     rope = hf.part(_in_one_table(hf), "rope_parameters")
     if fraction is None:
@@ -129,10 +129,10 @@ def read_rotary(
 
 
 def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[str, Any]:
-    """Return both formats: readers older than transformers 5, vLLM and llama.cpp use the second.
+    """Return the keys of both formats. Versions before transformers 5, vLLM and llama.cpp read the old one.
 
-    Other positions are written as the default, which `Family.misfits` compares with them. `with_fraction` is true for
-    a family that may rotate parts of heads.
+    In place of positions that are not rotary, write default rotary positions: `Family.misfits` then finds the
+    difference. `with_fraction` is true for a family that may rotate parts of heads.
     """
     if not isinstance(positions, c.RotaryPositions):
         positions = c.RotaryPositions()
@@ -155,9 +155,9 @@ def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[st
 
 
 def read_bases(hf: HFConfig, max_len: int, sliding: Sequence[bool], keys: Mapping[str, float]) -> c.RotaryPositions:
-    """Read the base, with its scaling, of layers without a window, and the base of those with one (`sliding`).
+    """Read the base and the scaling of layers without a window, and the base of layers with a window (`sliding`).
 
-    `keys` are those of both bases before transformers 5, in this order, with the defaults.
+    `keys` has the old keys of the two bases, in this order, with their defaults.
     """
     (whole_key, whole_base), (local_key, local_base) = keys.items()
     kinds, scaling = hf.maybe("rope_parameters", dict) or {}, hf.maybe("rope_scaling", dict)
@@ -176,7 +176,7 @@ def read_bases(hf: HFConfig, max_len: int, sliding: Sequence[bool], keys: Mappin
 
 
 def with_bases(positions: c.RotaryPositions, bases: Sequence[float]) -> c.RotaryPositions:
-    """Return the positions with the base of each layer; 0 = no rotation."""
+    """Return the positions with `bases`, one per layer; 0 = no rotation."""
     pattern = repeated(bases)
     if pattern == (positions.base,):
         pattern = ()
@@ -195,7 +195,7 @@ def write_bases(config: c.TransformerConfig, keys: Mapping[str, float]) -> dict[
 
 
 def _in_one_table(hf: HFConfig) -> dict[str, Any]:
-    """Merge both formats into one table with the keys of `rope_parameters`; record keys that disagree."""
+    """Merge both formats into one table with the keys of `rope_parameters`; record keys whose values differ."""
     tables = [hf.maybe("rope_parameters", dict) or {}, hf.maybe("rope_scaling", dict) or {}]
     outside = {"rope_theta": hf.maybe("rope_theta", float)}
     outside["partial_rotary_factor"] = hf.maybe("partial_rotary_factor", float)
@@ -244,7 +244,7 @@ def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
 
 
 def _short_texts(rope: HFConfig, max_len: int, original: int) -> c.LongRopeScaling | None:
-    """Read the divisors for texts of at most `original` tokens, and the attention factor, which holds for all texts."""
+    """Read the divisors for texts of at most `original` tokens, and the attention factor of all texts."""
     rope.pass_over("rope_type", "long_factor", ORIGINAL)
     divisors = rope.take("short_factor", list)
     if not all(type(x) in (int, float) for x in divisors):

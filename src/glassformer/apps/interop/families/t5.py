@@ -1,6 +1,6 @@
 """T5 (Raffel 2020) 1.0 and 1.1, mT5 and ByT5: an encoder-decoder with RMSNorm, relative positions and unscaled scores.
 
-Its encoder alone is a family of its own, whose outputs are vectors.
+The encoder alone is another family, whose outputs are vectors.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
 FEED_FORWARDS |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
 FEED_FORWARDS["gated-gelu"] = ("gelu_tanh", True)  # in 1.1 the name means the tanh approximation
 FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.items())}
-"""(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
+"""For each pair (activation, gated), the value of `feed_forward_proj`. A gate with the exact GELU has no name."""
 SETTINGS = settings(int, d_model="d_model", vocab_size="vocab_size") | settings(int, 512, max_len="n_positions")
 SETTINGS |= settings(float, 1e-6, norm_eps="layer_norm_epsilon")
 DROPOUTS = ("embedding_dropout", "attention_dropout", "ff_dropout", "residual_dropout")  # the last one is written
@@ -40,10 +40,10 @@ ALWAYS |= dict.fromkeys(("qkv_bias", "attn_out_bias", "ff_bias"), False)
 
 
 def read_encoder(hf: HFConfig, fields: Fields) -> Fields:
-    """Read the feed-forward, and whether logits are scaled and the head is tied.
+    """Read the feed-forward layer, whether logits are scaled, and whether the head is tied.
 
-    `tie_word_embeddings` once defined both. transformers 5 defines scaling with `scale_decoder_outputs`, and always
-    sets `tie_word_embeddings` to true. A head that is not tied is then among the weights.
+    Before transformers 5, `tie_word_embeddings` defined both scaling and tying. Since then, `scale_decoder_outputs`
+    defines scaling, `tie_word_embeddings` is always true, and a head that is not tied is among the weights.
     """
     tied, scaled = hf.maybe("tie_word_embeddings", bool), hf.maybe("scale_decoder_outputs", bool)
     tie_output = HEAD not in hf.tensors
@@ -63,9 +63,9 @@ def read_decoder(hf: HFConfig, fields: Fields) -> Fields:
 
 
 def _feed_forward(hf: HFConfig, default: str) -> Fields:
-    """Read the activation and the gate; `default` is that of `feed_forward_proj`."""
+    """Read the activation and the gate; `default` is the value of a missing `feed_forward_proj`."""
     activation, gated = hf.choose("feed_forward_proj", FEED_FORWARDS, default)
-    # transformers derives these keys from feed_forward_proj, and writes them too.
+    # transformers derives the next two keys from feed_forward_proj, and writes them, too.
     hf.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
     hf.only("is_gated_act", gated)
     return {"activation": activation, "gated_ff": gated}
@@ -113,7 +113,7 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
 T5 = Family(
     name="T5",
     model_type="t5",
-    heads={"T5ForConditionalGeneration": TokenHead(), "T5WithLMHeadModel": TokenHead()},  # its older name
+    heads={"T5ForConditionalGeneration": TokenHead(), "T5WithLMHeadModel": TokenHead()},  # its old name
     settings=BOTH,
     table=table_t5,
     always=ALWAYS | {"share_embeddings": True},

@@ -1,4 +1,4 @@
-"""Export to CTranslate2, which translates and generates fast on CPUs, by its own converter of transformers' folders.
+"""Export to CTranslate2, which translates and generates fast on CPUs, with its converter of transformers' folders.
 
 The converter assumes some settings, such as the token that starts a target, so the result is run and compared.
 """
@@ -23,9 +23,10 @@ from glassformer.store.model_directory import TOKENIZER, StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 TOLERANCE = 1e-4
-"""Allowed difference of outputs, × max(1, largest value): the effect of the order of summation in fp32."""
+"""Allowed difference of outputs, as a multiple of max(1, largest value): the effect of the order of summation in
+fp32."""
 N_ROWS, N_TOKENS = 20, 12
-"""Number of random rows that are compared, and their length."""
+"""`N_ROWS`: number of random rows that are compared. `N_TOKENS`: number of tokens of each row."""
 
 
 def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
@@ -47,7 +48,7 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
     if config.is_encoder_decoder and config.decoder_start_id is None:
         raise UserError("model.decoder_start_id is missing: CTranslate2 needs the token that starts a target")
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        # Export to transformers, whose folders its own converter reads
+        # Export to transformers, whose folders the converter reads
         source, converted = Path(place) / "hf", Path(place) / "ct2"
         source.mkdir()
         family = write_hf(stored, source)[0].partition(":")[0]
@@ -59,7 +60,7 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
             _name_tokens(converted / CONFIG, config, stored.tokenizers.target)
             with torch.inference_mode():
                 what, theirs, ours = _outputs(ctranslate2, converted, config, network.cpu().eval(), stored.tokenizers)
-        except Exception as error:  # those of the converter have no common base
+        except Exception as error:  # errors of the converter share no base class
             reason = f"{type(error).__name__}: {first_line(error):.120}"
             raise UserError(f"{program} cannot read this model, a {family}: {reason}") from error
         # Compare before anything is in the folder
@@ -77,7 +78,7 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
 
 
 def _complete(folder: Path, config: TransformerConfig, tokenizer: Tokenizer) -> None:
-    """Add what the converter reads: keys that BART's relatives had before transformers 5, and a name of every row."""
+    """Add what the converter needs: keys of BART's relatives before transformers 5, and a token for every row."""
     keys = {"normalize_before": config.norm_order == "pre", "normalize_embedding": config.embedding_norm}
     files.write_json(folder / CONFIG, files.read_json(folder / CONFIG) | keys)
     description = files.read_json(folder / TOKENIZER)
@@ -101,7 +102,7 @@ def _name_tokens(file: Path, config: TransformerConfig, tokenizer: Tokenizer) ->
 def _outputs(
     ct2: Any, folder: Path, config: TransformerConfig, network: Transformer, tokenizers: Tokenizers
 ) -> tuple[str, Tensor, Tensor]:
-    """Return what is compared, CTranslate2's outputs for random rows, and the model's."""
+    """Return the name of what is compared, CTranslate2's outputs for random rows, and the model's outputs."""
     options = {"device": "cpu", "compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
     n_tokens = min(N_TOKENS, config.encoder_max_len, max(1, config.max_len - 1))
     rows, texts = _random_rows(tokenizers.source, config.encoder_vocab_size, n_tokens)

@@ -33,17 +33,17 @@ IN_GGUF: Mapping[Dtype, tuple[str, str]] = {
     "float16": ("F16", "MOSTLY_F16"),
     "bfloat16": ("BF16", "MOSTLY_BF16"),
 }
-"""Dtype → names in gguf of the tensor type and of the file type."""
+"""For each dtype, the names of the tensor type and of the file type in the package gguf."""
 TEXT = (
     "Don't WE'LL\r\n\r\n\tif x_1 != 12345:  # 1,000.50 ²½ ١٢٣ camelCase ABCdef/ \u00a0é 日本語 한국 हिन्दी 🙂👍🏽 "
     "\x00\x7f\n\n  <s> <|end|> Привет мир"
 )
-"""Characters of many kinds: a text whose ids are compared."""
+"""A text with many kinds of characters, whose ids are compared."""
 PIECES_PER_TEXT = 64
 ARCHITECTURE = "general.architecture"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # gguf.TokenType
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}
-"""Role of a special token → its name in GGUF; the spelling is GGUF's."""
+"""For each role of a special token, its name in GGUF, in the spelling of GGUF."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen2": Architecture("qwen2", "silu", has_out_bias=False),
     "qwen3": Architecture("qwen3", "silu", has_out_bias=False),
 }
-"""`model_type` of transformers → architecture of GGUF."""
+"""For each `model_type` of transformers, the architecture of GGUF."""
 
 
 def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
@@ -100,7 +100,7 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     _write_file(gguf, folder / FILE, numbers, tensors, dtype)
     # Read back and compare
     read = _read_back(gguf, folder / FILE, numbers, tensors)
-    del tensors, weights  # as large as the model, each
+    del tensors, weights  # each is as large as the model
     rounded = {name: _rounded(name, x, dtype) for name, x in weights_of(network).items()}
     as_written = filled(network.config, rounded)
     difference = compare_weights_read(config, weights_from(config, architecture, rules, read), as_written)
@@ -155,7 +155,7 @@ def rules_of(gguf: ModuleType, family: Family, architecture: Architecture, confi
 
 
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
-    """Return the metadata of the model's shape, by GGUF's names."""
+    """Return the metadata of the model's sizes, by GGUF's names."""
     stack, positions = config.head_stack, config.positions
     widths = config.attention_widths(stack)
     eps = "layer_norm_epsilon" if config.norm == "layernorm" else "layer_norm_rms_epsilon"
@@ -230,7 +230,7 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
 def require_same_ids(tokenizer: Tokenizer, numbers: Mapping[str, Any]) -> int:
     """Raise `UserError` unless the tokenizer as llama.cpp reads it encodes every tested text to the same ids.
 
-    The texts contain each token, special ones as ordinary text and as such. Returns the number of texts.
+    The texts contain each token; a special token also occurs as ordinary text. Returns the number of texts.
     """
     theirs = as_read(tokenizer, numbers[f"{PREFIX}pre"])
     pieces = [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
@@ -266,7 +266,7 @@ def _description(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _chat_numbers(stored: StoredModel) -> dict[str, Any]:
-    """Return the chat templates and the further end tokens; llama.cpp ends a text at each of the tokens it names."""
+    """Return the metadata of chat templates, and of further tokens at which llama.cpp ends a text."""
     numbers, template = dict[str, Any](), stored.tokenizers.target.chat_template or []
     templates = [{"name": "default", "template": template}] if isinstance(template, str) else template
     named = {one["name"]: one["template"] for one in templates}
@@ -342,7 +342,7 @@ def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tenso
 
 
 def _turned(config: TransformerConfig, architecture: Architecture, names: Iterable[str]) -> dict[str, int]:
-    """Return the names of queries and keys whose rows have another order in a file, with their number of heads."""
+    """Return the number of heads of each query and key tensor whose rows have another order in a file."""
     if not architecture.turns_neighbours:
         return {}
     widths = config.attention_widths(config.head_stack)

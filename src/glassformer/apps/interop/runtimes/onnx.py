@@ -45,10 +45,12 @@ from glassformer.store.model_directory import LABELS, StoredModel, weights_of
 
 GRAPH, ENCODER, DECODER = "model.onnx", "encoder_model.onnx", "decoder_model.onnx"
 TOLERANCE = 1e-4
-"""Allowed difference, × max(1, largest logit): another order of summation in fp32 causes a tenth of it."""
+"""Allowed difference, as a multiple of max(1, largest logit). Another order of summation in fp32 causes a tenth of
+it."""
 TRACED = (2, 6, 7)
 CHECKED = ((1, 1, 1), (2, 9, 5), (5, 4, 8))
-"""(B, T, S), up to the maximum lengths of the model: all ones, then sizes above and below the traced ones."""
+"""Sizes (B, T, S) of the compared inputs, cut to the model's maximum lengths: ones, then above and below the traced
+sizes."""
 
 MEMORY, MEMORY_MASK = "encoder_hidden_states", "encoder_attention_mask"
 
@@ -146,7 +148,7 @@ class _Encoder(_Whole):
 
 
 class _Decoder(_Whole):
-    """The decoder and the head of an encoder-decoder; tokens after the target may be anything, since it is causal."""
+    """The decoder and the head of an encoder-decoder. The decoder is causal, so tokens after the target may be any."""
 
     def forward(  # type: ignore[override]
         self, input_ids: Tensor, encoder_attention_mask: Tensor, encoder_hidden_states: Tensor
