@@ -1,13 +1,13 @@
 """Argument parser: the signature and the docstring of a verb's function define its command line.
 
-Positional parameters are positional arguments. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is
+Positional parameters are positional arguments. Keyword-only parameters are options: `top_k` is `--top-k`, `json_` is
 `--json`, and `data__path` is `--data.path`. A type `Annotated[Path, "DIR", "The model directory."]` has a placeholder,
-and a description that `Args:` may replace. A parameter whose type is a dataclass gives one option per field, described
-by its `setting`; the class attribute `is_usual` lists them among the most used options; `Annotated[Class, "name", …]`
-selects fields; with `Annotated[dict[str, Any], Class]` the dictionary has the options that were given, with checked
-values. `**keys` takes every key of a run, by its whole or short name; `**keys: Annotated[str, "train."]` takes the keys
-with this prefix. The docstring begins with one sentence, describes the parameters after `Args:`, and ends with command
-lines after `Examples:`.
+and a description that `Args:` may replace. A parameter whose type is a dataclass gives one option per field, with the
+description of the field's `setting`. If the class has `is_usual = True`, the help lists these options among the most
+used ones. `Annotated[Class, "name", …]` selects fields. With `Annotated[dict[str, Any], Class]`, the function gets a
+dictionary of the options that were given, with checked values. `**keys` accepts every key of a run, by its whole or
+short name; `**keys: Annotated[str, "train."]` accepts the keys with this prefix. The docstring begins with one
+sentence, describes the parameters after `Args:`, and ends with command lines after `Examples:`.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ OPTIONS = {
     "format": ("to",),
     "name": ("out",),
 }
-"""Other names of options of the command line → the options, of which the first that the verb has is suggested."""
+"""For a name that is no option, the options to suggest in its place. The error suggests the first that the verb has."""
 
 PLACES = {
     **dict.fromkeys(OUTPUT, "out"),
@@ -76,9 +76,9 @@ PLACES = {
     **dict.fromkeys(("config", "config_file", "recipe"), "TOML"),
     "tokenizer": "TOKENIZER",
 }
-"""Names of options → the name of an argument without an option, or a part of its placeholder, that has this value."""
+"""For a name that is no option, the positional argument with this value: its name, or a part of its placeholder."""
 WRITES_NOTHING = ("demo", "resume", "checkpoint verify", "checkpoint prune", "serve", "course")
-"""Verbs that print no result which a file could keep."""
+"""Verbs that print no result that a user could redirect to a file."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Signature:
     groups: dict[str, tuple[str, Callable[..., Any]]]
     """Parameters that expand to several options: the title of the options, and the function that builds the value."""
     keys: dict[str, list[Entry]]
-    """The keys of a run that are also options, each with one entry per kind that has it."""
+    """The keys of a run that are also options, each with one entry per kind of run that has the key."""
     examples: list[str]
     """Command lines."""
 
@@ -302,7 +302,7 @@ class Signature:
         return UserError(f"unknown option {dashed(name)}{hint}")
 
     def _without_option(self, name: str) -> str | None:
-        """Return how a value is given that has no option; "" if it cannot be given, None for an unknown name."""
+        """Return how to give a value that has no option: "" if the verb does not need it, None for an unknown name."""
         wanted = PLACES.get(name)
         if wanted is None:
             return None

@@ -129,7 +129,7 @@ class Talk:
             self.say(line)
 
     def say(self, message: str) -> None:
-        """Print the answer to a message; a message that does not fit is taken back."""
+        """Print the answer to a message; remove a message that does not fit the context."""
         n_before = len(self.chat.messages)
         self.chat.add("user", message)
         try:

@@ -76,7 +76,7 @@ def main(
 def _print(
     row: str | tuple[str, str], values: dict[str, float], n: int | None, rule: "Threshold | None", model: "Model"
 ) -> None:
-    """Print the number of a text, its most probable classes, or those that a threshold chooses."""
+    """Print the number of a text, its most probable classes, or the classes that a threshold chooses."""
     shown = cell(row if isinstance(row, str) else "\t".join(row))
     if model.is_regression:
         print(f"{values['number']:.4f}\t{shown}")

@@ -29,7 +29,7 @@ ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 
 
 def script(shell: str, verbs: Mapping[str, str]) -> str:
-    """Return the script for a shell, with these verbs of glassformer and what each does."""
+    """Return the script for a shell; `verbs` has the verbs of glassformer, each with its description."""
     if shell not in SHELLS:
         raise UserError(f"--completion: expected one of {', '.join(SHELLS)}, got {shell!r}")
     return "".join(_fish(verbs)) if shell == "fish" else ZSH * (shell == "zsh") + _bash(verbs)

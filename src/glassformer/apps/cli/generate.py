@@ -154,7 +154,7 @@ def main(
 
 
 def _require_effect(model: "Model", sampling: Mapping[str, Any], beams: Mapping[str, Any], sample: int) -> None:
-    """Raise `UserError` for an option of beams without them, or of sampling where nothing is drawn (temperature 0)."""
+    """Raise `UserError` for an option of beam search without beams, or an option of sampling at temperature 0."""
     if beams.get("beam", 1) == 1:
         for option in beams.keys() - {"beam"}:
             raise no_effect(option, " without beams: remove it, or set --beam above 1")
@@ -216,7 +216,7 @@ def _encoded(model: "Model", special_tokens: bool, slide: bool, prompts: list[st
 def _write_file(
     model: "Model", prompts: list[str | None], output: Path | None, encode: Encode, settings: dict[str, Any]
 ) -> None:
-    """Write one JSON object per prompt, in order; with several samples, one per sample with its number.
+    """Write one JSON object per prompt, in order; with several samples, one object per sample, with its number.
 
     With beams, each object is a continuation with its score, best first.
     """
@@ -249,7 +249,7 @@ def _write_file(
 
 
 def _in_order(rows: Iterable[tuple[int, str]], progress: Callable[[int], None]) -> Iterator[str]:
-    """Yield the texts of rows in the order of their numbers, from (number, text) in the order of their ends."""
+    """Yield the texts of rows in the order of their numbers. `rows` has (number, text) in the order of ends."""
     texts: dict[int, str] = {}
     n_yielded = 0
     for number, text in rows:

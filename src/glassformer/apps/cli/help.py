@@ -28,7 +28,7 @@ FIRST_KEYS = (
 ALL = "all"
 """The word after `--help` that asks for every key."""
 NAMES = {type_text(kind): name for kind, name in METAVARS.items()}
-"""Placeholder names for the values of keys, by the text of their types."""
+"""For each type as text, the placeholder of its values."""
 
 Row = tuple[str, list[str]]
 """A name and its meanings, one text per meaning."""
@@ -44,7 +44,8 @@ def of_group(group: Group, name: str) -> str:
 def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
     """Return the help of a verb: the most used options, the other options, each once, and examples.
 
-    Of many keys of a run, those that are not among the most used ones are listed, by section, only if `is_whole`.
+    If the verb has many keys of a run, only the most used keys are listed. With `is_whole`, the others follow by
+    section.
     """
     lines = textwrap.wrap(f"usage: {verb.usage}", WIDTH, subsequent_indent=" " * 7)
     for paragraph in verb.doc.split("\n\n"):
@@ -129,7 +130,7 @@ def _row(option: Option) -> Row:
 
 
 def _key_row(entries: Sequence[Entry]) -> Row:
-    """Return a key and one text per meaning; the kinds that have it follow the key, or precede each text."""
+    """Return a key and one text per meaning. The kinds of runs that have the key follow it, or precede each text."""
     kind = entries[0].type
     metavar = "LIST" if kind.startswith(("[", "list of")) else NAMES.get(kind.removesuffix(" | none"), "NAME")
     head = f"--{entries[0].key.replace('_', '-')} {metavar}".strip()
@@ -154,7 +155,7 @@ def _short_name(key: str) -> str:
 
 
 def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
-    """Return each meaning of a key: the kinds that have it, the description, the values and the default."""
+    """Return each meaning of a key: the kinds of runs with the key, its description, its values and its default."""
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     for entry in entries:
         kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(_shown(entry.default), [])

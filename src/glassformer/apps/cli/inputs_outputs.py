@@ -66,9 +66,9 @@ class Stored:
             checkpoint.find(Path(directory), self.checkpoint)
 
     def require(self, directories: Sequence[str | Path], verb: str) -> list[Run]:
-        """Return the runs of stored models; raise `UserError` if one is missing, damaged, or has not learned the verb.
+        """Return the runs of stored models; raise `UserError` if one is missing, damaged, or not trained for the verb.
 
-        torch is not imported.
+        This does not import torch.
         """
         if not directories:
             raise UserError("give at least one model directory")
@@ -99,7 +99,7 @@ class Loading(Stored):
         return api.load(directory, step=self.checkpoint, device=self.device, dtype=self.dtype)
 
     def ensemble(self, directories: Sequence[str | Path], verb: str) -> "Model":
-        """Load one model, or an ensemble of several models, if each has learned the verb (`require`)."""
+        """Load one model, or several as an ensemble. Raises `UserError` if a model was not trained for the verb."""
         first, *others = self.require(directories, verb)
         if not others:
             return self.model(directories[0])
@@ -126,7 +126,7 @@ class Drafting(Loading):
             raise UserError("--draft-tokens is for --draft DIR; --prompt-lookup K has its own number of tokens, K")
 
     def draft_model(self) -> "dict[str, Model]":
-        """Load the draft model; return it as a setting of a generation, or no setting if none is given."""
+        """Load the draft model; return it as a setting of a generation. Without a draft model, return no setting."""
         if self.draft is None:
             return {}
         return {"draft": replace(self, checkpoint=None).model(self.draft)}
@@ -159,7 +159,7 @@ class Measured:
         return {"path": self.data__path, "source": self.data__source, "target": self.data__target}
 
     def look(self, runs: Sequence[Run]) -> None:
-        """Raise `UserError` for data from which a model of one of the runs cannot be measured."""
+        """Raise `UserError` for data on which a model of one of the runs cannot be measured."""
         given: Any = {name: place for name, place in self.places.items() if place is not None}
         for data in (run.data for run in runs):
             if given and set(given) <= set(vars(data)):  # the task refuses other fields
@@ -203,7 +203,7 @@ class GivenTexts:
 
     @classmethod
     def read(cls, text: str | None, input: str | None) -> "GivenTexts":
-        """Return the text of the command line, or the lines of a file or of standard input; both are a `UserError`."""
+        """Return the text of the command line, or the lines of a file or standard input; raise `UserError` for both."""
         require_one(text, input, "--input")
         if text is not None:
             return cls([text], None)
@@ -215,7 +215,7 @@ class GivenTexts:
         return [place for place, text in enumerate(self.texts) if text.strip()]
 
     def each(self, function: Callable[[str], T]) -> Iterator[T]:
-        """Yield the value of a function for each text that is not blank; its `UserError` begins with the place."""
+        """Yield the value of a function for each text that is not blank; put the file and line before a `UserError`."""
         for place in self.places:
             try:
                 yield function(self.texts[place])
@@ -225,7 +225,7 @@ class GivenTexts:
                 raise UserError(f"{self.source}:{place + 1}: {error}") from error
 
     def results(self, values: Iterable[T]) -> Iterator[T | None]:
-        """Yield a result for every text, None for a blank one; `values` has those of the other texts, in order."""
+        """Yield a result for every text, None for a blank one; `values` has the results of the others, in order."""
         of_texts = iter(values)
         for text in self.texts:
             yield next(of_texts) if text.strip() else None
@@ -300,9 +300,9 @@ def same_text(text: str | None, of_option: str | None, option: str) -> str | Non
 def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
     """Raise `UserError` if a file cannot be written, or is one of the inputs on the command line.
 
-    An input is a file, a model directory or run folder (checked by its own files), or a folder of texts (checked by its
-    texts). Of a local folder after `hf:`, all files count. None, - and data that is
-    not on this disk are ignored.
+    An input is a file, a model directory, a run folder, or a folder of texts. The output must not be one of the files
+    that are read from a folder: its model files, its texts, or all files of a local folder after `hf:`. None, - and
+    data that is not on this disk are ignored.
     """
     files.require_file_place(output)
     for given in inputs:
@@ -320,7 +320,7 @@ def require_picture(out: Path, inputs: Iterable[str | Path | None]) -> None:
 
 
 def _read_in(place: Path, output: Path) -> list[Path]:
-    """Return the files that a verb reads from an input; the folder itself if the output would become a text in it."""
+    """Return the files that a verb reads from an input; the folder itself if the output would be one of its texts."""
     if is_pattern(place):
         return [output] if reads(place, output) else []
     if not files.exists(place) or not place.is_dir():

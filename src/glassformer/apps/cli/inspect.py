@@ -50,7 +50,7 @@ def main(
     if not is_loopback(host):
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
     is_training = folder is not None and is_locked(folder)
-    has_model = folder is not None and (folder / MANIFEST).exists()  # a complete checkpoint is published a moment later
+    has_model = folder is not None and (folder / MANIFEST).exists()  # it appears a moment after a checkpoint
     waits = stored.checkpoint is None and (wait or is_training) and not has_model
     named = given.named(None)
     if folder is not None and not waits:

@@ -61,10 +61,10 @@ VERBS = {
     "recipes": "list the recipes, or print one",
     "course": "write the exercises of the course, and check what you wrote",
 }
-"""The built-in verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
+"""The built-in verbs. Each is the function `main` of the module with its name, which is imported on use."""
 
 notes: list[str] = []
-"""The notes since the last JSON object (`progress.print_json`)."""
+"""The notes that were given since the last JSON object was printed (`progress.print_json`)."""
 
 USAGE = """usage: glassformer VERB …
 

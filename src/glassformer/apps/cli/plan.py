@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 RECOMPUTED = ("", ", blocks recomputed", ", every second block recomputed")
-"""By `Plan.recompute_every`."""
+"""Words of the report for each value of `Plan.recompute_every`."""
 
 
 GPU = f"GPU: {', '.join(GPUS)}; or memory and TFLOP/s at the precision of the run, such as 24GB,80TF."

@@ -36,7 +36,7 @@ def reporting(*, is_quiet: bool = False) -> "Iterator[TerminalReporter]":
 
 @contextmanager
 def bar(title: str) -> Iterator[None]:
-    """Show a bar on a terminal, which leaves no line."""
+    """Show a progress bar on a terminal during the block, and then remove its line."""
     with reporting() as reporter:
         reporter.is_quiet = True
         with reporter.phase(title):
@@ -49,7 +49,7 @@ def print_json(value: Any) -> None:
 
 
 def json_of(value: Any) -> str:
-    """Return a value as JSON in one line; an object gets the notes that were given since the last one."""
+    """Return a value as JSON in one line; an object also gets the notes that were given since the last object."""
     from glassformer.apps.cli.main import notes
 
     say_unknown()

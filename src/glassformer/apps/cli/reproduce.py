@@ -52,7 +52,7 @@ def _check(run: Run, result: ExpectedResult) -> None:
     if result.side == "test" and trainable_task(run).test_path(run) is None:
         raise UserError("result.side is test, but this data has no test part: use built-in data")
     task = trainable_task(run)
-    known = {"loss", *task.metrics(run)} - {"perplexity"}  # it is a function of the loss
+    known = {"loss", *task.metrics(run)} - {"perplexity"}  # perplexity is a function of the loss
     pair_scores = task.pair_scores(run)
     if pair_scores is not None and result.metric in known - {"loss"}:
         pair_scores.require()
