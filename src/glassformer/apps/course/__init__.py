@@ -1,6 +1,6 @@
 """Helpers of the course's notebooks: pictures, computed sentences, the workshop's check, sizes of short runs.
 
-The rooms below are `models`, `config` and `common`. Begin with `workshop/checking.py`.
+It imports `models`, `config` and `common`. Begin with `workshop/checking.py`.
 """
 
 import os
@@ -30,7 +30,7 @@ def steps(full: int, short: int = 20) -> int:
 
 
 def is_short() -> bool:
-    """Return True if trainings are shortened, so that statements about their results are not true."""
+    """Return True if trainings are shortened. Then the notebook's statements about their results are not true."""
     return os.environ.get(SHORT) == "short"
 
 
@@ -40,7 +40,7 @@ def new_folder(name: str) -> str:
 
 
 def check(name: str, mine: Callable[..., Any]) -> None:
-    """Test your function against an exercise of the workshop, and print the answer of `glassformer course check`.
+    """Test your function `mine` by an exercise of the workshop, and print what `glassformer course check` would print.
 
     `mine` runs in this process, for 30 seconds at most. Raises `UserError` for an unknown name.
 
@@ -58,7 +58,7 @@ def check(name: str, mine: Callable[..., Any]) -> None:
 
 
 def case(name: str, number: int = 1) -> tuple[Any, ...]:
-    """Return the arguments of a test of an exercise, by its number in the answer of a check, such as "In test 3 of 5".
+    """Return the arguments of test `number` of an exercise, as a check counts the tests ("In test 3 of 5").
 
     >>> case("most_frequent_pair")
     ({('l', 'o'): 7, ('o', 'w'): 7, ('e', 'r'): 2},)

@@ -1,4 +1,4 @@
-"""Pictures of the course: drawings as SVG, and interactive pictures with a static one for where JavaScript is off.
+"""Pictures of the course: drawings as SVG, and interactive pictures, which have a static one if JavaScript is off.
 
 Both are files of the package, so that a notebook needs no other file and no network.
 """
@@ -23,7 +23,7 @@ _DRAWINGS = resources.files(__package__) / "drawings"
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing; a notebook shows it with the text colour around it, so it suits light and dark pages."""
+    """A drawing. A notebook shows it in the text colour of the page, so it suits light and dark pages."""
 
     svg: str
 

@@ -25,9 +25,10 @@ class Assembled(NamedTuple):
 
     path: Path
     borrowed: list[str]
-    """Functions that are taken from the solutions."""
+    """Names of functions that come from the solutions."""
     left_out: list[str]
-    """Statements of the reader's files that define nothing, such as a call, with their places."""
+    """Statements of the reader's files that are left out because they define nothing, such as a call, with their
+    places."""
 
 
 def assemble(folder: Path, with_solutions: bool = False) -> Assembled:
@@ -64,7 +65,7 @@ class Definition:
     node: ast.stmt
     text: str
     is_borrowed: bool = False
-    """True if it is part of the solutions."""
+    """True if the statement is part of the solutions."""
 
     @property
     def is_import(self) -> bool:
@@ -80,9 +81,9 @@ class Definition:
 
 
 def definitions(text: str, is_borrowed: bool = False) -> dict[str, list[Definition]]:
-    """Return the statements of a file by the names that they define or change; those that define nothing have "".
+    """Return the statements of a file by the names that they define or change, or "" if they define nothing.
 
-    Docstrings, and the block that only a program runs, are left out.
+    Docstrings and the block `if __name__ == "__main__"` are left out.
     """
     found: dict[str, list[Definition]] = {}
     lines = text.split("\n")  # as `ast` counts them: splitlines() also splits at a form feed
@@ -103,7 +104,7 @@ def definitions(text: str, is_borrowed: bool = False) -> dict[str, list[Definiti
 
 
 def names_changed(node: ast.AST) -> Iterator[str]:
-    """Yield the names whose items, attributes or methods a statement sets or calls when the file is read.
+    """Yield the names of objects that a statement may change: it sets an item or attribute, or calls a method.
 
     >>> sorted(names_changed(ast.parse("for k in 'ab': sizes[k] = 1; order.append(k); print(k)")))
     ['order', 'sizes']
@@ -143,7 +144,7 @@ def names_used(text: str) -> list[str]:
 
 @dataclass
 class Assembly:
-    """The definitions that are needed, each after those that it uses, and the imports that remain."""
+    """The definitions that the models need, each after the definitions that it uses, and the imports that remain."""
 
     folder: Path
     taken: dict[str, str] = field(default_factory=dict)
@@ -152,7 +153,7 @@ class Assembly:
     _chapters: dict[str, dict[str, list[Definition]]] = field(default_factory=dict)
     _origins: dict[str, str] = field(default_factory=dict)
     _imports: set[tuple[str, str]] = field(default_factory=set)
-    """Module and name of each `from` import; "" and the module of the others."""
+    """Module and name of each `from` import. For other imports, "" and the module."""
 
     def claim(self, name: str, origin: str) -> bool:
         """Return True if a name is new; raise `UserError` if it has another meaning already."""
@@ -167,7 +168,7 @@ class Assembly:
         return False
 
     def take_imported(self, node: Import, file: str, only: str = "") -> None:
-        """Take what an import defines, or one name of it: the definition in a file of the workshop, else the import."""
+        """Add what an import defines, or only `only`: a definition in a file of the workshop, or else the import."""
         for alias in node.names:
             own_name = alias.asname or alias.name.partition(".")[0]
             if only not in ("", own_name):
@@ -185,7 +186,7 @@ class Assembly:
                 self.take(chapter, own_name)
 
     def take(self, chapter: str, name: str) -> None:
-        """Take a definition of a chapter, and all that it uses."""
+        """Add the definition of a name of a chapter to `taken`, after the definitions that it uses."""
         found = self._chapter(chapter).get(name, [])
         if not found:
             if not hasattr(builtins, name):
@@ -200,7 +201,7 @@ class Assembly:
                 "one statement"
             )
         elif self.claim(name, f"{chapter}.py"):
-            last = found[-1]  # of several functions of one name
+            last = found[-1]  # of several functions with this name, as Python
             for used in names_used(last.text):
                 self.take(chapter, used)
             self.taken[name] = last.text
@@ -208,12 +209,12 @@ class Assembly:
                 self.borrowed.add(name)
 
     def _chapter(self, chapter: str) -> dict[str, list[Definition]]:
-        """Return the definitions of a chapter; those that the reader has not written are of the solution."""
+        """Return the definitions of a chapter. The solution has the functions that the reader has not written."""
         if chapter not in self._chapters:
             path = self.folder / f"{chapter}.py"
             found = definitions(solution_path(chapter).read_text("utf-8"), is_borrowed=True)
             for name, own in self._own_definitions(path).items():
-                if not own[-1].is_stub:  # as Python, which uses the last one
+                if not own[-1].is_stub:  # the last definition counts, as in Python
                     found[name] = [one for one in own if not one.is_stub]
             self._chapters[chapter] = found
         return self._chapters[chapter]
@@ -222,13 +223,13 @@ class Assembly:
         if not path.is_file():
             return {}
         try:
-            with tokenize.open(path) as file:  # in its own encoding
+            with tokenize.open(path) as file:  # in the encoding that the file declares
                 return definitions(file.read())
         except (SyntaxError, ValueError) as error:
             raise UserError(f"{unreadable(path, error)}; correct it, and repeat") from error
 
     def left_out(self) -> list[str]:
-        """Return the statements that define nothing, of all chapters from which something was taken."""
+        """Return the statements that define nothing, for all chapters that the models use."""
         return [
             f"{chapter}.py, line {one.node.lineno}: {one.text.splitlines()[0]}"
             for chapter, found in self._chapters.items()

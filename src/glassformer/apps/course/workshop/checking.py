@@ -22,7 +22,8 @@ from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, Funct
 TOLERANCE = 1e-4
 State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
 SLOW_RATIO, SLOW_SECONDS = 20, 1.0
-"""A right function is slow if its tests take this many times as long as the solution, and at least these seconds."""
+"""A right function is slow if its tests take `SLOW_RATIO` times as long as the solution's, and at least
+`SLOW_SECONDS`."""
 LIMIT_SECONDS = 30.0
 
 
@@ -38,11 +39,12 @@ class Result:
     """Gradients of the sum of the sines of all values, for each tensor of floating-point numbers."""
     error: BaseException | None = None
     changed: str = ""
-    """The argument that the function changed, described."""
+    """A description of the argument that the function changed, such as "argument 1"; empty if it changed no
+    argument."""
 
 
 def result_of(function: Function, arguments: Sequence[Any], has_gradient: bool) -> Result:
-    """Call a function with copies of the arguments."""
+    """Return the result of a function for copies of the arguments."""
     given, leaves = copy.deepcopy(list(arguments)), []
     if has_gradient:
         leaves = [x.requires_grad_() for x in tensors_in(given) if x.is_floating_point()]
@@ -73,9 +75,9 @@ def tensors_in(x: Any) -> list[Tensor]:
 
 
 def gradients_of(value: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the gradients of Σ sin(value) with respect to the leaves; 0 where the value does not depend on them.
+    """Return the gradients of Σ sin(value) with respect to the leaves; 0 for a leaf on which the value does not depend.
 
-    No gradients are returned for a value with NaN: which of them are NaN depends on how the function is written.
+    For a value with NaN, return no gradients: two right functions may give NaN in different gradients.
     """
     found = [x for x in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(x, Tensor)]
     if not leaves or any(x.isnan().any() for x in found):
@@ -114,7 +116,7 @@ def different(found: Result, expected: Result) -> str:
 
 
 def difference(found: Any, expected: Any) -> str:
-    """Return where two values differ first; empty if they are equal, numbers within 1e-4.
+    """Return where two values differ first; empty if they are equal. Numbers within 1e-4 count as equal.
 
     >>> difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))
     'at [1]: 2 instead of 3'
@@ -160,7 +162,7 @@ def difference(found: Any, expected: Any) -> str:
 
 
 def inside(key: Any, where: str) -> str:
-    """Return a difference in one part of a value as one of the whole value."""
+    """Return a difference in the part `key` of a value as a difference of the whole value."""
     return f"at [{key!r}]{where[3:]}" if where.startswith("at [") else f"at [{key!r}]: {where}"
 
 
@@ -182,7 +184,7 @@ def tensor_difference(found: Any, expected: Tensor) -> str:
 
 
 def relation(found: Any, expected: Any) -> str:
-    """Return how two different values are related as a whole, as a sentence; empty if nothing is seen.
+    """Return how two different values are related as a whole, as a sentence; empty if no relation is found.
 
     >>> relation(torch.tensor([1.0, -2.0]), torch.tensor([2.0, -4.0]))
     'Every number is 0.5 times the right one.'
@@ -241,7 +243,7 @@ class Verdict:
     name: str
     state: State
     sentence: str = ""
-    """The finding, or the thing to do."""
+    """The finding, or advice on what to do."""
     section: str = ""
     """The page that explains a known mistake."""
 
@@ -264,7 +266,7 @@ def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECON
 
 
 def within(limit: float, name: str, judge: Callable[[], Verdict]) -> Verdict:
-    """Return the verdict of `judge`; it runs in a thread, which is interrupted after `limit` seconds."""
+    """Return the verdict of `judge`, which runs in a thread that is interrupted after `limit` seconds."""
     answers: SimpleQueue[Verdict | BaseException] = SimpleQueue()
 
     def work() -> None:
@@ -322,7 +324,7 @@ def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
 
 
 def also(found: Result, expected: Result, difference: str) -> list[str]:
-    """Return what is seen besides the first difference, as sentences."""
+    """Return what else is wrong, besides the first difference, as sentences."""
     sentences = []
     if seen := relation(found.value, expected.value):
         sentences.append(seen)
@@ -338,7 +340,7 @@ def _results(exercise: Exercise, function: Function, cases: Sequence[tuple[Any, 
 
 
 def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tuple[Any, ...]]) -> Verdict | None:
-    """Return the known mistake, or the two of them, whose results are those found in every test.
+    """Return the known mistake, or the two known mistakes, that give the results `found` in every test.
 
     Errors are compared by their type, so a function with an error in every test has no known mistake.
     """
@@ -348,7 +350,7 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
     for group in (*((one,) for one in known), *permutations(known, 2)):
         try:
             function = exercise.with_mistakes(*group)
-        except ValueError:  # the first one replaces what the second one changes
+        except ValueError:  # the first mistake replaces the code that the second one changes
             continue
         results = (result_of(function, arguments, exercise.has_gradient) for arguments in cases)
         if not any(different(one, other) for one, other in zip(found, results, strict=True)):
@@ -359,12 +361,12 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
 
 
 def told(error: BaseException, file: str) -> str:
-    """Return the type and message of an error in one line, and the last line of the reader's file that it passed."""
+    """Return the type and message of an error in one line, and the last line of the reader's file in its traceback."""
     message = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__}: {message}.{place_of(error, file)}"
 
 
 def place_of(error: BaseException, file: str) -> str:
-    """Return the last line of the reader's file that an error passed."""
+    """Return the last line of the reader's file in the traceback of an error."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" Line {own[-1].lineno}: {own[-1].line}" if own else ""

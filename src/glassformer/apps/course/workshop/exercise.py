@@ -28,7 +28,7 @@ PITFALLS = {
     20: f"{CLASSICAL}#perplexity-of-averaged-batches-20",
     34: "pitfalls#generation",
 }
-"""Number of a pitfall → the section that explains it, where that is not the section of the exercise."""
+"""For the number of a pitfall, the section that explains it, if that differs from the section of the exercise."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,16 @@ class Mistake:
     """A change of the solution that makes a known mistake."""
 
     sentence: str
-    """The error, and its correction."""
+    """The sentence that names the mistake and its correction."""
     old: str
-    """An excerpt of the solution, which occurs once in it."""
+    """The excerpt of the solution that the mistake replaces. It occurs once in the solution."""
     new: str
-    """Its replacement."""
+    """The code that replaces the excerpt."""
     section: str = ""
-    """The section of the documentation that explains it; by default that of the pitfall, or else of the exercise."""
+    """The section of the documentation that explains the mistake. By default, the pitfall's or else the exercise's
+    section."""
     pitfall: int = 0
-    """Its number in docs/pitfalls.md; 0 if it is not listed there."""
+    """The number of the mistake in docs/pitfalls.md; 0 if it is not listed there."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Exercise:
 
     solution: Function
     section: str
-    """The section of the course that explains it."""
+    """The section of the course that explains the function."""
     cases: Callable[[], Sequence[tuple[Any, ...]]]
-    """Make the arguments of each test; they are the same in every call."""
+    """Function that makes the arguments of each test, the same in every call."""
     mistakes: tuple[Mistake, ...] = ()
     has_gradient: bool = False
     """True if the gradients with respect to the tensors of floating-point numbers are compared too."""
@@ -83,7 +84,7 @@ class Exercise:
         code = compile(source, f"<{self.name} with a mistake>", "exec")
         [body] = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         names = dict(vars(sys.modules[self.solution.__module__]))
-        names[self.name] = FunctionType(body, names)  # it may call itself
+        names[self.name] = FunctionType(body, names)  # a recursive function must call itself
         function: Function = names[self.name]
         return function
 
@@ -93,7 +94,7 @@ class Exercise:
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Draw numbers of the standard normal distribution; a seed gives the same numbers each time."""
+    """Draw numbers of the standard normal distribution. Equal seeds give equal numbers."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -110,7 +111,7 @@ def mask(*shape: int, seed: int = 0) -> Tensor:
 def stubs(module_source: str) -> str:
     r"""Return the source of a module without the bodies of its functions; docstrings stay.
 
-    What it imports from another solution, the stub imports from the reader's file of the same name.
+    If the module imports from another solution, the stub imports from the reader's file of the same name.
 
     >>> print(stubs('import math\n\n\ndef half(x: float) -> float:\n    "Return x / 2."\n    return x / 2\n'))
     import math
@@ -131,7 +132,7 @@ def stubs(module_source: str) -> str:
 
 
 def unreadable(path: Path, error: SyntaxError | ValueError) -> str:
-    """Return where a file is not valid Python, and why; the place may be in a file that it imports."""
+    """Return where a file is not valid Python, and why. The place may be in a file that this file imports."""
     if not isinstance(error, SyntaxError) or not error.lineno:
         return f"{path.name}: {error}"
     imported = Path(error.filename or "")

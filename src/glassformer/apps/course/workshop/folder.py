@@ -48,12 +48,12 @@ def start(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Progress:
-    """The verdicts of a check, and the states of all functions and models after it."""
+    """The verdicts of a check, and the states of all functions and models after the check."""
 
     verdicts: tuple[Verdict, ...]
     states: dict[str, str]
     names: tuple[str, ...] = ()
-    """The names that were asked for; () for all."""
+    """The names that the user asked to check; () for all."""
 
     @property
     def n_right(self) -> int:
@@ -72,12 +72,12 @@ class Progress:
 
 
 def every_part() -> list[Exercise | Lineage]:
-    """Return all that is checked: the functions, and the models that join them."""
+    """Return everything that a check covers: the functions, and the models that join them."""
     return [*every_exercise().values(), *EVERY_LINEAGE]
 
 
 def check(folder: Path, names: Sequence[str] = ()) -> Progress:
-    """Check all of a folder, or what is named: functions, models or files; keep the states in `progress.json`."""
+    """Check a whole folder, or only the functions, models or files in `names`; store the states in `progress.json`."""
     for name in names:
         require_checked(name)
     parts = every_part()
@@ -123,10 +123,10 @@ def _loaded(folder: Path, file: str) -> ModuleType | str:
 
 
 class AsWritten(SourceFileLoader):
-    """Read a file of the reader itself: kept bytecode counts as current after an edit of equal size in one second."""
+    """Loader that never uses bytecode, which counts as current after an edit of equal size within one second."""
 
     def path_stats(self, path: str | bytes) -> NoReturn:
-        raise OSError  # then bytecode is neither read nor written
+        raise OSError  # so bytecode is neither read nor written
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 def _of_the_reader(folder: Path, verdict: Verdict) -> Verdict:
-    """Return the verdict of a model; one that runs with functions of the solutions is not written yet."""
+    """Return the verdict of a model. A model that runs with functions of the solutions counts as not written yet."""
     if not verdict.is_right:
         return verdict
     used = _definitions(folder / f"{LINEAGES_FILE}.py")
@@ -162,7 +162,7 @@ def _is_stub(folder: Path, file: str, name: str) -> bool:
 
 
 def _texts(folder: Path) -> dict[str, str]:
-    """Return a digest of the text that each function or model depends on: its own, or the whole file of the models."""
+    """Return a digest of the text on which each part depends: a function's own text, or the models' whole file."""
     parts = every_part()
     files = {part.file: _definitions(folder / f"{part.file}.py") for part in parts}
     texts: dict[str, str] = {}
@@ -183,7 +183,7 @@ def _definitions(path: Path) -> dict[str, list[Definition]]:
 
 
 def _known_states(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the kept states of the functions and models whose text has not changed since their check."""
+    """Return the stored states of the functions and models whose text has not changed since their check."""
     try:
         found = json.loads((folder / PROGRESS).read_text("utf-8"))
     except (OSError, ValueError):

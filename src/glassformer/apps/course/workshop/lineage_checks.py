@@ -1,4 +1,4 @@
-"""Check the reader's models: with the same weights, they have the logits and gradients of the package's models."""
+"""Check that, with the same weights, the reader's models give the logits and gradients of the package's models."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -41,12 +41,13 @@ def sizes(file: Any, config: TransformerConfig) -> Any:
 
 @dataclass(frozen=True)
 class Lineage:
-    """A model that the reader's functions make, and the package's model that it equals."""
+    """A model of the reader's functions, and the configuration of the package's model that it must equal."""
 
     name: str
     config: ModelConfig
     build: Callable[[Any, Any], nn.Module]
-    """Build the reader's model from the module of the file and a configuration like `config`."""
+    """Function that builds the reader's model, given the module of the reader's file and a configuration like
+    `config`."""
     file: str = LINEAGES_FILE
 
 
@@ -112,7 +113,7 @@ def _judged(lineage: Lineage, file: ModuleType) -> Verdict:
 
 
 def _cause(file: ModuleType, called: set[str]) -> str:
-    """Return the verdict of the first called function of the file that is not right, in the order of the chapters."""
+    """Return a sentence about the first called function that is not right, in the order of the chapters."""
     for name, exercise in every_exercise().items():
         if name in called and not (verdict := judged(exercise, getattr(file, name))).is_right:
             return f" In {LINEAGES_FILE}.py, {verdict}"
@@ -120,7 +121,7 @@ def _cause(file: ModuleType, called: set[str]) -> str:
 
 
 def package_model(config: ModelConfig) -> nn.Module:
-    """Return the package's model with random weights, all of them large enough to matter."""
+    """Return the package's model with random weights that are large enough to affect the outputs."""
     model = build_model(config).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -189,7 +190,7 @@ class Outputs:
         return keep
 
     def differences(self, expected: "Outputs") -> str:
-        """Return how the logits of tokens differ, and in which part first, or how gradients differ; "" if none does."""
+        """Return how the logits differ, and which part differs first, or how gradients differ; "" if they are equal."""
         if where := self._difference(self.logits, expected.logits):
             both = (name for name in expected.of_parts if name in self.of_parts)
             differs = (name for name in both if self._difference(self.of_parts[name], expected.of_parts[name]))

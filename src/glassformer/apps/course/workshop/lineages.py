@@ -40,7 +40,7 @@ class Cells(nn.GRU):
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads the source in both directions, whose states are side by side: (B, S, 2 D)."""
+    """Reads the source in both directions, and puts the states of both side by side: (B, S, 2 D)."""
 
     def __init__(self, vocab_size: int, width: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class BahdanauAttention(nn.Module):
 
 
 class BahdanauDecoder(nn.Module):
-    """Attends before each step, which reads the token and the context of the state before it."""
+    """Attends with the last state before each step. The step reads the token and the context."""
 
     def __init__(self, vocab_size: int, width: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class LuongDecoder(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """The model of Bahdanau or that of Luong, by its decoder."""
+    """The model of Bahdanau or of Luong, which the class of the decoder chooses."""
 
     def __init__(self, decoder: type[BahdanauDecoder] | type[LuongDecoder], vocab_size: int, width: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Norm(nn.LayerNorm):
 
 
 class Embeddings(nn.Module):
-    """Adds the vectors of token, position and segment; in 2017, the token times √D, and sinusoids."""
+    """Adds the vectors of token, position and segment; in 2017, the token's vector times √D, and sinusoids."""
 
     def __init__(self, sizes: Sizes, *, is_2017: bool = False, has_norm: bool = False, n_segments: int = 0) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class PreNormBlock(nn.Module):
 
 
 class Stack(nn.Module):
-    """An encoder or a decoder: embeddings, which the model calls, and blocks."""
+    """An encoder or a decoder: blocks, and embeddings, which the model calls itself."""
 
     def __init__(self, embeddings: Embeddings, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -323,5 +323,5 @@ class GPT(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones_like(token_ids, dtype=torch.bool)
         x = self.decoder.embeddings(token_ids, attention_mask)
-        itself = torch.eye(x.shape[1], dtype=torch.bool)  # gives each token of padding at the left a key
+        itself = torch.eye(x.shape[1], dtype=torch.bool)  # so that padding at the left has a key
         return self.output["proj"](self.decoder(x, causal_and_padding_mask(attention_mask) | itself))

@@ -10,10 +10,10 @@ The mistakes are a table per chapter, a text beside the exercises:
     - .tril()
     + .triu(1)
 
-A heading names the function; empty lines separate its mistakes, which are tried in this order. A mistake has its
-sentence in one line, the section that explains it and the number of its pitfall if they are stated, the lines of an
-excerpt of the solution after "-", and the lines that replace it after "+"; without these, the excerpt is removed. An
-empty last line means that the excerpt includes the end of the line before it. No line ends with a space.
+A heading names the function. Empty lines separate its mistakes, which are tried in this order. A mistake has a sentence
+in one line. The section that explains it ("see") and the number of its pitfall are optional. "-" begins the lines of an
+excerpt of the solution, and "+" the lines that replace the excerpt; without "+", the excerpt is removed. An empty last
+line means that the excerpt includes the end of the line before it. No line ends with a space.
 """
 
 import re
@@ -49,7 +49,7 @@ MISTAKE = re.compile(
 
 
 def mistakes_in(table: Path) -> dict[str, tuple[Mistake, ...]]:
-    """Return the mistakes of each function of a table, in their order; raise `ValueError` if it is malformed."""
+    """Return the mistakes of each function of a table, in their order; raise `ValueError` for a malformed table."""
     found: dict[str, tuple[Mistake, ...]] = {}
     name, number = "", 1
     for block in table.read_text("utf-8").removesuffix("\n").split("\n\n"):

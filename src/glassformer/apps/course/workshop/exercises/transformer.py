@@ -122,7 +122,7 @@ REFERENCES = ["the cat sat on a mat", "the cat and the dog", "a dog saw the cat 
 
 
 def language(n_ids: int, of_end: float, seed: int) -> Callable[[list[int]], Tensor]:
-    """Return log-probabilities that depend on all ids so far; the logit of the end is changed by `of_end`."""
+    """Return a function of all ids so far that gives log-probabilities; `of_end` is added to the logit of the end."""
 
     def next_log_p(ids: list[int]) -> Tensor:
         number = seed
@@ -136,7 +136,7 @@ def language(n_ids: int, of_end: float, seed: int) -> Callable[[list[int]], Tens
 
 
 def table(rows: dict[tuple[int, ...], list[float]]) -> Callable[[list[int]], Tensor]:
-    """Return log-probabilities from rows of probabilities, by the ids after the start; an end follows an end."""
+    """Return a function that looks up log-probabilities by the ids after the start. After an end, it gives an end."""
 
     def next_log_p(ids: list[int]) -> Tensor:
         row = rows.get(tuple(ids[1:]), [0, 0.5, 0.25, 0.25])
@@ -167,7 +167,7 @@ EQUAL_LINES = table(
         (3, 3): [0, 0.25, 0.5, 0.25],
     }
 )
-"""(2, 3), (3, 2) and (3, 3) have the same probability, and (3) is better than (2); one of the results is the best."""
+"""(2, 3), (3, 2) and (3, 3) have the same probability, and (3) is better than (2)."""
 
 
 def searches() -> list[tuple[object, ...]]:
@@ -220,7 +220,7 @@ EXERCISES += [
             + [([list("abcd")], [list("abcdef")]), ([list("abcde")], [["x"] * 5]), ([list("ab")], [list("abc")])]
             + [([list("abcdef"), list("ghijk")], [list("abcd"), list("ghijklmno")])]
             + [([list("abcde"), list("abcd")], [list("abcd"), list("abcde")])]
-            + [([list("abcdef"), ["a"]], [list("abcdef"), list("ab")])]  # a text without n-grams takes none away
+            + [([list("abcdef"), ["a"]], [list("abcdef"), list("ab")])]  # a text without n-grams must subtract nothing
         ),
     ),
 ]

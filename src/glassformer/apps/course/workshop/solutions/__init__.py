@@ -1,4 +1,5 @@
-"""The solutions of the workshop, one module per chapter; without their bodies, they are the reader's stubs."""
+"""The solutions of the workshop, one module per chapter. Without the bodies of functions, they are the reader's
+stubs."""
 
 import ast
 from collections.abc import Collection
@@ -7,12 +8,12 @@ from pathlib import Path
 from glassformer.common.errors import UserError, did_you_mean
 
 LINEAGES = ("bahdanau", "luong", "transformer", "bart", "bert", "gpt")
-"""Models that the reader's functions are assembled to."""
+"""Names of the models that the reader's functions form."""
 LINEAGES_FILE = "lineages"
 
 
 def names() -> dict[str, str]:
-    """Return the module of each function, in the order of the chapters, without importing one (they import torch)."""
+    """Return the module of each function, in the order of the chapters, without importing the modules and so torch."""
     found: dict[str, str] = {}
     for path in sorted(Path(__file__).parent.glob("ch*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
@@ -31,7 +32,7 @@ def require_exercise(name: str) -> None:
 
 
 def require_checked(name: str) -> None:
-    """Raise `UserError` if nothing of this name can be checked: a function, a model, or all of a file."""
+    """Raise `UserError` if no function, model or file has this name."""
     known = names()
     _require(name, [*known, *LINEAGES, LINEAGES_FILE, *dict.fromkeys(known.values())])
 

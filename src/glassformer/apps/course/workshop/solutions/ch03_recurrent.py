@@ -40,7 +40,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean of -ln softmax(logits)[label] in nats, a tensor without axes.
 
     `logits` is (B, T, V), and `labels` (B, T) are ids, or -100 at places that do not count, such as padding. At least
-    one label counts. The labels are those of the logits at the same place, so nothing is shifted. The value is finite
+    one label counts. Each label belongs to the logits at the same place, so nothing is shifted. The value is finite
     for all finite logits.
     """
     counts = labels != -100
@@ -52,9 +52,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> list[Tensor]:
     """Return the gradient of a model, shortened to the length `max_norm` if it is longer.
 
-    `gradients` has one tensor of any shape for each parameter. The length is that of one vector that has the numbers of
-    all of them: the root of the sum of all squares. A gradient that is not longer stays unchanged, even
-    one of length 0.
+    `gradients` has one tensor of any shape for each parameter. The length is the root of the sum of the squares
+    of all numbers of all tensors. A gradient that is not longer stays unchanged, even a gradient of length 0.
     """
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
     if norm <= max_norm:

@@ -67,8 +67,8 @@ def multi_head_attention(x: Tensor, memory: Tensor, w: dict[str, Tensor], n_head
     """Let each token of `x` (B, T, D) attend to `memory` (B, S, D) with several heads; return (B, T, D).
 
     `w` has the matrices "q", "k", "v" and "o", each (D, D), which are applied as x @ w["q"]. Queries come from `x`,
-    keys and values from `memory`; self-attention is the case that both are the same. `allowed` is (B, 1, T, S); the
-    heads of a token that may see no other one are zeros, as `attention` gives them.
+    keys and values from `memory`; self-attention is the case that both are the same. `allowed` is (B, 1, T, S); if
+    a token may attend to no token, its heads are zeros, as `attention` gives them.
     """
     query = split_heads(x @ w["q"], n_heads)
     key = split_heads(memory @ w["k"], n_heads)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 Spans = list[tuple[int, int]]
-"""First place and place after the last one of each span, from left to right; spans do not overlap."""
+"""Spans from left to right, without overlap. Each is a pair: its first place, and the place after its last one."""
 
 
 def span_corruption(ids: list[int], spans: Spans, first_sentinel: int) -> tuple[list[int], list[int]]:

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 def answer_labels(ids: Tensor, is_assistant: Tensor) -> Tensor:
     """Return the labels (B, T - 1) for the inputs ids[:, :-1]: the next id where it is scored, otherwise -100.
 
-    `is_assistant` (B, T) is True for the tokens that the assistant wrote, without the end token, which follows the
-    last of them. Scored are the tokens of the assistant and the end token of each answer, so that a model learns to
-    stop. All others, which the user or the template wrote, are not scored.
+    `is_assistant` (B, T) is True for the tokens that the assistant wrote, but not for the end token, which follows the
+    last of these tokens. The tokens of the assistant and the end token of each answer are scored, so that a model
+    learns to stop. All other tokens, which the user or the template wrote, are not scored.
     """
     is_scored = is_assistant[:, 1:] | is_assistant[:, :-1]
     return ids[:, 1:].masked_fill(~is_scored, -100)
