@@ -1,7 +1,7 @@
-"""The application: routes of functions, Host check, headers, limits, and errors as one sentence of JSON.
+"""The application: routes to functions, the check of the header Host, limits, and errors as one sentence in JSON.
 
-Each route belongs to a function with typed parameters, which `route` registers. Names in the path, the query and the
-JSON body are its arguments, so a function is tested without a server.
+`route` registers a function with typed parameters as the answer to a route. The arguments come from the path, the query
+and the JSON body, so a test can call the function without a server.
 """
 
 import base64
@@ -98,7 +98,7 @@ def route(method: str, path: str, **options: Any) -> Callable[[Registered], Regi
 def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worker: Worker) -> Starlette:
     """Return an application that answers `calls`, and serves the page and the scripts of the panels.
 
-    They are in `page/` and `panels/` of `folder`. `hosts` are the allowed names.
+    These files are in `page/` and `panels/` of `folder`. `hosts` has the names that the header Host may have.
     """
 
     @contextlib.asynccontextmanager
@@ -126,8 +126,8 @@ def application(calls: Sequence[Call], folder: Path, hosts: Sequence[str], worke
 def files(folder: Path, ending: str = "") -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that answers a `name` with the file of a folder, if it has the ending.
 
-    A page has some forty modules. So an answer is made without what Starlette's `StaticFiles` needs for large files
-    and for caches: threads, and headers that this page forbids to use.
+    A page has some forty modules. So this endpoint does without what Starlette's `StaticFiles` adds for large
+    files and for caches: threads, and headers that this page forbids.
     """
     known = {path.name: path for path in folder.glob(f"*{ending}") if path.is_file()}
 
@@ -158,7 +158,7 @@ async def _answer(call: Call, worker: Worker, request: Request) -> Response:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """Return the JSON object of a request; other content types are refused, so that no other site can send one."""
+    """Return the JSON object of a request. Other content types are refused, so no other site can send a request."""
     if request.method != "POST":
         return {}
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -180,9 +180,9 @@ async def _body(request: Request) -> dict[str, Any]:
 def arguments(
     function: Function, path: Mapping[str, str], query: Mapping[str, str], body: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a function by name; words of path and query are converted to its types.
+    """Return the arguments of a function by name; texts from path and query are converted to its types.
 
-    A parameter whose type is a dataclass takes its fields from the request. Raises `UserError` for an unknown, missing
+    For a parameter whose type is a dataclass, the request has the fields. Raises `UserError` for an unknown, missing
     or wrong argument.
     """
     types, values = accepted(function), {}
@@ -205,7 +205,7 @@ def accepted(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _grouped(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a function; those of a dataclass become one object."""
+    """Return the arguments of a function; the fields of a dataclass become one object."""
     hints, named = typing.get_type_hints(function), dict[str, Any]()
     for name, parameter in inspect.signature(function).parameters.items():
         if is_dataclass(hints[name]):

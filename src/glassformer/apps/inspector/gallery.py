@@ -18,7 +18,7 @@ RECIPES = {name: name for name in ("reverse-bahdanau", "reverse-transformer", "c
 
 
 class Gallery:
-    """Models in the folders `FOLDER/RECIPE`; one at a time is trained."""
+    """Models in the folders `FOLDER/RECIPE`. Only one model is trained at a time."""
 
     def __init__(self, folder: Path, sources: Mapping[str, str] = RECIPES) -> None:
         self.folder, self.sources = folder, sources
@@ -80,7 +80,7 @@ class Gallery:
         return folder
 
     def close(self) -> None:
-        """Stop the training process; it saves, so that the next start continues it."""
+        """Stop the training process. It saves a checkpoint, so the next start continues the training."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT))
             self._process.wait()

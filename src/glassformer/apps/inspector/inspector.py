@@ -38,7 +38,7 @@ MAX_RUNS = 8
 MAX_MODELS = 3
 """Number of models that are kept besides the first; the oldest one is dropped first."""
 SHARED_SECONDS = 5
-"""The same where other requests use the model, as below `glassformer serve`."""
+"""The limit in place of `MAX_SECONDS` if other programs use the model, too, as with `glassformer serve`."""
 MAX_SECONDS = 100
 """Largest time of a request for a set of texts, checked after each text; the worker's deadline is longer."""
 
@@ -54,17 +54,17 @@ class Shown:
     model: TrainedModel
     trace: Trace
     attention: dict[Kind, list[Heads]]
-    """By kind of attention and layer."""
+    """The attention weights of each layer, by kind of attention."""
     thumbnails: dict[Kind, Tensor]
-    """By kind of attention: (layers, H, h, w), uint8."""
+    """Small pictures of all heads, by kind of attention: (layers, H, h, w), uint8."""
     scores: Scores
     name: str = ""
     ablated: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
-    """Logits of the latest ablation, by the names of its parts and its kind of replacement."""
+    """Logits of the latest ablation. The key has the names of the parts, and True if means replaced them."""
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Shapes of the tensors of the flow; see `panels/tensors.py`."""
     part: dict[str, Tensor] = field(default_factory=dict)
-    """Tensors of the block that the flow shows, or of all places outside of blocks."""
+    """Tensors of the block that the panel Flow shows, or all tensors outside of blocks."""
 
     def layers(self, kind: Kind) -> list[Heads]:
         """Return the weights of the heads of each layer; raise `UserError` if the model has no such attention."""
@@ -91,7 +91,7 @@ class Shown:
         return capture_tensors(self.model.network, self.trace.inputs, MEANS) if mean else None
 
     def logits(self, off: str, mean: bool) -> Tensor:
-        """Return the logits of the run without the parts `off`, names with commas; see `ablation.ablate`."""
+        """Return the logits of the run without the parts `off`, separated by commas; see `ablation.ablate`."""
         if not off:
             return self.trace["logits"]
         if (off, mean) not in self.ablated:
@@ -165,9 +165,10 @@ class Inspector:
         self.compared: set[Path] = set()
         """Folders of other models that a page has opened."""
         self.first = ""
-        """Model of requests that name none: the one with which the server was started; empty without one."""
+        """Name of the model for requests without a model: the server was started with it. Empty without such a
+        model."""
         self.progress = 0, 0
-        """Texts that are done, and all, of the latest work on a set of texts; the worker does one at a time."""
+        """Number of finished texts, and of all texts, in the latest set; the worker works on one set at a time."""
         self._results: dict[str, Any] = {}
         self._latest: dict[str, tuple[str, Any]] = {}
         if model is not None:
@@ -210,7 +211,7 @@ class Inspector:
         return model
 
     def folder_of(self, name: str | None) -> Path:
-        """Return a folder that this server has opened or offers; by default that of its start."""
+        """Return a folder that this server has opened or offers; without a name, the folder of its start."""
         if name is None and self.folder is not None:
             return self.folder
         if name is None:
@@ -258,8 +259,8 @@ class Inspector:
     def reporting(self) -> Progress:
         """Return a function that stores how many texts of a set are done.
 
-        It raises `UserError` after `MAX_SECONDS`, or `SHARED_SECONDS` if others use the model: a request has a
-        deadline, and later work would keep the next requests waiting.
+        The function raises `UserError` after `MAX_SECONDS`, or after `SHARED_SECONDS` if other programs use the model.
+        A request has a deadline, and work after it would only keep the next requests waiting.
         """
         begin = time.monotonic()
         limit = MAX_SECONDS if self.opens_folders else SHARED_SECONDS
@@ -276,7 +277,7 @@ class Inspector:
 
 
 def published_step(folder: Path) -> int | None:
-    """Return the step of the model that `open` loads; None before the first one."""
+    """Return the step of the model of a run folder; None before the first checkpoint."""
     try:
         return Manifest.read(folder).step
     except (UserError, OSError):

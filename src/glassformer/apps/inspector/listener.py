@@ -26,7 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen()  # a browser that is early waits
+        listener.listen()  # a browser that connects early waits
     except (OSError, OverflowError) as error:
         listener.close()
         reason = files.reason(error) if isinstance(error, OSError) else "a port is from 0 to 65535"

@@ -28,7 +28,7 @@ AXES: dict[Kind, tuple[str, str]] = {
     "decoder": ("target", "target"),
     "cross": ("written", "source"),
 }
-"""Sides along the rows and columns of each kind of attention."""
+"""For each kind of attention, the side of its rows and the side of its columns."""
 FAMILIES = {(True, True): "encoder-decoder", (True, False): "encoder", (False, True): "decoder"}
 
 
@@ -69,7 +69,7 @@ def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def beside(number: Beside) -> dict[str, Any]:
-    """Return a number over texts beside its baseline, with None in place of NaN."""
+    """Return the statistics of a number over texts, and its baseline, with None in place of NaN."""
     return without_nan(
         {
             "mean": number.own.mean,
@@ -132,7 +132,7 @@ def add_predictions(rows: list[dict[str, Any]], log_probs: Tensor, names: Sequen
 
 
 def add_scores(rows: list[dict[str, Any]], logits: Tensor) -> list[float]:
-    """Add log-probability and rank (1 = most probable) of each token, given its logits (T, V); return the first."""
+    """Add log-probability and rank (1 = highest) of each token, given logits (T, V); return the log-probabilities."""
     log_probs = log_softmax(logits)
     ids = torch.tensor([token["id"] for token in rows], dtype=torch.long)
     of_tokens = log_probs.gather(1, ids[:, None])

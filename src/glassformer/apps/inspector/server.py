@@ -61,7 +61,7 @@ def inspect(
 
 
 def _in_event_loop() -> bool:
-    """Return True in a notebook, whose event loop is running: uvicorn needs a loop, and a thread, of its own."""
+    """Return True in a notebook, where an event loop runs. Then uvicorn needs its own thread and its own loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,6 +1,6 @@
 """The page as one HTML file that runs the model in the browser: weights, tokenizers and the modules of `network/`.
 
-The modules compute what the server computes (`network/computed_source.js`); panels that need more are not offered.
+The modules compute what the server computes (`network/computed_source.js`). The page has no panels that need more.
 """
 
 import base64
@@ -56,17 +56,17 @@ n_labels pooling pooler mean std normalize max_tokens init residual init_range p
 unk_id mask_id decoder_start_id cell bidirectional reverse_source d_encoder d_decoder attention score d_attention
 context_every_step deep_output input_feeding ends_at_base
 """
-"""Names of the settings that the modules of `network/` follow, with any value except `NOT_FOLLOWED`."""
+"""Names of the settings that the modules of `network/` support, with any value except `NOT_FOLLOWED`."""
 NOT_FOLLOWED = ("qk_norm", "all")
 KINDS = """
 transformer recurrent sinusoidal learned rotary alibi relative none linear llama3 yarn tokens positions sequence
 vectors normal xavier fan_in before after
 """
-"""Kinds of settings that the modules of `network/` follow."""
+"""Kinds of settings that the modules of `network/` support."""
 
 
 def web_file(model: TrainedModel, dtype: Dtype = "float32") -> str:
-    """Return the page of a model, whose matrices become those of `dtype` (`stored_weights`).
+    """Return the page of a model, and round the matrices of the model to `dtype` (`stored_weights`).
 
     Raises `UserError` if the modules cannot compute the model.
     """
@@ -83,10 +83,10 @@ def web_file(model: TrainedModel, dtype: Dtype = "float32") -> str:
 
 
 def with_modules(folder: Path, parts: Sequence[str], begin: str, data: str) -> str:
-    """Return the page with the modules of the folders `parts`, which begins with the module `begin`.
+    """Return the page with the modules of the folders `parts`; the module `begin` starts the page.
 
-    Modules become `data:` addresses in an import map, because a page from a disk cannot import files. `data` are script
-    elements without code. The content security policy allows no request at all.
+    Modules become `data:` addresses in an import map, because a page from a disk cannot import files. `data` has script
+    elements that contain data, not code. The content security policy allows no request at all.
     """
     page = folder / "page"
     paths = sorted(path for part in parts for path in (folder / part).glob("*.js"))
@@ -105,7 +105,7 @@ def with_modules(folder: Path, parts: Sequence[str], begin: str, data: str) -> s
 
 
 def _module(path: Path) -> str:
-    """Return a module of the page; its imports have the names of the import map, such as `page/dom.js`."""
+    """Return a module of the page, with the names of the import map in its imports, such as `page/dom.js`."""
 
     def named(match: re.Match[str]) -> str:
         return f'{match[1]} "{match[2] or path.parent.name}/{match[3]}"'
@@ -152,7 +152,7 @@ def require_web(model: TrainedModel) -> None:
 
 
 def unfollowed(settings: Any, path: str = "") -> Iterator[str]:
-    """Yield the dotted names of settings that `network/` does not follow, except those with their default value.
+    """Yield the dotted names of settings that `network/` does not support, unless they have their default value.
 
     >>> from glassformer.config.recurrent import RecurrentConfig
     >>> list(unfollowed(RecurrentConfig(vocab_size=9)))
@@ -183,7 +183,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def stored_weights(network: Network, dtype: Dtype) -> dict[str, Tensor]:
-    """Return the tensors of the file, and round those of the network to them: fp32 vectors, and matrices of a `dtype`.
+    """Return the tensors of the file, fp32 vectors and matrices of `dtype`, and round the network's tensors to them.
 
     A matrix in int8 has one scale per row (`quantize`), NAME.scales. Untrained buffers, such as the angles of rotary
     positions, are also in the file.
@@ -322,7 +322,7 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
 
 @torch.inference_mode()
 def checked_logits(model: TrainedModel) -> dict[str, Any]:
-    """Return random ids, and the last row that PyTorch computes for them, with which a page compares its own."""
+    """Return random ids, and PyTorch's last row of logits for them, with which a page compares its own logits."""
     config, generator = model.config, torch.Generator().manual_seed(0)
 
     def drawn(n_ids: int, longest: int) -> Tensor:

@@ -20,11 +20,11 @@ class Late(Busy, TimeoutError):
 
 
 class Worker:
-    """A thread that runs one job at a time, so that requests never compete for the processor; or several threads.
+    """One or several threads that run jobs. With one thread, requests never compete for the processor.
 
-    A job that is not finished `deadline` seconds after its request raises `Late` there. If it has begun, the thread
-    finishes it and drops the result; if not, it never begins. A job is in the queue until a thread has taken it, also
-    if its request has ended. More than `limit` waiting jobs raise `Busy` at once.
+    If a job is not finished `deadline` seconds after its request, the request raises `Late`. If the job has begun, the
+    thread finishes it and drops the result; otherwise it never begins. A job stays in the queue until a thread takes
+    it, even if its request has ended. If more than `limit` jobs wait or run, a further request raises `Busy` at once.
     """
 
     def __init__(self, limit: int = 16, deadline: float = 120.0, n_threads: int = 1, name: str = "model") -> None:
@@ -41,14 +41,16 @@ class Worker:
             self.n_jobs += 1
         try:
             is_left = threading.Event()
-            context = contextvars.copy_context()  # such as the block in which texts of clients give no notes
+            context = contextvars.copy_context()  # for example, that texts of clients give no notes
             future = self._thread.submit(context.run, _contained, is_left, job, *args, **named)
         except RuntimeError as error:  # the server is shutting down
             self._done()
             raise Busy("the server is stopping") from error
         future.add_done_callback(self._done)
         waiting = asyncio.wrap_future(future)
-        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # its request may have ended
+        waiting.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # after the end of the request, too
         try:
             await asyncio.wait([waiting], timeout=self.deadline)
             if waiting.done():
@@ -70,12 +72,12 @@ class Worker:
             self.n_jobs -= 1
 
     def close(self, waits: bool = False) -> None:
-        """Drop the waiting jobs; the running one is finished in the background, or before the end of this call."""
+        """Drop the waiting jobs. The running job ends in the background, or, if `waits`, before this call returns."""
         self._thread.shutdown(waits, cancel_futures=True)
 
 
 def _contained(is_left: threading.Event, job: Callable[..., Result], *args: Any, **named: Any) -> Result:
-    """Run a job unless its request has been left; its errors are those of a request, see `as_exception`."""
+    """Run a job unless its request has ended; convert its errors with `as_exception`."""
     if is_left.is_set():
         raise Busy("the request has ended")
     try:
@@ -87,7 +89,7 @@ def _contained(is_left: threading.Event, job: Callable[..., Result], *args: Any,
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return an error that ends a request only; `SystemExit`, raised in the event loop, would end the server.
+    """Return an error that ends only its request. A `SystemExit` in the event loop would end the server.
 
     >>> as_exception(SystemExit(1))
     RuntimeError('SystemExit: 1')

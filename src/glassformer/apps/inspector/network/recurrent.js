@@ -26,8 +26,8 @@ import { add, beside, columns, linear, map, range, rowsAt, scoped, tapped, width
 const backwards = (x) => rowsAt(x, range(0, x.shape[0]).reverse());
 
 /**
- * Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with two directions (Bahdanau 2015, section 3.2). It encodes ids (S,):
- * memory (S, C), and the last state of every layer.
+ * Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with two directions (Bahdanau 2015, section 3.2). It maps ids (S,)
+ * to the memory (S, C) and the last state of every layer.
  * @param {Weights} weights
  * @param {RecurrentConfig} config
  */
@@ -42,7 +42,8 @@ function recurrentEncoder(weights, { cell, n_layers, bidirectional, reverse_sour
 }
 
 /**
- * Bridge from the encoder's last to the decoder's first state, per layer h = tanh(W s) (Bahdanau 2015, A.2.2); a cell is W c.
+ * Bridge from the encoder's last state to the decoder's first state: in each layer, h = tanh(W s) (Bahdanau 2015, A.2.2).
+ * The cell of an LSTM is W c.
  * @param {Weights} weights
  * @param {number} nLayers
  * @param {boolean} hasCell

@@ -9,7 +9,7 @@
  * @typedef {{
  *   scheme: Scheme, tokens: string[], merges: [left: number, right: number][], special: number[], unknown: number | null,
  * }} Vocabulary
- * `tokens` by id, as in `tokenizer.json`; a merge is a pair of ids.
+ * `tokens` are in the order of their ids, as in `tokenizer.json`. A merge is a pair of ids.
  */
 
 import { ServerError } from "../page/source.js";
@@ -27,7 +27,7 @@ const CHUNKS = {
 /** Character of the vocabulary that marks the end of a word. In a text, it is replaced by U+FFFD. */
 const END_OF_WORD = "␣";
 
-/** Error for a text that the model cannot read: that of a server for a wrong request. The page shows its message. */
+/** Error for a text that the model cannot read, like the error of a server for a wrong request. The page shows its message. */
 export class TextError extends ServerError {
   /** @param {string} message */
   constructor(message) {
@@ -131,7 +131,7 @@ export class Tokenizer {
     return (text.match(CHUNKS[this.scheme]) ?? []).flatMap((chunk) => this.merged(this.known(symbolsOf(chunk, this.scheme))));
   }
 
-  /** Return the ids of symbols; a run of unknown ones is one unknown token. @param {string[]} symbols */
+  /** Return the ids of symbols. A run of unknown symbols becomes one unknown token. @param {string[]} symbols */
   known(symbols) {
     /** @type {number[]} */
     const ids = [];

@@ -1,6 +1,6 @@
 /**
- * Transformer with an encoder, a decoder, or both: embeddings, stacks of blocks, and the model. Inputs shared by the blocks
- * are computed in a stack once.
+ * Transformer with an encoder, a decoder, or both: embeddings, stacks of blocks, and the model. A stack
+ * computes once what all of its blocks read.
  *
  * @import { KeysAndValues } from "./attention.js"
  * @import { ScoreBias } from "./positions.js"
@@ -32,7 +32,7 @@ import { addedPositions, alibiBias, relativeBias, rotaryAngles } from "./positio
 import { add, linear, map, range, rowsAt, scoped, tapped, widthOf } from "./tensors.js";
 
 /**
- * Embedding layer: (tokens · scale + types + positions) → norm → projection. It embeds ids (T,) at positions (T,): (T, D). A
+ * Embedding layer: (tokens · scale + types + positions) → norm → projection. It maps ids (T,) at positions (T,) to (T, D). A
  * single text has the token type 0. The tap receives the rows of the tokens and of the positions.
  * @param {Weights} weights
  * @param {string} path

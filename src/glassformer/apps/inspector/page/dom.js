@@ -142,7 +142,7 @@ export function grow(area, limit = Infinity) {
 }
 
 /**
- * Return the listener of a text box whose text is sent with Enter, and not with Shift+Enter; or only with Ctrl+Enter.
+ * Return the listener that sends the text of a text box: with Enter but not Shift+Enter, or only with Ctrl+Enter.
  * @param {"Enter" | "Ctrl+Enter"} keys
  * @param {() => void} send
  */

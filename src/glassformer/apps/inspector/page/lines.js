@@ -1,5 +1,6 @@
 /**
- * Lines between tokens; the width of a line is a weight: of one attention in two columns or two rows, or of all layers.
+ * Lines between tokens. The width of a line is an attention weight. A picture shows one attention, as two columns or two
+ * rows of tokens, or all layers.
  *
  * @import { Scene, Shape } from "./scene.js"
  * @import { Bytes } from "./source.js"
@@ -174,7 +175,7 @@ const LEAST_WIDTH = 44;
 const GAP = 12;
 
 /**
- * Return the colour of a head: neighbours differ in hue, and of more than 12 heads every second one is lighter.
+ * Return the colour of a head. Neighbouring heads differ in hue. Of more than 12 heads, every second one is lighter.
  * @param {number} head
  * @param {number} heads
  * @param {boolean} dark

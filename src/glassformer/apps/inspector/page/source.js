@@ -69,7 +69,7 @@ export class ServerError extends Error {
 }
 
 /**
- * Return a path with the query of the given values; undefined ones are left out.
+ * Return a path with the given values as its query. Undefined values are left out.
  * @param {string} path
  * @param {Record<string, string | number | undefined>} query
  */

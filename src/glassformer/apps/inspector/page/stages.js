@@ -4,7 +4,7 @@
  *
  * @typedef {[name: string, shape: number[]]} Named
  * @typedef {{tensors: Named[], config: Record<string, any>, formulas: Record<string, string>}} Flow
- * `formulas` are those of the attention weights, by the kind of attention.
+ * `formulas` has the formula of the attention weights for each kind of attention.
  *
  * @typedef {"tokens" | "vector" | "add" | "matrix" | "lines" | "fold" | "output"} ColumnKind
  * @typedef {{

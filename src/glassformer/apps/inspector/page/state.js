@@ -125,7 +125,7 @@ export function mainSide(state) {
 }
 
 /**
- * Return the tokens that a position is an index of: position i is token i of the main row at the top of the page.
+ * Return the tokens that positions count: position i is token i of the main row at the top of the page.
  * @param {State} state
  */
 export function positionTokens(state) {

@@ -1,4 +1,4 @@
-"""Panels of the page. A script `NAME.js` draws a panel and asks for answers, which the modules of Python here compute.
+"""Panels of the page. A script `NAME.js` draws a panel and asks for answers, which the Python modules here compute.
 
 Each module registers its answers with `app.route`. `TABS` of `page/main.js` lists the panels that have a tab.
 """
@@ -16,5 +16,5 @@ for _module in iter_modules(__path__):
 
 
 def calls(inspector: Inspector) -> list[Call]:
-    """Return the routes of all panels, whose functions answer for an inspector."""
+    """Return the routes of all panels, with functions that answer for this inspector."""
     return [replace(call, function=MethodType(call.function, inspector)) for call in ROUTES]

@@ -102,7 +102,7 @@ function createCompare(app) {
     if (step !== undefined) store.set({ step, folder: "" });
   }
 
-  /** If nothing is chosen, choose the checkpoint before that of the page, or else the next one. */
+  /** If nothing is chosen, choose the checkpoint before the one of the page, or else the next one. */
   function chooseOther() {
     const { step, folder: path, model } = store.state;
     if (step >= 0 || path || !hasChoice()) return;

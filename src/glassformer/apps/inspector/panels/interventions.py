@@ -22,7 +22,7 @@ from glassformer.tasks.trained_model import TrainedModel
 def ablate(inspector: Inspector, run: str, off: str, mean: bool = False) -> dict[str, Any]:
     """Answer the measure and the predictions before and after parts are switched off; see `ablation.ablate`.
 
-    `off` are names with commas, such as `decoder.0.head.3,decoder.1.feed_forward`.
+    `off` has names separated by commas, such as `decoder.0.head.3,decoder.1.feed_forward`.
     """
     shown = inspector.run_of(run)
     measure = measure_of(shown.model, shown.trace.inputs)
@@ -99,7 +99,7 @@ class Texts:
 class More:
     """More pairs of texts, one per line; line i of both lists is a pair.
 
-    An answer may follow its text after a tab; by default it is the prediction.
+    An answer may follow its text after a tab. The default answer is the prediction.
     """
 
     more_clean: list[str] = field(default_factory=list)
@@ -115,7 +115,7 @@ def patch(
     parts: str = "positions",
     model: str | None = None,
 ) -> dict[str, Any]:
-    """Answer the share that each place of the clean run restores in the corrupted run, exact and by its gradient.
+    """Answer the share of the logit difference that each place of the clean run restores, exactly and by gradients.
 
     `stack` is the encoder or the decoder, by default the one that produces the output. `parts` are positions of the
     residual stream, or heads. With more pairs, the shares are means over all pairs.

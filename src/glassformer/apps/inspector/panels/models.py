@@ -37,9 +37,9 @@ SCORES = {
     "general": "qᵀ W k",
     "scaled_dot": "(W q) · (U k) / √d",
 }
-"""Scores of the attention of recurrent models: q is a state of the decoder, k a state of the encoder."""
+"""For each kind of score of a recurrent model, the formula: q is a state of the decoder, k a state of the encoder."""
 SCALED = {None: "q·kᵀ / √d", 1.0: "q·kᵀ"}
-"""Scores of the attention of Transformers, by the scale of the settings."""
+"""For each scale in the settings of a Transformer, the formula of the scores."""
 
 
 @route("GET", "/api/model")
@@ -115,7 +115,7 @@ def _has_bias(config: TransformerConfig, stack: Kind) -> bool:
 
 
 def parts(model: TrainedModel) -> list[dict[str, Any]]:
-    """Return the number of parameters of each block and of every other part; a tied table counts once, where first."""
+    """Return the number of parameters of each block and other part; a tied table counts only where it comes first."""
     counts: Counter[str] = Counter()
     for path, x in model.network.named_parameters():
         names = path.split(".")
@@ -189,7 +189,7 @@ def train(inspector: Inspector, name: str) -> dict[str, Any]:
 def open_model(
     inspector: Inspector, name: str | None = None, folder: str | None = None, step: int | None = None
 ) -> dict[str, Any]:
-    """Open a model of the gallery, or the newest model of a folder, or that of a step; answer the facts."""
+    """Open a model of the gallery, or the newest model or a step of a folder; answer the facts of the model."""
     if name is not None:
         folder = str(_gallery(inspector).ready(name))
     return card(inspector, page_data.model_id(inspector.load(inspector.folder_of(folder), step)))
@@ -205,7 +205,7 @@ def _gallery(inspector: Inspector) -> Gallery:
 def compare(
     inspector: Inspector, first: str | None = None, step: int | None = None, folder: str | None = None
 ) -> dict[str, Any]:
-    """Open a checkpoint of the run of the first model, or a model of one vocabulary; answer its facts."""
+    """Open a checkpoint of the first model's run, or a model with the same vocabulary; answer its facts."""
     one = inspector.model_of(first)
     if (step is None) == (folder is None):
         raise UserError("give a step or a folder")
@@ -225,7 +225,7 @@ def beside(inspector: Inspector, folder: str) -> dict[str, Any]:
 
 
 def _loaded(inspector: Inspector, folder: str, step: int | None, device: str) -> TrainedModel:
-    """Load a model of a folder; another folder than that of the server needs `opens_folders`."""
+    """Load a model of a folder. If it is not the server's folder, this needs `opens_folders`."""
     if step is None and not inspector.opens_folders:
         raise UserError("this server opens no other folder: choose a step, or start `glassformer inspect`")
     try:
@@ -270,7 +270,7 @@ def live(inspector: Inspector, since: int = 0, folder: str | None = None) -> dic
 
 
 def _max_steps(folder: Path) -> int | None:
-    """Return the last step of a run; before its first checkpoint, the owner file of its lock has it."""
+    """Return the last step of a run. Before the first checkpoint, the owner file of the run's lock has this number."""
     for place in (folder, *(checkpoint.path_of(folder, step) for step in reversed(checkpoint.steps(folder)))):
         if (place / RUN).exists():
             return read_run(place).train.max_steps

@@ -37,8 +37,9 @@ N_NEXT = 50
 def next_token(
     inspector: Inspector, ids: list[int], source_ids: list[int] | None = None, model: str | None = None
 ) -> dict[str, Any]:
-    """Answer the next tokens after ids, without those that generation never writes: the most probable ones and all
-    logits. Answer the entropy and the text too.
+    """Answer the most probable next tokens after ids, the logits of all tokens, the entropy and the text.
+
+    Tokens that generation never writes have no probability.
     """
     chosen = inspector.model_of(model)
     if chosen.is_seq2seq:

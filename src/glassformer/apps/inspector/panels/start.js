@@ -84,7 +84,7 @@ export function createStart(app, session, onopen) {
       if (shown.gallery) draw(await app.source.get("/api/session"));
       else {
         const live = await app.source.get("/api/live?since=0");
-        if (live.model_step !== null) { // a checkpoint is published some time after it is complete
+        if (live.model_step !== null) { // a checkpoint becomes the model of the folder some time after it is written
           await open({});
           return;
         }

@@ -95,7 +95,7 @@ def flow(inspector: Inspector, run: str) -> dict[str, Any]:
 
 
 def _shapes(shown: Shown) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that the page draws; the logits are too large, and the run has their largest."""
+    """Return the shapes of the tensors that the page draws, without the logits, which are too large."""
     if not shown.shapes:
         shapes = tensor_shapes(shown.model.network, shown.trace.inputs, FLOW)
         shown.shapes = {name: shape for name, shape in shapes.items() if len(shape) > 1 and name != "logits"}
@@ -106,7 +106,7 @@ def _shapes(shown: Shown) -> dict[str, tuple[int, ...]]:
 def tensor(
     inspector: Inspector, run: str, name: str, head: int | None = None, first: int = 0, count: int = MAX_ROWS
 ) -> Packed:
-    """Answer a tensor of a run in float32: the tokens from `first` on, and of an attention one head."""
+    """Answer `count` tokens of a tensor of a run, from `first` on, in float32; of an attention, one head."""
     shown = inspector.run_of(run)
     x = _tensor(shown, name)
     if head is not None and x.ndim != 3:

@@ -37,7 +37,7 @@ class Input:
     random: bool = False
 
     def of_sides(self, model: TrainedModel) -> dict[str, Any]:
-        """Return the text, the source and the target that a model reads; a conversation is a text of ids."""
+        """Return the text, the source and the target that a model reads; a conversation becomes the ids of a text."""
         sides: dict[str, Any] = {"text": self.text, "source": self.source, "target": self.target}
         if self.messages is not None:
             sides["text"] = model.conversation_encoder.read(require_messages(self.messages))
@@ -50,7 +50,7 @@ class Input:
 
     @property
     def written_messages(self) -> dict[str, str]:
-        """The texts of a conversation as one text, in which unknown characters are found."""
+        """The messages of a conversation as one text, to search for unknown characters."""
         if self.messages is None:
             return {}
         return {"text": "\n".join(text_of(message) for message in require_messages(self.messages))}
@@ -152,13 +152,13 @@ def vocabulary(inspector: Inspector, model: str | None = None) -> dict[str, Any]
 N_TEXTS = 200
 """Number of texts from the validation data of a run."""
 N_TOKENS = 48
-"""Number of tokens of each."""
+"""Largest number of tokens of each text."""
 MAX_TEXTS = 2000
 """Largest number of texts of a request."""
 
 
 def texts_of(lines: Sequence[str]) -> list[str]:
-    """Return the lines that have words; raise `UserError` without one, and for more than `MAX_TEXTS`."""
+    """Return the lines that have words; raise `UserError` if there is no such line, or more than `MAX_TEXTS`."""
     texts = [line for line in lines if line.strip()]
     if not texts:
         raise UserError("there is no text: write one per line")

@@ -29,8 +29,8 @@ const NAMES = /** @type {Record<string, string>} */ ({
 const SIDES = /** @type {Record<string, string>} */ ({ valid: "Validation", train: "Part of the training data" });
 
 /**
- * Return the state of a run. The process of a run that was started from this page holds the run folder a little later,
- * and releases it a little earlier than it ends.
+ * Return the state of a run. The process of a run that was started from this page locks the run folder a little after
+ * its start, and unlocks the folder a little before its end.
  * @param {boolean} isRunning
  * @param {boolean} isStarted
  */

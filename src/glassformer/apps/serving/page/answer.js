@@ -36,8 +36,8 @@ export function textPart(part) {
 }
 
 /**
- * Return true if a text can continue with a token: not with a special token, nor with a part of a character, which the
- * server shows as `bytes:` and its bytes.
+ * Return true if a text can continue with a token. It cannot continue with a special token, or with a part of a
+ * character, which the server shows as `bytes:` and its bytes.
  * @param {string} text
  * @param {string[]} specialTokens
  */

@@ -1,6 +1,6 @@
 /**
- * A conversation with a model: its messages, their versions, and the box for the next one. An edit or another answer begins
- * a branch, and all are kept.
+ * A conversation with a model: its messages, their versions, and the box for the next one. An edit, or another
+ * answer to a message, begins a branch. All branches are kept.
  *
  * @import { Alternative, Piece } from "./answer.js"
  * @import { App, View } from "./main.js"

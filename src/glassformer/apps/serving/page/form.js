@@ -14,7 +14,7 @@ export const MAX_HEIGHT = 240;
 
 /** @typedef {{label: string, placeholder: string, action: string, keys: "Enter" | "Ctrl+Enter"}} Words */
 
-/** The box; `keys` send it, and Escape stops. */
+/** The text box. `keys` send its text, and Escape stops the answer. */
 export class Composer {
   /**
    * @param {Words} words
