@@ -142,7 +142,7 @@ export function positionSide(state) {
 }
 
 /**
- * Name a prediction by its position: after a token of a text, of a token of a target, at a token of an encoder.
+ * Return the place of a prediction in words: "of" its target token, "after" a token of a text, or "at" a token of an encoder.
  * @param {State} state
  * @param {number} position
  */
