@@ -241,7 +241,7 @@ async def _defect(request: Request, error: Exception) -> Response:
 
 
 def with_security_headers(app: ASGIApp) -> ASGIApp:
-    """Return an application that adds the security headers to every response of another one."""
+    """Return an application that adds the security headers to every response of `app`."""
 
     async def secured(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:

@@ -60,7 +60,7 @@ class Worker:
             is_left.set()
 
     def post(self, job: Callable[..., object], *args: Any) -> None:
-        """Let the thread run a job after those that wait; the job handles its own errors.
+        """Let the thread run a job after the jobs that wait. The job handles its own errors.
 
         Nothing happens if the server is shutting down.
         """

@@ -127,7 +127,7 @@ def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
 
 
 def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Convert all tensors of a model to those of transformers."""
+    """Convert all tensors of a model to the tensors of transformers."""
     theirs: dict[str, Tensor] = {}
     for rule in family.rules(config):
         theirs |= rule.to_theirs(weights)

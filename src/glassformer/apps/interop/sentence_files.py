@@ -22,7 +22,7 @@ SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""File names of the Transformer module's settings: the current name, then those of old versions."""
+"""File names of the Transformer module's settings: the current name, then the names in old versions."""
 PROMPTS = "config_sentence_transformers.json"
 PACKAGE = "sentence_transformers."
 KNOWN = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
@@ -42,7 +42,7 @@ WITHOUT = f"to import the transformer without its modules, remove {MODULES} from
 
 
 def has_modules(folder: HFFolder) -> bool:
-    """Return True if the folder is one of sentence-transformers."""
+    """Return True for a folder of sentence-transformers."""
     return (folder.path / MODULES).is_file()
 
 

@@ -198,7 +198,7 @@ def row_names(tokenizer: Tokenizer, n_rows: int) -> list[str]:
 
 
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
-    """Write the tokenizer; if source and target have separate ones, write the target's to the subfolder `target`."""
+    """Write the tokenizer. If source and target have two tokenizers, write the target's to the subfolder `target`."""
     config, max_len = stored.config, stored.config.encoder_max_len
     if isinstance(config, TransformerConfig) and isinstance(config.head, VectorHead):
         max_len = config.head.max_tokens or max_len

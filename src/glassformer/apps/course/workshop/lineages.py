@@ -254,7 +254,7 @@ def draw_weights(model: nn.Module) -> None:
 
 
 class Transformer(nn.Module):
-    """The Transformer of Vaswani et al. (2017), or BART (Lewis et al. 2020) if `is_2017` is False; one token table."""
+    """The Transformer of Vaswani et al. (2017), or BART (Lewis et al. 2020) if not `is_2017`, with one token table."""
 
     def __init__(self, sizes: Sizes, *, is_2017: bool = True) -> None:
         super().__init__()

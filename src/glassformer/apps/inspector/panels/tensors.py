@@ -64,7 +64,7 @@ def _best(inspector: Inspector, shown: Shown) -> list[dict[str, Any]]:
 
 
 def score_table(layers: Iterable[LayerScores]) -> dict[str, Any]:
-    """Return the scores of the heads of each layer, and those of uniform attention."""
+    """Return the scores of the heads of each layer, and the scores of uniform attention."""
     heads, uniform = [], []
     for layer in layers:
         heads.append([page_data.without_nan(head) for head in layer.heads])
@@ -74,7 +74,7 @@ def score_table(layers: Iterable[LayerScores]) -> dict[str, Any]:
 
 @route("GET", "/api/run/{run}/alignment")
 def alignment(inspector: Inspector, run: str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
-    """Answer the weights from the written tokens to the source, and the largest one of each row as a link."""
+    """Answer the weights from the written tokens to the source, and the largest weight of each row as a link."""
     shown = inspector.run_of(run)
     matrix = aligned(shown.layers("cross"), layer, head)
     best = matrix.max(dim=1)

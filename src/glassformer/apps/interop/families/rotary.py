@@ -129,7 +129,7 @@ def read_rotary(
 
 
 def write_rotary(positions: c.Positions, with_fraction: bool = False) -> dict[str, Any]:
-    """Return the keys of both formats. Versions before transformers 5, vLLM and llama.cpp read the old one.
+    """Return the keys of both formats. Versions before transformers 5, vLLM and llama.cpp read the old format.
 
     In place of positions that are not rotary, write default rotary positions: `Family.misfits` then finds the
     difference. `with_fraction` is true for a family that may rotate parts of heads.

@@ -41,7 +41,8 @@ def perplexity(nats: list[float], counts: list[int]) -> float:
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Return the probabilities softmax(logits / temperature) over the last axis (…, V).
 
-    At temperature 0, the largest logit has the probability 1, and all others 0; of equal ones, the first.
+    At temperature 0, the largest logit has the probability 1, and all others 0. Of equal largest logits, take the
+    first.
     """
     if temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)

@@ -38,7 +38,7 @@ def infill(ids: list[int], spans: Spans, mask_id: int) -> tuple[list[int], list[
 
 
 def relative_bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
-    """Return the bucket of each distance of T5's encoder, which is the place of the key minus that of the query.
+    """Return the bucket of each distance of T5's encoder, which is the place of the key minus the place of the query.
 
     Half of the buckets, H = n_buckets / 2, are for distances of 0 and below, and begin with 0. The other half are for
     distances above 0, and begin with H. In each half, let d be the distance without its sign. The first E = H / 2

@@ -41,8 +41,8 @@ def dpo_loss(
     """Return the mean loss of direct preference optimization, -log σ(β h), a tensor without axes.
 
     The arguments are log-probabilities (B,) of whole answers: of the chosen one and of the rejected one, by the model
-    that is trained (the policy) and by the reference. h is log p(chosen) - log p(rejected) of the policy, minus that of
-    the reference. The loss is finite for large h of both signs.
+    that is trained (the policy) and by the reference. h is log p(chosen) - log p(rejected) of the policy, minus the
+    same difference of the reference. The loss is finite for large h of both signs.
     """
     h = (policy_chosen - policy_rejected) - (reference_chosen - reference_rejected)
     return -F.logsigmoid(beta * h).mean()
