@@ -44,8 +44,7 @@ def of_group(group: Group, name: str) -> str:
 def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
     """Return the help of a verb: the most used options, the other options, each once, and examples.
 
-    If the verb has many keys of a run, only the most used keys are listed. With `is_whole`, the others follow by
-    section.
+    If the verb has many keys of a run, only the most used ones are listed. `is_whole` lists all keys, by section.
     """
     lines = textwrap.wrap(f"usage: {verb.usage}", WIDTH, subsequent_indent=" " * 7)
     for paragraph in verb.doc.split("\n\n"):

@@ -165,7 +165,7 @@ class Inspector:
         self.compared: set[Path] = set()
         """Folders of other models that a page has opened."""
         self.first = ""
-        """Name of the model for requests without a model: the server was started with it. Empty without such a
+        """Name of the model with which the server was started, for requests that name no model; "" if there was no
         model."""
         self.progress = 0, 0
         """Number of finished texts, and of all texts, in the latest set; the worker works on one set at a time."""

@@ -48,9 +48,7 @@ class Worker:
             raise Busy("the server is stopping") from error
         future.add_done_callback(self._done)
         waiting = asyncio.wrap_future(future)
-        waiting.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # after the end of the request, too
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # its request may have ended
         try:
             await asyncio.wait([waiting], timeout=self.deadline)
             if waiting.done():

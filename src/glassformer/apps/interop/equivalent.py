@@ -2,8 +2,7 @@
 
 `differences` lists the settings in which two configurations compute different outputs.
 
-Each rewrite is exact: a scale of ones multiplies by 1, a bias of zeros adds 0. An import reads such ones and zeros as
-weights.
+Each rewrite is exact: a scale of ones multiplies by 1, a bias of zeros adds 0. An import reads both as weights.
 
 The order of the residual channels does not affect the outputs of a Transformer. It must only be the same in modules
 that write into the residual stream (tables, output projections, norms) and in modules that read it (queries, keys,

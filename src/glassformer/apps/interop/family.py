@@ -5,8 +5,7 @@ second table pairs a glassformer module with a transformers module (`Rule`). Wei
 joined or reordered by rows, so importing an exported model returns every tensor bit for bit. Only the norms of Gemma
 are changed: 1 is added to their weights.
 
-A family can represent a configuration if writing its keys and reading them gives the same configuration
-(`Family.misfits`).
+A family can represent a configuration if its written keys, read again, give the same one (`Family.misfits`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -254,8 +253,8 @@ class Family:
     """Name for messages, such as GPT-2."""
     model_type: str
     heads: Mapping[str, Head]
-    """Supported classes of transformers, each with its head in glassformer. An export uses the first class with the
-    kind of the model's head."""
+    """Supported classes of transformers, each with its head in glassformer. An export uses the first that fits the
+    head."""
     settings: Settings
     """Fields that equal a key of `config.json`, for import and export; `encoder.n_layers` is a field of a stack."""
     table: Callable[[TransformerConfig], list[Rule]]
@@ -275,26 +274,23 @@ class Family:
     """Function that returns, for a configuration, possible reasons why transformers cannot compute the model although
     the keys can express it. Each reason has True if it applies."""
     prefix: str = ""
-    """Prefix of the tensor names of the network without its head. A file of a model without a head may omit the
-    prefix."""
+    """Prefix of the tensor names of the network without its head. Files of a model without a head may omit it."""
     drawn: tuple[str, ...] = ()
     """Patterns of tensors that glassformer never uses, and that transformers draws at random if a file lacks them."""
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
     """Function that returns an equivalent model that the table can map, or otherwise the model unchanged."""
     repeats: Mapping[str, str] = field(default_factory=dict)
-    """For the name of a second copy of a tied tensor, the name of the original, which may itself be a copy in this
-    map."""
+    """For the name of a second copy of a tied tensor, the name of the original, which may be a copy in this map,
+    too."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """For each tensor that transformers requires but never uses, the tensor to write in its place, if the model has
+    """For each tensor that transformers requires and never uses, the tensor that is written there if the model has
     it."""
     fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
-    """Function that returns the tensors of old files whose values the configuration determines. Other values are an
-    error."""
+    """Function that returns the tensors of old files that a configuration determines. Other values are an error."""
     stores_fixed: bool = False
     """True if transformers requires the `fixed` tensors in a file."""
     other_heads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """For a kind of head, patterns of the tensors of other heads in published files. They are skipped, with a
-    message."""
+    """For a kind of head, patterns of tensors of other heads in published files: they are skipped, with a message."""
     derived: tuple[str, ...] = ()
     """Patterns of tensors of old files that can be computed from the configuration. They are skipped."""
     old_names: Mapping[str, str] = field(default_factory=dict)
@@ -306,8 +302,7 @@ class Family:
     vocabulary: tuple[str, ...] = (VOCAB, MERGES)
     """Files that `builder` needs."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """The special token of each role that a folder does not define: the default of the tokenizer class in
-    transformers."""
+    """The special token of each role that a folder does not define, as in the tokenizer class of transformers."""
 
     @property
     def bare(self) -> frozenset[str]:

@@ -40,8 +40,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k
 NEUTRAL |= dict.fromkeys((*_NEUTRAL_AT_0.split(), LOOKUP), (0,))  # 0 is False, too
 NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_1.split(), (1,))
 NEUTRAL |= dict.fromkeys(_NEVER_NEUTRAL.split(), ())
-"""For each setting that can change a text or its drafts, the values without effect (or that only end a search
-earlier)."""
+"""For settings that can change a text or its drafts, the values without effect (or that only end a search earlier)."""
 
 NOT_TAKEN_OVER = "not imported from the generation defaults"
 

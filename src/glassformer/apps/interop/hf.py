@@ -27,8 +27,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of
 
 TOLERANCE = 1e-5
-"""Allowed difference of logits, as a multiple of max(1, largest logit): the effect of the order of summation in
-fp32."""
+"""Allowed difference of logits, in units of max(1, largest logit): the effect of the order of summation in fp32."""
 WRITTEN_FOR = "5.23.0"
 """Version of transformers that the files are written for."""
 Inputs = dict[str, Tensor]
@@ -110,8 +109,7 @@ def _value(value: Any) -> str:
 def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
     """Return the first family that can represent a configuration; the family of `architecture` is tried first.
 
-    `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family if none
-    can.
+    `architecture` is the class that the model was imported from. If none can, raises `UserError` with the nearest.
     """
     families = sorted(FAMILIES, key=lambda family: architecture not in family.heads)  # the sort is stable
     misfits: list[tuple[list[str], Family]] = []

@@ -55,8 +55,7 @@ ACTIVATIONS: dict[str, Any] = {
     "swish": "silu",
     "relu2": "relu2",
 }
-"""For each activation name of transformers, the name in glassformer. (`gelu_fast` and `quick_gelu` are other
-approximations.)"""
+"""For each activation of transformers, the name in glassformer. (`gelu_fast` and `quick_gelu` are approximations.)"""
 ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
 
 
@@ -71,8 +70,8 @@ class Setting:
 
 
 Settings = dict[str, Setting]
-"""For each field in glassformer, the key of `config.json`, for import and export. (`ACTIVATIONS` has the names of
-activations.)"""
+"""For each field in glassformer, the key of `config.json`, for import and export. `ACTIVATIONS` maps the
+activations."""
 Fields = dict[str, Any]
 """Fields of a `TransformerConfig` by name; `encoder.n_layers` is a field of a stack."""
 
@@ -82,8 +81,7 @@ class Converter:
     """Two functions, for import and export, that convert settings without a key of the same value."""
 
     read: Callable[["HFConfig", Fields], Fields] = lambda hf, fields: {}
-    """Function of `config.json` and the fields read so far that returns further fields. The `HFConfig` records
-    problems."""
+    """Function of `config.json` and the fields read so far that returns further fields; `HFConfig` records problems."""
     write: Callable[[TransformerConfig], dict[str, Any]] = lambda config: {}
     """Function of a configuration that returns further keys of `config.json`: the inverse of `read`. It accepts every
     configuration with the stacks of the family, and writes the nearest value."""

@@ -47,8 +47,7 @@ class Batches:
     async def run(self, operation: Operation, given: Sequence[Any], n_tokens: Sequence[int]) -> list[Any]:
         """Return the answers to the inputs of a request, or raise the error of one of them.
 
-        `n_tokens` has the number of tokens of each input. If the request is cancelled, its inputs that still wait are
-        removed.
+        `n_tokens` has the number of tokens of each input. If the wait is cancelled, the inputs that wait are removed.
         """
         request = object()
         inputs = [_Input(operation, one, request, n) for one, n in zip(given, n_tokens, strict=True)]
@@ -77,10 +76,7 @@ class Batches:
         self._go_on()
 
     def _next(self) -> list[_Input]:
-        """Take the first input, and the inputs of equal operations that fit into its batch.
-
-        Inputs of the same requests that are left move to the end of the queue.
-        """
+        """Take the first input and all fitting inputs of equal operations; move the rest of their requests back."""
         batch, left = list[_Input](), list[_Input]()
         n_rows = n_tokens = 0
         for one in self._waiting:

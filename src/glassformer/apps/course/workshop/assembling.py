@@ -27,8 +27,7 @@ class Assembled(NamedTuple):
     borrowed: list[str]
     """Names of functions that come from the solutions."""
     left_out: list[str]
-    """Statements of the reader's files that are left out because they define nothing, such as a call, with their
-    places."""
+    """Statements of the reader's files that define nothing, such as a call, and are left out, with their places."""
 
 
 def assemble(folder: Path, with_solutions: bool = False) -> Assembled:

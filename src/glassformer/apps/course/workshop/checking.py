@@ -22,8 +22,7 @@ from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, Funct
 TOLERANCE = 1e-4
 State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
 SLOW_RATIO, SLOW_SECONDS = 20, 1.0
-"""A right function is slow if its tests take `SLOW_RATIO` times as long as the solution's, and at least
-`SLOW_SECONDS`."""
+"""A right function is slow if its tests take `SLOW_SECONDS`, and `SLOW_RATIO` times as long as the solution's."""
 LIMIT_SECONDS = 30.0
 
 
@@ -39,8 +38,7 @@ class Result:
     """Gradients of the sum of the sines of all values, for each tensor of floating-point numbers."""
     error: BaseException | None = None
     changed: str = ""
-    """A description of the argument that the function changed, such as "argument 1"; empty if it changed no
-    argument."""
+    """The argument that the function changed, such as "argument 1"; empty if it changed none of them."""
 
 
 def result_of(function: Function, arguments: Sequence[Any], has_gradient: bool) -> Result:

@@ -42,8 +42,7 @@ class Mistake:
     new: str
     """The code that replaces the excerpt."""
     section: str = ""
-    """The section of the documentation that explains the mistake. By default, the pitfall's or else the exercise's
-    section."""
+    """The section of the documentation that explains the mistake. Default: the section of the pitfall or exercise."""
     pitfall: int = 0
     """The number of the mistake in docs/pitfalls.md; 0 if it is not listed there."""
 

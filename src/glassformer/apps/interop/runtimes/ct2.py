@@ -23,8 +23,7 @@ from glassformer.store.model_directory import TOKENIZER, StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 TOLERANCE = 1e-4
-"""Allowed difference of outputs, as a multiple of max(1, largest value): the effect of the order of summation in
-fp32."""
+"""Allowed difference of outputs, in units of max(1, largest value): the effect of the order of summation in fp32."""
 N_ROWS, N_TOKENS = 20, 12
 """`N_ROWS`: number of random rows that are compared. `N_TOKENS`: number of tokens of each row."""
 

@@ -45,12 +45,10 @@ from glassformer.store.model_directory import LABELS, StoredModel, weights_of
 
 GRAPH, ENCODER, DECODER = "model.onnx", "encoder_model.onnx", "decoder_model.onnx"
 TOLERANCE = 1e-4
-"""Allowed difference, as a multiple of max(1, largest logit). Another order of summation in fp32 causes a tenth of
-it."""
+"""Allowed difference, in units of max(1, largest logit). Another order of summation in fp32 causes a tenth of it."""
 TRACED = (2, 6, 7)
 CHECKED = ((1, 1, 1), (2, 9, 5), (5, 4, 8))
-"""Sizes (B, T, S) of the compared inputs, cut to the model's maximum lengths: ones, then above and below the traced
-sizes."""
+"""Compared sizes (B, T, S), up to the model's maximum lengths: ones, then above and below the traced sizes."""
 
 MEMORY, MEMORY_MASK = "encoder_hidden_states", "encoder_attention_mask"
 

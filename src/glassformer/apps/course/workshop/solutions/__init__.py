@@ -1,5 +1,4 @@
-"""The solutions of the workshop, one module per chapter. Without the bodies of functions, they are the reader's
-stubs."""
+"""The solutions of the workshop, one module per chapter. Without function bodies, they are the reader's stubs."""
 
 import ast
 from collections.abc import Collection

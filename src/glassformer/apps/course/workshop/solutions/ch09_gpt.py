@@ -41,7 +41,7 @@ def perplexity(nats: list[float], counts: list[int]) -> float:
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Return the probabilities softmax(logits / temperature) over the last axis (…, V).
 
-    At temperature 0, the largest logit has the probability 1, and all others 0. Of equal largest logits, take the
+    At temperature 0, the largest logit has the probability 1, and all others 0. Of several largest ones, take the
     first.
     """
     if temperature == 0:
