@@ -12,8 +12,7 @@ from glassformer.apps.doctor.adapter import Rows
 from glassformer.apps.doctor.probe import NotApplicable, Outcome, Probe, gap, means
 
 START_TOLERANCE_NATS = 0.6
-"""Largest distance of a new model's loss from ln V. Logits of variance σ² add σ²/2 nats: a tied table of unit rows
-after a final norm starts 0.5 nats above ln V."""
+"""Largest distance of a new model's loss from ln V. (A tied table of unit rows after a final norm adds 0.5 nats.)"""
 N_STEPS = 200
 
 

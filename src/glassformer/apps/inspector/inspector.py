@@ -165,8 +165,7 @@ class Inspector:
         self.compared: set[Path] = set()
         """Folders of other models that a page has opened."""
         self.first = ""
-        """Name of the model with which the server was started, for requests that name no model; "" if there was no
-        model."""
+        """Name of the model with which the server was started, for requests that name no model; "" without one."""
         self.progress = 0, 0
         """Number of finished texts, and of all texts, in the latest set; the worker works on one set at a time."""
         self._results: dict[str, Any] = {}

@@ -1,7 +1,6 @@
 """A checkpoint folder of transformers: `config.json`, weights in one safetensors file or in shards, tokenizer files.
 
-No code of the folder is run. Pickles and paths outside the folder are rejected; custom classes (`auto_map`) are
-ignored.
+No code of the folder is run: pickles and paths outside it are rejected, and custom classes (`auto_map`) are ignored.
 """
 
 import warnings

@@ -253,8 +253,7 @@ class Family:
     """Name for messages, such as GPT-2."""
     model_type: str
     heads: Mapping[str, Head]
-    """Supported classes of transformers, each with its head in glassformer. An export uses the first that fits the
-    head."""
+    """Supported classes of transformers, each with its head in glassformer. An export uses the first with its head."""
     settings: Settings
     """Fields that equal a key of `config.json`, for import and export; `encoder.n_layers` is a field of a stack."""
     table: Callable[[TransformerConfig], list[Rule]]
@@ -280,11 +279,9 @@ class Family:
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
     """Function that returns an equivalent model that the table can map, or otherwise the model unchanged."""
     repeats: Mapping[str, str] = field(default_factory=dict)
-    """For the name of a second copy of a tied tensor, the name of the original, which may be a copy in this map,
-    too."""
+    """For the name of a second copy of a tied tensor, the name of the original, which may be in this map, too."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """For each tensor that transformers requires and never uses, the tensor that is written there if the model has
-    it."""
+    """For each tensor that transformers requires and never uses, the tensor to write there if the model has it."""
     fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
     """Function that returns the tensors of old files that a configuration determines. Other values are an error."""
     stores_fixed: bool = False

@@ -160,8 +160,7 @@ def write_generation(
     A coverage penalty has no counterpart and is left out.
 
     The beam search of transformers equals glassformer's if both have the same rule of `early_stopping` and divide by
-    length^penalty. Other settings become the nearest ones: "shrink" is written as "never", and Wu's penalty (`gnmt`)
-    as the penalty 1.
+    length^penalty. Otherwise, the nearest is written: "never" for "shrink", the penalty 1 for Wu's (`gnmt`).
     """
     settings: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
     if generation.end_ids:

@@ -109,7 +109,7 @@ def _value(value: Any) -> str:
 def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
     """Return the first family that can represent a configuration; the family of `architecture` is tried first.
 
-    `architecture` is the class that the model was imported from. If none can, raises `UserError` with the nearest.
+    `architecture` is the class that the model was imported from. If no family can, raises `UserError` with the nearest.
     """
     families = sorted(FAMILIES, key=lambda family: architecture not in family.heads)  # the sort is stable
     misfits: list[tuple[list[str], Family]] = []

@@ -55,7 +55,8 @@ ACTIVATIONS: dict[str, Any] = {
     "swish": "silu",
     "relu2": "relu2",
 }
-"""For each activation of transformers, the name in glassformer. (`gelu_fast` and `quick_gelu` are approximations.)"""
+"""For each activation of transformers, the name in glassformer. (`gelu_fast`, `quick_gelu` are other
+approximations.)"""
 ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
 
 
@@ -70,8 +71,7 @@ class Setting:
 
 
 Settings = dict[str, Setting]
-"""For each field in glassformer, the key of `config.json`, for import and export. `ACTIVATIONS` maps the
-activations."""
+"""For each field in glassformer, the key of `config.json`, for import and export. `ACTIVATIONS` maps activations."""
 Fields = dict[str, Any]
 """Fields of a `TransformerConfig` by name; `encoder.n_layers` is a field of a stack."""
 

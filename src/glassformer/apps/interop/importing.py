@@ -57,9 +57,8 @@ def import_model(
     """Import a checkpoint of transformers (a folder or `hf:OWNER/NAME`) or a GGUF file as the model directory `out`.
 
     `ignore_tensors` names tensors to skip (patterns such as `cls.seq_relationship.*`), and `ignore_keys` names unknown
-    configuration keys to ignore. `log` receives a message about each setting that is not imported, such as a
-    generation default that glassformer does not have. Raises `UserError`, and writes nothing, if a key or tensor is not
-    supported.
+    configuration keys to ignore. `log` receives a message about each setting that is not imported, such as a generation
+    default. Raises `UserError`, and writes nothing, if a key or tensor is not supported.
     """
     out = files.as_path(out, "out")
     files.require_new_folder(out)

@@ -76,7 +76,7 @@ class Batches:
         self._go_on()
 
     def _next(self) -> list[_Input]:
-        """Take the first input and all fitting inputs of equal operations; move the rest of their requests back."""
+        """Take the first input and fitting ones of equal operations; move what is left of their requests to the end."""
         batch, left = list[_Input](), list[_Input]()
         n_rows = n_tokens = 0
         for one in self._waiting:

@@ -46,8 +46,7 @@ class Lineage:
     name: str
     config: ModelConfig
     build: Callable[[Any, Any], nn.Module]
-    """Function that builds the reader's model from the module of the reader's file and a configuration like
-    `config`."""
+    """Function that builds the reader's model from the reader's module and a configuration like `config`."""
     file: str = LINEAGES_FILE
 
 

@@ -42,8 +42,7 @@ function recurrentEncoder(weights, { cell, n_layers, bidirectional, reverse_sour
 }
 
 /**
- * Bridge from the encoder's last state to the decoder's first state: in each layer, h = tanh(W s) (Bahdanau 2015, A.2.2).
- * The cell of an LSTM is W c.
+ * Bridge from the encoder's last state to the decoder's first, in each layer h = tanh(W s) (Bahdanau 2015, A.2.2); an LSTM's cell is W c.
  * @param {Weights} weights
  * @param {number} nLayers
  * @param {boolean} hasCell

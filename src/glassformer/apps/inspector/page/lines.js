@@ -1,6 +1,5 @@
 /**
- * Lines between tokens. The width of a line is an attention weight. A picture shows one attention, as two columns or two
- * rows of tokens, or all layers.
+ * Lines between tokens, as wide as the attention weights: of one attention in two columns or two rows, or of all layers.
  *
  * @import { Scene, Shape } from "./scene.js"
  * @import { Bytes } from "./source.js"

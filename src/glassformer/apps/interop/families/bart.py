@@ -1,8 +1,7 @@
 """BART (Lewis 2020): a post-norm encoder-decoder with learned positions from row 2 on, and a norm on the embeddings.
 
-Marian (Junczys-Dowmunt 2018), as in OPUS-MT, is the encoder-decoder of Vaswani (2017) with sinusoids in halves, all
-sines first, and without a norm on the embeddings. So the original Transformer is exported as Marian, after its residual
-channels are permuted into the order of halves.
+Marian (Junczys-Dowmunt 2018), as in OPUS-MT, is the encoder-decoder of Vaswani (2017) with sinusoids in halves and
+no norm on the embeddings. So an export permutes the residual channels of that Transformer, and writes a Marian.
 
 mBART (Liu 2020), Pegasus (Zhang 2020) and M2M-100 (Fan 2020) are BART and Marian with a norm before each sublayer.
 M2M-100 and NLLB (2022) count the positions of their sinusoids from the id of the padding token + 1.

@@ -1,9 +1,8 @@
 """Llama (Touvron 2023), Mistral, Qwen2, Qwen3: pre-norm decoders with rotary positions, RMSNorm, gated feed-forward.
 
-They differ in biases, attention windows and query/key norms. Models with other parts are rewritten exactly
-(`equivalent.py`): a norm without a scale fits all four. A feed-forward layer without a gate fits Llama, also with
-biases, and with squared ReLUs all four. Mixtral (Jiang 2024) and Qwen3-MoE have experts in place of the feed-forward
-layers.
+They differ in biases, attention windows and query/key norms. Some other parts fit after a rewrite
+(`equivalent.py`): norms without a scale fit all four, and so do squared ReLUs without a gate. Other layers without a
+gate fit Llama only, also with biases. Mixtral (Jiang 2024) and Qwen3-MoE have experts as feed-forward layers.
 """
 
 from functools import partial

@@ -55,8 +55,7 @@ def beam_search(
     The log-probability of a hypothesis is the sum over its ids. Begin with one live hypothesis without ids. At each
     step, continue every live hypothesis with every id, and choose the continuations with the largest log-probability:
     `beam` minus the number of finished hypotheses. Those that end with `end` are finished: they are kept, and not
-    continued. The others are live. Of equal continuations, prefer the one of the better live hypothesis, then the
-    smaller id.
+    continued. The others are live. Of equal ones, prefer the one of the better live hypothesis, then the smaller id.
 
     Stop if no hypothesis is live, or at `max_len` ids. The score is the log-probability divided by the length penalty
     of the number of ids, `end` included. The best finished hypothesis is the result; if none is finished, the best

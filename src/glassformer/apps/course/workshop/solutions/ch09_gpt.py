@@ -41,8 +41,7 @@ def perplexity(nats: list[float], counts: list[int]) -> float:
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Return the probabilities softmax(logits / temperature) over the last axis (…, V).
 
-    At temperature 0, the largest logit has the probability 1, and all others 0. Of several largest ones, take the
-    first.
+    At temperature 0, the largest logit has the probability 1, all others 0. Of several largest ones, take the first.
     """
     if temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
