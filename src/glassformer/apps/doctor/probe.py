@@ -288,8 +288,8 @@ def on_copies_only(module: nn.Module) -> Iterator[nn.Module]:
 def measured(probe: Probe) -> Probe:
     """Run the module on a few small ids; return the probe with its token tables and the size of its logits.
 
-    The new probe computes in float64 if possible. Raises `UserError` if the module does not run, or if `max_len` or
-    `vocab_size` is too small.
+    The new probe is in float64 if possible. Raises `UserError` if the module fails, or rows or vocabulary are too
+    small.
     """
     if probe.max_len < MIN_LEN:
         raise UserError(f"max_len is {probe.max_len}, and the checks need rows of at least {MIN_LEN} tokens")

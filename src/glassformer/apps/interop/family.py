@@ -257,8 +257,8 @@ class Family:
     settings: Settings
     """Fields that equal a key of `config.json`, for import and export; `encoder.n_layers` is a field of a stack."""
     table: Callable[[TransformerConfig], list[Rule]]
-    """Function that returns the table of tensor names for a configuration. Glassformer's side has separate queries,
-    keys and values."""
+    """Function that returns a configuration's table of tensor names. Our queries, keys and values are separate in
+    it."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Classes of this family that are not supported, each with the reason."""
     always: Mapping[str, Any] = field(default_factory=dict)

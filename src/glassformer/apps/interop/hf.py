@@ -34,8 +34,8 @@ Inputs = dict[str, Tensor]
 ONE_TEXT = {"token_ids": "input_ids", "attention_mask": "attention_mask", "token_types": "token_type_ids"}
 PAIR = {"source_ids": "input_ids", "source_attention_mask": "attention_mask"}
 PAIR |= {"token_ids": "decoder_input_ids", "attention_mask": "decoder_attention_mask"}
-"""For each argument of a network, the name in transformers. `ONE_TEXT`: of a model that reads one text. `PAIR`: of a
-model that reads a source and a target."""
+"""For each argument of a network, the name in transformers, for a model that reads one text (`ONE_TEXT`) or a
+`PAIR`."""
 
 
 def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:

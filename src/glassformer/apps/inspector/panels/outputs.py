@@ -37,10 +37,7 @@ N_NEXT = 50
 def next_token(
     inspector: Inspector, ids: list[int], source_ids: list[int] | None = None, model: str | None = None
 ) -> dict[str, Any]:
-    """Answer the most probable next tokens after ids, the logits of all tokens, the entropy and the text.
-
-    Tokens that generation never writes have no probability.
-    """
+    """Answer the most probable next tokens that generation may write, all logits, the entropy and the text."""
     chosen = inspector.model_of(model)
     if chosen.is_seq2seq:
         trace = capture(chosen, source=source_ids, target=ids, names=["logits"])

@@ -10,10 +10,9 @@ def mask_tokens(
     """Hide tokens for masked language modelling; return the inputs and the labels, both like `ids` (B, T).
 
     `draws` are two tensors (B, T) of numbers from 0 to 1, the first for the choice and the second for the kind. A
-    token is chosen if its first number is below `rate`, and if it is not special. If the second number of a chosen
-    token is below 0.8, the token becomes `mask_id`. If the number is from 0.8 to below 0.9, the token becomes the id of
-    `random_ids` (B, T) at its place. Otherwise, the token stays unchanged. The label of a chosen token is its id before
-    the change; all other labels are -100.
+    token is chosen if its first number is below `rate`, and if it is not special. A chosen token becomes `mask_id` if
+    its second number is below 0.8. It becomes the id of `random_ids` (B, T) at its place if the number is from 0.8 to
+    below 0.9. Otherwise it stays unchanged. Its label is its id before the change. All other labels are -100.
     """
     choice, kind = draws
     is_chosen = (choice < rate) & ~is_special
