@@ -41,10 +41,8 @@ TARGETS: Mapping[str, str] = {
     "ct2": "glassformer.apps.interop.runtimes.ct2",
     "web": "glassformer.apps.interop.export",
 }
-"""The module of each target. Its `write_TARGET(stored, folder)` fills a folder, checks it, and returns a report.
-
-For the target `web`, the function writes a file.
-"""
+"""The module of each target. Its `write_TARGET(stored, folder)` fills a folder (for `web`, it writes a file), checks
+the result, and returns a report."""
 
 
 @dataclass(frozen=True)
