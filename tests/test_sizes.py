@@ -14,7 +14,7 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 60_186,
+    "lines of Python": 60_187,
     "lines of Python in the core": 40_451,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 327,

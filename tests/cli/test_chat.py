@@ -71,7 +71,7 @@ def test_the_commands_of_a_terminal(glassformer: Glassformer, folder: Path, monk
     ("words", "message"),
     [
         (("red", "--input", "x.txt"), "give a message or --input FILE, not both"),
-        ((), "no message given: give one, or --input FILE, or run on a terminal"),
+        ((), "no message given: give one, or --input FILE (- for standard input), or run on a terminal"),
         (("--input", "missing.txt"), "missing.txt"),
     ],
 )

@@ -304,7 +304,7 @@ class _Reader:
 
     where: str
     classes: tuple[type, ...] = ()
-    """The classes that the whole configuration can have; empty for a value given in Python, which has no key."""
+    """The classes that the whole configuration can have. It is empty where one value of Python is converted."""
 
     @functools.cached_property
     def known(self) -> list[str]:

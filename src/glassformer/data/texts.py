@@ -31,7 +31,7 @@ from glassformer.data.text_files import encoding_used, fault, guessed_encoding, 
 Paths = Sequence[str | Path]
 
 N_PIECES = 16
-"""Number of pieces that a first look reads, about a megabyte."""
+"""Maximum number of pieces that `look` reads of a path, about a megabyte."""
 PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place after it
 MAX_PIECE_CHARACTERS = 1 << 20
 MAX_FRONT_MATTER = 1 << 16

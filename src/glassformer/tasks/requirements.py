@@ -166,7 +166,7 @@ _PREFERENCES, _PROMPTS = partial(check_compared, PreferenceData), partial(check_
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the models of a kind of objective."""
+    """Facts about models that were trained with one kind of objective."""
 
     verbs: tuple[str, ...]
     """Verbs (commands and methods, such as `generate`) that these models may have, the main verb first."""

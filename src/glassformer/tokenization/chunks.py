@@ -89,7 +89,7 @@ class Splitter:
         return self._find(text)
 
     def words(self, text: str) -> list[str]:
-        r"""Cut a text before each run of white space and borders; the words have the same chunks as the text.
+        r"""Cut a text before each run of white space or borders. The words have the same chunks as the text.
 
         A cut is never inside a chunk: in no scheme does a chunk have white space, or a border, after another character.
         A word has the same chunks alone as in the text. Regular expressions match from left to right, so only the

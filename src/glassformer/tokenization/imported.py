@@ -189,8 +189,8 @@ def hide(description: dict[str, Any], hidden: Collection[str], allowed: Collecti
     """Return a `tokenizer.json` that never encodes text to the `hidden` special tokens; all ids are unchanged.
 
     `hidden` tokens in the model's vocabulary are renamed, and merges that produce them are removed. Other special
-    tokens are matched only as added tokens, and `encode_special_tokens` disables this for added tokens that are
-    special. The `allowed` tokens are therefore marked as not special.
+    tokens are matched only as added tokens. `encode_special_tokens` switches this off for added tokens that are marked
+    as special. So the `allowed` tokens are marked as not special.
     """
     model = description["model"]
     scored = isinstance(model["vocab"], list)  # Unigram: pieces and scores; other models: pieces and ids

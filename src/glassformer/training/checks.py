@@ -118,7 +118,7 @@ def _dropouts(model: ModelConfig, other: ModelConfig) -> dict[str, Any]:
 
 
 def _taught(run: Run, teacher: TeacherConfig) -> Run:
-    """Return a new run with the digest, the tokenizers and the decoder's start id of its teacher.
+    """Return a copy of the run with its teacher's tokenizers, decoder start id and digest of weights.
 
     Raises `UserError` for a teacher with another objective, with shorter inputs or fewer token types, or with
     tokenizers that differ from the run's.

@@ -62,7 +62,7 @@ def main(
     elif input is not None:
         turns = [line for line in lines(input_text(input)) if line.strip()]
     if turns is None and not sys.stdin.isatty():
-        raise UserError("no message given: give one, or --input FILE, or run on a terminal")
+        raise UserError("no message given: give one, or --input FILE (- for standard input), or run on a terminal")
     if output is not None:
         require_output(output, [directory, loading.draft, input])
     loading.require_draft(sampling)

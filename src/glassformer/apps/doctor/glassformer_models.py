@@ -201,7 +201,7 @@ def scored_parts(labels: Sequence[int]) -> Iterator[list[int]]:
 def mask_problems(
     scored: Sequence[Sequence[int]], answers: Sequence[str], tokenizer: Tokenizer, ends: Collection[int]
 ) -> list[str]:
-    """Return the problems with the scored parts of a conversation with these answers, as texts."""
+    """Return a message for each problem: the scored parts must be the answers, each with an end token."""
     problems = []
     if len(scored) != len(answers):
         problems.append(f"{len(scored)} parts are scored, and the conversation has {len(answers)} answers")

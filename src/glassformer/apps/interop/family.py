@@ -58,7 +58,7 @@ class Rule:
     is_row: bool = False
     """True if the tensor has a first dimension of 1: the constant bias of BART's logits."""
     n_groups: int = 0
-    """Number of key-value heads, for a fused matrix that has queries, key and value of group 0, then of group 1, …"""
+    """Number of key-value heads, if the fused matrix is stored by group: queries, key, value of a group; else 0."""
     offset: float = 0.0
     """Number that an import adds to the tensors, since Gemma's norms multiply by 1 + weight. The sum is in float32."""
     rows: tuple[int, ...] = ()
@@ -271,7 +271,7 @@ class Family:
     """Converters of the other settings, in the order in which they read and write."""
     limits: Callable[[TransformerConfig], dict[str, bool]] = lambda config: {}
     """Function that returns, for a configuration, possible reasons why transformers cannot compute the model although
-    the keys can express it. Each reason has True if it applies."""
+    the keys can express it. The value of a reason is True if it applies."""
     prefix: str = ""
     """Prefix of the tensor names of the network without its head. Files of a model without a head may omit it."""
     drawn: tuple[str, ...] = ()

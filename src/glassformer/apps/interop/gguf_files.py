@@ -118,7 +118,7 @@ def _sizes(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, i
 def _correct(folder: Path, metadata: Mapping[str, Any], n_rows: int) -> None:
     """Add to the written files what the GGUF file has and transformers does not keep.
 
-    These are the decimal value of an epsilon, llama.cpp's split into words, all end tokens, and the chat template. Also
+    These are rounded decimal numbers, llama.cpp's split into words, all end tokens, and the chat template. Also
     remove the tokens without a row of the table, which transformers adds.
     """
     config = files.read_json(folder / CONFIG)

@@ -226,7 +226,8 @@ def read_config(
 def _keys_of_error(hf: HFConfig, family: Family, architecture: str, message: str) -> list[str]:
     """Return the numbers of `config.json` that cause an error about a setting of glassformer, as [`key = value, …`].
 
-    A number causes the error if another number in its place changes the numbers of the message, or removes the error.
+    The function tries other values for each number. A number is a cause if another value removes the error, or changes
+    the numbers in its message.
     """
 
     def message_with(path: tuple[str, ...], value: float) -> str | None:

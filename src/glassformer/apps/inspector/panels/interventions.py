@@ -20,7 +20,7 @@ from glassformer.tasks.trained_model import TrainedModel
 
 @route("POST", "/api/run/{run}/ablate")
 def ablate(inspector: Inspector, run: str, off: str, mean: bool = False) -> dict[str, Any]:
-    """Answer the measure and the predictions before and after parts are switched off; see `ablation.ablate`.
+    """Return the measure and the predictions before and after parts are switched off; see `ablation.ablate`.
 
     `off` has names separated by commas, such as `decoder.0.head.3,decoder.1.feed_forward`.
     """
@@ -44,7 +44,7 @@ def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
 
 @route("GET", "/api/run/{run}/effects")
 def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any]:
-    """Answer the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run.
+    """Return the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run.
 
     `mean` replaces a part by its mean over the positions, in place of zero.
     """
@@ -59,7 +59,7 @@ def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any
 def effects_of_set(
     inspector: Inspector, lines: list[str], mean: bool = False, model: str | None = None
 ) -> dict[str, Any]:
-    """Answer the mean change of the measure over texts, one per line, with its spread and its baseline."""
+    """Return the mean change of the measure over texts, one per line, with its spread and its baseline."""
     chosen, texts = inspector.model_of(model), texts_of(lines)
     measured = effects_of_texts(chosen, texts, by_mean=mean, progress=inspector.reporting())
     return {"model": page_data.model_id(chosen)} | _answer(chosen, measured)
@@ -115,7 +115,7 @@ def patch(
     parts: str = "positions",
     model: str | None = None,
 ) -> dict[str, Any]:
-    """Answer the share of the logit difference that each place of the clean run restores, exactly and by gradients.
+    """Return the share of the logit difference that each place of the clean run restores, exactly and by gradients.
 
     `stack` is the encoder or the decoder, by default the one that produces the output. `parts` are positions of the
     residual stream, or heads. With more pairs, the shares are means over all pairs.

@@ -44,7 +44,7 @@ SCALED = {None: "q·kᵀ / √d", 1.0: "q·kᵀ"}
 
 @route("GET", "/api/model")
 def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
-    """Answer the facts of a model: names, sizes, parts, architecture, curves, checkpoints and examples."""
+    """Return the facts of a model: names, sizes, parts, architecture, curves, checkpoints and examples."""
     chosen = inspector.model_of(model)
     name = page_data.model_id(chosen)
     own_examples = inspector.once(f"examples of {name}", lambda: validation_texts(chosen, N_EXAMPLES))
@@ -160,13 +160,13 @@ def curves(path: Path) -> dict[str, list[list[float]]] | None:
 
 @route("GET", "/api/health", is_quick=True)
 def health(inspector: Inspector) -> dict[str, Any]:
-    """Answer that the server runs."""
+    """Return that the server runs."""
     return {"ok": True}
 
 
 @route("GET", "/api/session")
 def session(inspector: Inspector) -> dict[str, Any]:
-    """Answer the first model, the folder, the models of the gallery, and whether pages may open other folders."""
+    """Return the first model, the folder, the models of the gallery, and whether pages may open other folders."""
     gallery = None
     if inspector.gallery is not None:
         gallery = inspector.gallery.list()
@@ -246,7 +246,7 @@ MAX_LINES = 1 << 24
 
 @route("GET", "/api/live", is_quick=True)
 def live(inspector: Inspector, since: int = 0, folder: str | None = None) -> dict[str, Any]:
-    """Answer the lines that a run has logged from byte `since` on, and whether it is running."""
+    """Return the lines that a run has logged from byte `since` on, and whether it is running."""
     of_run = inspector.folder_of(folder)
     if since < 0:
         raise UserError(f"since: expected a place in the log, 0 or more, got {since}")

@@ -21,7 +21,7 @@ from glassformer.inspection.lens import LensCells, lens_cells, lens_labels
 
 @route("GET", "/api/run/{run}/logits")
 def logits(inspector: Inspector, run: str, position: int, off: str = "", mean: bool = False) -> Packed:
-    """Answer the logits (V,) at a position of the target, or of the only text, without the parts `off`."""
+    """Return the logits (V,) at a position of the target, or of the only text, without the parts `off`."""
     shown = inspector.run_of(run)
     n_positions = shown.trace["logits"].shape[1]
     if shown.trace["logits"].ndim != 3:
@@ -37,7 +37,7 @@ N_NEXT = 50
 def next_token(
     inspector: Inspector, ids: list[int], source_ids: list[int] | None = None, model: str | None = None
 ) -> dict[str, Any]:
-    """Answer the most probable next tokens that generation may write, all logits, the entropy and the text."""
+    """Return the most probable next tokens that generation may write, all logits, the entropy and the text."""
     chosen = inspector.model_of(model)
     if chosen.is_seq2seq:
         trace = capture(chosen, source=source_ids, target=ids, names=["logits"])
@@ -61,7 +61,7 @@ def next_token(
 
 @route("GET", "/api/run/{run}/lens")
 def lens(inspector: Inspector, run: str, norm: bool = True) -> dict[str, Any]:
-    """Answer the most probable tokens of each layer and position, and probability and rank of the actual token."""
+    """Return the most probable tokens of each layer and position, and probability and rank of the actual token."""
     shown = inspector.run_of(run)
     network, names = shown.model.network, page_data.vocabulary(shown.model)
     cells = lens_cells(network, shown.trace, lens_labels(network, shown.trace.inputs), norm=norm)
@@ -85,7 +85,7 @@ def _row(cells: LensCells, layer: int, names: Sequence[str]) -> list[dict[str, A
 def attribution(
     inspector: Inspector, run: str, position: int | None = None, token: str = "", against: str = ""
 ) -> dict[str, Any]:
-    """Answer the terms of the logit of a token at a position, beside their baselines; see `logit_attribution`."""
+    """Return the terms of the logit of a token at a position, beside their baselines; see `logit_attribution`."""
     shown = inspector.run_of(run)
     found = logit_attribution(shown.model, shown.trace, token or None, against or None, position)
     cells, rows, columns = found.grid()
@@ -129,7 +129,7 @@ class SearchSettings:
 
 @route("POST", "/api/beam")
 def beam(inspector: Inspector, source: str, settings: SearchSettings, model: str | None = None) -> dict[str, Any]:
-    """Answer the tree of a beam search and its results, best first."""
+    """Return the tree of a beam search and its results, best first."""
     chosen = inspector.model_of(model)
     chosen.require_source()
     named = {name: value for name, value in asdict(settings).items() if value is not None}

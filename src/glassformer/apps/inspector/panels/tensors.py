@@ -21,7 +21,7 @@ from glassformer.models.transformer import Transformer
 
 @route("GET", "/api/run/{run}/thumbnails")
 def thumbnails(inspector: Inspector, run: str, kind: str) -> Packed:
-    """Answer small pictures of all heads of a kind of attention."""
+    """Return small pictures of all heads of a kind of attention."""
     shown, which = inspector.run_of(run), page_data.kind_named(kind)
     shown.layers(which)  # raises UserError without them
     return shown.packed(shown.thumbnails[which])
@@ -29,7 +29,7 @@ def thumbnails(inspector: Inspector, run: str, kind: str) -> Packed:
 
 @route("GET", "/api/run/{run}/attention")
 def attention(inspector: Inspector, run: str, kind: str, layer: int, head: int | None = None) -> Packed:
-    """Answer the attention weights of one layer, or of one head of it."""
+    """Return the attention weights of one layer, or of one head of it."""
     shown = inspector.run_of(run)
     heads = shown.heads(page_data.kind_named(kind), layer)
     if head is None:
@@ -48,7 +48,7 @@ def fractions(weights: Tensor) -> Tensor:
 
 @route("GET", "/api/run/{run}/scores")
 def scores(inspector: Inspector, run: str) -> dict[str, Any]:
-    """Answer the scores of all heads beside their baselines, and the best head of each pattern (`best_heads`)."""
+    """Return the scores of all heads beside their baselines, and the best head of each pattern (`best_heads`)."""
     shown = inspector.run_of(run)
     kinds = {kind: score_table(layers) for kind, layers in shown.scores.items()}
     return {**shown.names, "names": NAMES, "margin": MARGIN, "best": _best(inspector, shown), "kinds": kinds}
@@ -74,7 +74,7 @@ def score_table(layers: Iterable[LayerScores]) -> dict[str, Any]:
 
 @route("GET", "/api/run/{run}/alignment")
 def alignment(inspector: Inspector, run: str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
-    """Answer the weights from the written tokens to the source, and the largest weight of each row as a link."""
+    """Return the weights from the written tokens to the source, and the largest weight of each row as a link."""
     shown = inspector.run_of(run)
     matrix = aligned(shown.layers("cross"), layer, head)
     best = matrix.max(dim=1)
@@ -89,7 +89,7 @@ _BLOCK = re.compile(r"(encoder|decoder)\.blocks\.\d+\.")
 
 @route("GET", "/api/run/{run}/flow")
 def flow(inspector: Inspector, run: str) -> dict[str, Any]:
-    """Answer names and shapes of the tensors of a run, in the order of the computation, and the model's settings."""
+    """Return names and shapes of the tensors of a run, in the order of the computation, and the model's settings."""
     shown = inspector.run_of(run)
     return {**shown.names, "tensors": list(_shapes(shown).items()), "config": to_dict(shown.model.config)}
 
@@ -106,7 +106,7 @@ def _shapes(shown: Shown) -> dict[str, tuple[int, ...]]:
 def tensor(
     inspector: Inspector, run: str, name: str, head: int | None = None, first: int = 0, count: int = MAX_ROWS
 ) -> Packed:
-    """Answer `count` tokens of a tensor of a run, from `first` on, in float32; of an attention, one head."""
+    """Return `count` tokens of a tensor of a run, from `first` on, in float32; of an attention, one head."""
     shown = inspector.run_of(run)
     x = _tensor(shown, name)
     if head is not None and x.ndim != 3:

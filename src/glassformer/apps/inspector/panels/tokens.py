@@ -144,7 +144,7 @@ def _loss(log_probs: Sequence[float]) -> dict[str, Any]:
 
 @route("GET", "/api/vocabulary")
 def vocabulary(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
-    """Answer all tokens of the vocabulary, by id."""
+    """Return all tokens of the vocabulary, by id."""
     chosen = inspector.model_of(model)
     return {"model": page_data.model_id(chosen), "tokens": page_data.vocabulary(chosen)}
 
@@ -169,7 +169,7 @@ def texts_of(lines: Sequence[str]) -> list[str]:
 
 @route("GET", "/api/texts")
 def texts(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
-    """Answer texts of the validation data of the run, one per line; none if the model was not trained here."""
+    """Return texts of the validation data of the run, one per line; none if the model was not trained here."""
     chosen = inspector.model_of(model)
     lines = [line_of(sides) for sides in validation_texts(chosen, N_TEXTS, N_TOKENS)]
     return {"model": page_data.model_id(chosen), "lines": lines}
@@ -177,7 +177,7 @@ def texts(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
 
 @route("GET", "/api/progress", is_quick=True)
 def progress(inspector: Inspector) -> dict[str, Any]:
-    """Answer how many texts of the latest set are done, and their number."""
+    """Return how many texts of the latest set are done, and their number."""
     done, total = inspector.progress
     return {"done": done, "total": total}
 
@@ -186,7 +186,7 @@ def progress(inspector: Inspector) -> dict[str, Any]:
 def strongest_texts(
     inspector: Inspector, lines: list[str], units: str, unit: int, model: str | None = None
 ) -> dict[str, Any]:
-    """Answer the texts in which a head or a neuron is most active, beside a random text of the set."""
+    """Return the texts in which a head or a neuron is most active, beside a random text of the set."""
     chosen, given = inspector.model_of(model), texts_of(lines)
     name = page_data.model_id(chosen)
     key = hashlib.sha256(json.dumps([name, units, given]).encode()).hexdigest()
