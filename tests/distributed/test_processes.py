@@ -26,7 +26,7 @@ from glassformer.config.train import AdamConfig, EarlyStopping, MuonConfig, Para
 from glassformer.config.transformer import Stack
 from glassformer.data.batching import Batch
 from glassformer.models.build import build_model
-from glassformer.models.devices import Fit
+from glassformer.models.devices import Fit, give_back_memory
 from glassformer.nn.kernels import processor
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
@@ -315,13 +315,15 @@ def test_only_process_0_has_the_whole_weights_at_the_start(tmp_path: Path, monke
         first_alone, send, before = process_group.Sharded.first_alone, process_group.Sharded.send_weights, [0]
 
         def alone(self: process_group.Sharded) -> Any:
+            give_back_memory()  # freed memory that the process keeps would hide the first tensors
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts at VmRSS
             before[0] = memory("VmRSS")
             return first_alone(self)
 
         def sent(self: process_group.Sharded, weights: Any, network: Any) -> None:
             send(self, weights, network)
             most = memory("VmHWM") - before[0]
-            assert most > n_bytes if self.is_first else n_bytes / 2 < most < 0.8 * n_bytes, f"{most} of {n_bytes}"
+            assert most > n_bytes if self.is_first else n_bytes / 3 < most < 0.8 * n_bytes, f"{most} of {n_bytes}"
             raise UserError("measured")
 
         monkeypatch.setattr(process_group.Sharded, "first_alone", alone)
