@@ -588,12 +588,3 @@ def test_resume_takes_settings_by_name(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         glassformer.train(run, tmp_path / "run", max_time=1e-3)
     assert glassformer.resume(tmp_path / "run", max_time=600).reports["valid"].loss > 0
-
-
-def test_a_model_is_loaded_with_fused_projections(trained: Outcome, model: Model, tmp_path: Path) -> None:
-    apart, fused = model, api.load(trained.folder, device="cpu", fused=True)
-    assert fused.config.fused_qkv and not apart.config.fused_qkv
-    greedy = {"max_new_tokens": 8, "temperature": 0.0}
-    assert fused.generate("the", **greedy) == apart.generate("the", **greedy)
-    fused.save(tmp_path / "fused")
-    assert api.load(tmp_path / "fused").config.fused_qkv

@@ -97,8 +97,8 @@ def test_training_with_other_settings(change: str, tmp_path: Path) -> None:
             start = api.train(run, tmp_path / "start").folder
             adapted = replace(run, init=replace(run.init, path=str(start)), lora=LoraConfig(rank=2))
             folder = api.train(adapted, tmp_path / "run").folder
-            for how in ({"dtype": "fp16"}, {"dtype": "bf16"}, {"fused": True}):
-                glassformer.load(folder, device="cpu", **how).generate(TEXT, max_new_tokens=2)
+            for dtype in ("fp16", "bf16"):
+                glassformer.load(folder, device="cpu", dtype=dtype).generate(TEXT, max_new_tokens=2)
         elif change == "teacher":
             api.train(run, tmp_path / "run", teacher=api.train(run, tmp_path / "start").folder)
         elif change == "experts":

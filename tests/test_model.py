@@ -400,16 +400,6 @@ def test_a_translator_is_built_once_per_device(models: dict[str, Model]) -> None
     assert model.to("cpu").translator is not translator and model.translator.device == model.device
 
 
-def test_a_fused_model_with_merged_updates_is_saved_and_loaded(models: dict[str, Model], tmp_path: Path) -> None:
-    adapted = models["lora"]
-    fused = glassformer.load(adapted.folder, device="cpu", fused=True)
-    fused.save(tmp_path / "fused")
-    again = glassformer.load(tmp_path / "fused", device="cpu")
-    assert again.run.lora is None
-    greedy = {"max_new_tokens": 8, "temperature": 0.0}
-    assert again.generate("abc", **greedy) == fused.generate("abc", **greedy) == adapted.generate("abc", **greedy)
-
-
 @pytest.mark.parametrize(
     ("kind", "name"), [("classes", "accuracy"), ("pairs", "exact_match"), ("masked", "masked_accuracy")]
 )

@@ -14,8 +14,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 60_187,
-    "lines of Python in the core": 40_451,
+    "lines of Python": 60_193,
+    "lines of Python in the core": 40_457,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 327,
     "files of Python under 60 lines": 43,
@@ -25,7 +25,7 @@ LIMITS = {
     "rooms, and files beside them": 24,
     "floors": 12,
     "calls of isinstance": 654,
-    "conditional expressions": 846,
+    "conditional expressions": 853,
     "words of documents": 120_000,
 }
 

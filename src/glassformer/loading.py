@@ -22,14 +22,12 @@ def load(
     step: int | None = None,
     device: str = "auto",
     dtype: str | None = None,
-    fused: bool = False,
 ) -> "Model":
     """Load and verify a model directory; `step` selects one of a run's checkpoints.
 
     `dtype` "bf16" or "fp16" converts the weights once, for inference; "fp32" keeps them. By default the weights
-    are in fp32 too, and `evaluate` uses the precision of the run. `fused` joins the matrices of queries, keys and
-    values, and the first matrices of gated feed-forward layers, which is a little faster. Raises `UserError` for an
-    unknown type, and for a type that the device does not support.
+    are in fp32 too, and `evaluate` uses the precision of the run. Raises `UserError` for an unknown type, and for a
+    type that the device does not support.
     """
     # Check the arguments before anything is read
     path = checkpoint.find(files.as_path(folder, "folder"), step)
@@ -37,7 +35,7 @@ def load(
 
     from glassformer.model import Model
     from glassformer.models.devices import choose_device, emulation_note
-    from glassformer.models.transforms import convert, fuse, weights_dtype
+    from glassformer.models.transforms import convert, weights_dtype
 
     where = choose_device(device)
     weights = None if dtype is None else weights_dtype(dtype, where)
@@ -47,9 +45,6 @@ def load(
     stored = read_model(path)
     where = choose_device(device, stored.config)
     network, run = stored.network.to(where), stored.run
-    if fused:
-        fuse(network)
-        run = replace(run, lora=None)  # LoRA updates are merged
     if weights is not None and weights != torch.float32:
         convert(network, weights)
     # The model

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.models.transforms import add_lora
 from glassformer.nn.kernels import linear as products
 from glassformer.nn.kernels import processor
-from glassformer.nn.kernels.linear import PackedWeights
+from glassformer.nn.kernels.linear import PackedWeights, linear_layers
 from glassformer.nn.kernels.processor import Processor
 from glassformer.nn.layers import Linear
 from tolerances import assert_close, is_close
@@ -33,7 +34,7 @@ float16 adds in float16 or in fp32, depending on the processor: √512 of 512 te
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use every fast path on every CPU whose libraries have it, and for every size."""
     monkeypatch.setattr(processor, "this", FAST)
-    monkeypatch.setattr(products, "MIN_PACKED", 1)
+    monkeypatch.setattr(products, "MIN_PACKED", dict.fromkeys(products.MIN_PACKED, 1))
     monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
 
 
@@ -163,6 +164,74 @@ def test_a_changed_weight_is_packed_again(change: str, dtype: torch.dtype) -> No
         after = one(x)
         assert_close(after, F.linear(x, one.weight, one.bias), terms=ROUNDINGS[dtype])
     assert not is_close(before, after)
+
+
+def projections(dtype: torch.dtype = torch.float32, bias: bool = True) -> nn.ModuleDict:
+    torch.manual_seed(0)
+    return nn.ModuleDict({name: Linear(24, 8 * n, bias=bias) for name, n in (("q", 3), ("k", 1), ("v", 2))}).to(dtype)
+
+
+GROUPS = (("q", "k"), ("v",))
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("here", [FAST, WITHOUT_BF16, PLAIN])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", ROUNDINGS)
+def test_layers_with_one_input_are_one_product(
+    dtype: torch.dtype, bias: bool, here: Processor, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "this", here)
+    if not is_small:
+        monkeypatch.setattr(products, "MIN_PACKED", dict.fromkeys(products.MIN_PACKED, 1))
+    owner, x, packed = projections(dtype, bias), torch.randn(2, 3, 24).to(dtype), PackedWeights()
+    with torch.no_grad():
+        q, k, v = (F.linear(x, layer.weight, layer.bias) for layer in owner.values())
+        outside = linear_layers(owner, GROUPS, x)
+        for _ in range(2):
+            with packed:
+                inside = linear_layers(owner, GROUPS, x)
+                for found in (outside, inside):
+                    assert_close([*found], [torch.cat((q, k), -1), v], terms=ROUNDINGS[dtype])
+    stacks = inside[0]._base is not None
+    assert stacks == (inside[0].untyped_storage().data_ptr() == inside[1].untyped_storage().data_ptr())
+    packs = {torch.float32: here.uses_onednn, torch.bfloat16: here is FAST and CAN.packs_bfloat16, torch.float16: False}
+    assert (owner["q"].weight in products._packed) == (not is_small and packs[dtype])
+    assert all(y.requires_grad for y in linear_layers(owner, GROUPS, x)), "gradients need the plain layers"
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_changed_layers_are_stacked_again(name: str) -> None:
+    owner, x = projections(), torch.randn(5, 24)
+    with PackedWeights(), torch.no_grad():
+        linear_layers(owner, GROUPS, x)
+    owner[name].weight.data.mul_(2)
+    with PackedWeights(), torch.no_grad():
+        found = torch.cat([*linear_layers(owner, GROUPS, x)], -1)
+        assert_close(found, torch.cat([layer(x) for layer in owner.values()], -1), terms=512)
+
+
+def test_a_layer_with_a_hook_or_an_update_is_no_part_of_one_product() -> None:
+    owner, x, seen = projections(), torch.randn(5, 24), []
+    owner["q"].register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    with PackedWeights(), torch.no_grad():
+        linear_layers(owner, GROUPS, x)
+    assert len(seen) == 1
+    owner = projections()
+    add_lora(owner, ("v",), rank=2, alpha=4.0)
+    owner["v"].lora_b.data.fill_(1.0)
+    with PackedWeights(), torch.no_grad():
+        _, found = linear_layers(owner, GROUPS, x)
+        assert_close(found, owner["v"](x), terms=512)
+
+
+def test_a_block_computes_layers_under_autocast_as_autocast_asks() -> None:
+    owner, x = projections(), torch.randn(3, 24)
+    with PackedWeights(), torch.inference_mode():
+        linear_layers(owner, GROUPS, x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert {y.dtype for y in linear_layers(owner, GROUPS, x)} == {torch.bfloat16}
 
 
 @pytest.mark.usefixtures("everywhere")

@@ -1,6 +1,5 @@
 """Low-rank adaptation starts without effect and trains only its updates; loaded weights are bit-equal."""
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +14,6 @@ from glassformer.models.build import build_model
 from glassformer.models.transforms import (
     LoraLinear,
     add_lora,
-    convert,
-    fuse,
     merge_lora,
     take_weights,
 )
@@ -282,65 +279,3 @@ def test_a_longer_position_table_is_not_extended() -> None:
     longer = random_model(replace(GPT, max_len=30), seed=1)
     taken = take_weights(longer, weights_of(random_model(GPT)))
     assert taken.new == taken.left == ["decoder.embeddings.positions.table.weight"]
-
-
-# Matrices that read the same input
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_fused_projections_give_equal_results(name: str) -> None:
-    apart = random_model(name)
-    fused = copy.deepcopy(apart)
-    fuse(fused)
-    names = [name for name, _ in fused.named_parameters()]
-    assert not any("self_attn.q_proj" in name for name in names) and any("self_attn.qkv_proj" in name for name in names)
-    has_gates = apart.config.gated_ff and any(stack.d_ff for stack in apart.config.stacks.values())
-    has_gates = has_gates and apart.config.experts is None  # the matrices of experts stay apart
-    assert apart.config.experts is not None or not any("ff.gate_proj" in name for name in names)
-    assert any("ff.gate_up_proj" in name for name in names) == has_gates
-    inputs = random_inputs(apart)
-    with torch.inference_mode():
-        found, expected = (model(inputs.token_ids, **inputs.others) for model in (fused, apart))
-    assert_close(found, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_fused_projections_are_converted_as_separate_ones(dtype: torch.dtype) -> None:
-    apart = random_model("llama", dtype=torch.float32)
-    fused = copy.deepcopy(apart)
-    fuse(fused)
-    ids = random_inputs(apart).token_ids
-    for network in (apart, fused):
-        convert(network, dtype)
-    with torch.inference_mode():
-        assert_close(fused(ids), apart(ids), terms=2, dtype=torch.bfloat16)
-
-
-@pytest.mark.parametrize("name", ["gpt", "llama", "fused_qkv", "gated_biases"])
-def test_a_fused_network_is_stored_as_one_of_its_configuration(name: str) -> None:
-    config = replace(CONFIGS["gpt"], gated_ff=True) if name == "gated_biases" else CONFIGS[name]
-    fused = random_model(config)
-    fuse(fused)
-    fuse(fused)  # changes nothing more
-    stored = weights_of(fused)
-    again = build_model(fused.config).double().eval()
-    again.load_state_dict(fused.state_dict())
-    assert {name: x.shape for name, x in stored.items()} == {name: x.shape for name, x in weights_of(again).items()}
-    ids = random_inputs(fused).token_ids
-    assert_close(again(ids), fused(ids))
-    other = random_model(again.config, seed=1)
-    fused.load_state_dict(other.state_dict())
-    assert_close(fused(ids), other(ids))
-
-
-def test_fused_projections_are_for_transformers_and_include_updates() -> None:
-    with pytest.raises(UserError, match="a recurrent model has no self-attention"):
-        fuse(random_model("bahdanau"))
-    apart = random_model("llama")
-    add_lora(apart, ("*_proj",), 2, 4.0)
-    for parameter in apart.parameters():
-        parameter.data += 0.01
-    fused = copy.deepcopy(apart)
-    fuse(fused)
-    ids = random_inputs(apart).token_ids
-    assert_close(fused.eval()(ids), apart.eval()(ids))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from glassformer.nn.kernels.linear import PackedWeights
 from glassformer.nn.layers import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
 from tolerances import NETWORK, assert_close
 
@@ -49,6 +50,20 @@ def test_rms_norm(weight: bool, eps: float, dtype: torch.dtype) -> None:
         theirs = nn.RMSNorm(WIDTH, eps, dtype=dtype)
         theirs.load_state_dict(norm.state_dict())
         assert_close(norm(x), theirs(x))
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.3])
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("factor", [0.0, 1e-12, 1.0, 1e12])
+def test_rms_norm_in_generation(factor: float, weight: bool, eps: float) -> None:
+    """A block of `PackedWeights` has other operations, for every layout of x; gradients need those of PyTorch."""
+    norm = filled(RMSNorm(WIDTH, eps, weight)).float()
+    x = (torch.randn(3, 4, WIDTH) * 3 + 5) * factor
+    with PackedWeights(), torch.no_grad():
+        for rows in (x, x.transpose(0, 1), x[:, 1:3], x[..., None].squeeze(-1), x[0, 0]):
+            assert_close(norm(rows), rms_norm_reference(rows, norm.weight, eps), terms=NETWORK)
+    with PackedWeights():
+        assert norm(x.requires_grad_()).requires_grad
 
 
 def test_untrained_norms_only_normalise() -> None:

@@ -297,15 +297,6 @@ def suited(sizes: Sequence[S], n_bytes: int) -> S:
     return next(size for size in sizes if n_bytes <= size.max_bytes)
 
 
-def vocab_size_for(n_bytes: int) -> int:
-    """Return a suitable vocabulary size for a text of `n_bytes`.
-
-    >>> vocab_size_for(1_000_000)
-    2048
-    """
-    return suited(TEXT, n_bytes).vocab_size
-
-
 def text_run(name: str, data: TextData, n_bytes: int) -> Run:
     """Build a run for texts of `n_bytes`: a language model.
 

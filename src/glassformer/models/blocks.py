@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.models.state import TransformerState
-from glassformer.nn.attention import Attention, Memory, Tap, scoped
+from glassformer.nn.attention import Attention, Memory, Tap
 from glassformer.nn.experts import Experts
 from glassformer.nn.kv_cache import Cache
 from glassformer.nn.layers import FeedForward, NormFactory, function, number
 from glassformer.nn.masks import Mask
 
 
-@dataclass(frozen=True)
+@dataclass
 class Inputs:
     """Everything that a forward pass reads besides the token ids (B, T); stacks and blocks take this object.
 
@@ -112,12 +112,12 @@ class Block(nn.Module, ABC):
 
     def attention(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Return what the self-attention of `h` (B, T, D) adds to the residual stream."""
-        tap = scoped(inputs.tap, "self_attn")
+        tap = None if inputs.tap is None else inputs.tap.scope("self_attn")
         return self.added(self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, cache=inputs.cache, tap=tap))
 
     def cross_attention(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Return what the cross-attention of `h` (B, T, D) adds to the residual stream."""
-        tap = scoped(inputs.tap, "cross_attn")
+        tap = None if inputs.tap is None else inputs.tap.scope("cross_attn")
         return self.added(self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=tap))
 
     def feed_forward(self, h: Tensor, inputs: Inputs) -> Tensor:

@@ -69,15 +69,17 @@ class _BlockStack(nn.Module):
         # 2. What blocks of one kind share.
         of_kind = self._by_kind(x, inputs, positions)
         # 3. The blocks. A cache, a projected source and a tap belong to one block.
-        x = tapped(tap, "embeddings", x)
+        if tap is not None:
+            x = tap("embeddings", x)
         every = self.activation_checkpointing
         if state is not None or not self.training:
             every = 0
         for i, block in enumerate(self.blocks):
             block_inputs = of_kind[self.windows[i], self.rotary_of[i]]
             if state is not None:
-                own = {"cache": state.layers[i], "memory": state.memory and state.memory[i]}
-                block_inputs = Inputs(**vars(block_inputs) | own)
+                block_inputs.cache = state.layers[i]
+                if state.memory is not None:
+                    block_inputs.memory = state.memory[i]
             if tap is not None:
                 block_inputs = replace(block_inputs, tap=tap.scope(f"blocks.{i}"))
             if every and i % every == 0:
@@ -89,7 +91,9 @@ class _BlockStack(nn.Module):
         # 4. The final norm.
         if self.final_norm is not None:
             x = self.final_norm(x)
-        return tapped(tap, "final", x)
+        if tap is not None:
+            x = tap("final", x)
+        return x
 
     def _by_kind(self, x: Tensor, inputs: Inputs, positions: Tensor) -> dict[tuple[int, int], Inputs]:
         """Return the inputs for each kind of block, (window, rotary module): blocks of a kind share mask and angles."""
@@ -102,7 +106,9 @@ class _BlockStack(nn.Module):
             mask = Mask(causal=self.causal, keys=inputs.attention_mask, documents=documents)
         if not (self.has_experts and self.training):
             real = None
-        memory_mask, source_keys = None, inputs.source_attention_mask
+        memory_mask, source_keys, n_keys = None, inputs.source_attention_mask, x.shape[1]
+        if inputs.state is not None:
+            source_keys, n_keys = inputs.state.memory_mask, inputs.state.layers[0].slots.n_filled
         if source_keys is not None:
             memory_mask = Mask(keys=source_keys).materialized(x.shape[1], source_keys.shape[1], x.device)
         # 2. Positions act on queries and keys, or on the scores.
@@ -115,7 +121,6 @@ class _BlockStack(nn.Module):
             angles.append(rotary(positions))
         angles.append(None)
         # 3. One mask for each window.
-        n_keys = key_positions.shape[-1]
         masks: dict[int, Mask] = {}
         kinds: dict[tuple[int, int], Inputs] = {}
         block: Any
@@ -181,7 +186,9 @@ class Decoder(_BlockStack):
         n_new = token_ids.shape[1]
         # 1. Positions of the new tokens, and their slots.
         if state.uniform and (attention_mask is None or bool(attention_mask.all())):
-            positions = torch.arange(state.longest, state.longest + n_new, device=token_ids.device)
+            positions = state.lengths[:1]  # (T,)
+            if n_new > 1:
+                positions = torch.arange(state.longest, state.longest + n_new, device=token_ids.device)
             slots = Slots(state.longest, state.longest + n_new)
             lengths = state.lengths + n_new
         else:
@@ -203,8 +210,10 @@ class Decoder(_BlockStack):
         # 3. The blocks, which write to the slots.
         self.check_length(slots.n_filled)
         state.make_room(slots)
-        slot_positions = torch.arange(slots.n_filled, device=token_ids.device)
-        x = self._read(token_ids, state, mask, (positions, slot_positions), tap)
+        inputs = Inputs(tap=tap, positions=positions, mask=mask, state=state)
+        if self.score_bias is not None:
+            inputs.key_positions = torch.arange(slots.n_filled, device=token_ids.device)
+        x = self.forward(token_ids, inputs)
         return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=slots.start is not None)
 
     def _step_branches(
@@ -221,20 +230,7 @@ class Decoder(_BlockStack):
         state.make_room(Slots(branches.n_slots - branches.width, branches.n_slots))
         positions = branches.fold(state.lengths[:, None])  # (groups, width)
         mask = Mask(query_index=positions, key_index=branches.positions, pairs=branches.fold(branches.seen[:, None]))
-        x = self._read(branches.fold(token_ids), state, mask, (positions, branches.positions), tap)
+        inputs = Inputs(tap=tap, positions=positions, key_positions=branches.positions, mask=mask, state=state)
+        x = self.forward(branches.fold(token_ids), inputs)
         state = replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
         return branches.unfold(x), state
-
-    def _read(
-        self, token_ids: Tensor, state: TransformerState, mask: Mask, at: tuple[Tensor, Tensor], tap: Tap | None
-    ) -> Tensor:
-        """Return the hidden states of tokens that follow a state; `at` = positions of the queries and of the keys."""
-        inputs = Inputs(
-            source_attention_mask=state.memory_mask,
-            tap=tap,
-            positions=at[0],
-            key_positions=at[1],
-            mask=mask,
-            state=state,
-        )
-        return self.forward(token_ids, inputs)

@@ -122,7 +122,9 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, TransformerState]:
         """Return logits (B, T, V) for T more tokens per row (prefill, or T = 1) and the new state."""
         assert self.decoder is not None
-        hidden, state = self.decoder.step(token_ids, state, attention_mask, scoped(tap, "decoder"))
+        hidden, state = self.decoder.step(
+            token_ids, state, attention_mask, None if tap is None else tap.scope("decoder")
+        )
         return self.head(hidden, attention_mask), state
 
     def step_attending(

@@ -1,22 +1,19 @@
-"""Explicit changes to a built network: low-rank updates, weights from another model, fused or smaller weights."""
+"""Explicit changes to a built network: low-rank updates, weights from another model, smaller weights."""
 
 import difflib
 import fnmatch
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.common.errors import UserError, first_line
-from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
-from glassformer.models.transformer import Transformer
-from glassformer.nn.attention import MultiHeadAttention
-from glassformer.nn.layers import FeedForward, Linear, stacked
+from glassformer.nn.layers import Linear
 
 # Low-rank adaptation
 
@@ -184,61 +181,6 @@ def _summary(names: Sequence[str]) -> str:
 
 
 # For inference: weights are converted once
-
-
-def fuse(network: nn.Module) -> None:
-    """Join matrices that read the same input, in place, with equal results up to rounding; for inference only.
-
-    Low-rank updates are merged. Each self-attention gets one matrix for queries, keys and values, and each gated
-    feed-forward layer one for gate and up projection. One product reads the weights faster than several products, which
-    saves about 4 % of a step of one token on a CPU. Experts do not change. The network can be saved: its configuration
-    has `fused_qkv`, and gate and up projections are stored apart. Raises `UserError` for a recurrent model.
-    """
-    if not isinstance(network, Transformer):
-        raise UserError("fused is for Transformers: a recurrent model has no self-attention; leave it out")
-    merge_lora(network)
-    for block in [module for module in network.modules() if isinstance(module, Block)]:
-        if isinstance(block.self_attn, MultiHeadAttention):
-            block.self_attn.fuse()
-        if isinstance(block.ff, FeedForward) and getattr(block.ff, "gate_proj", None) is not None:
-            block.ff = FusedFeedForward(block.ff)
-    network.config = replace(network.config, fused_qkv=True)
-
-
-FUSED, APART = "gate_up_proj.", ("gate_proj.", "up_proj.")
-
-
-class FusedFeedForward(FeedForward):
-    """Gated feed-forward layer with one matrix for gate and up projection; it is stored as two layers."""
-
-    def __init__(self, base: FeedForward) -> None:
-        nn.Module.__init__(self)  # FeedForward.__init__ would draw weights
-        assert base.gate_proj is not None
-        self.gate_up_proj = stacked([base.gate_proj, base.up_proj])
-        self.down_proj, self.activation, self.dropout = base.down_proj, base.activation, base.dropout
-        self.train(base.training)
-        self.register_state_dict_post_hook(_store_apart)
-        self.register_load_state_dict_pre_hook(_load_together)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.dropout(self.activation(gate) * up, self.dropout, self.training))
-
-
-def _store_apart(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
-    """Store two layers: split each tensor of the fused layer into two halves."""
-    for name in [name for name in state if name.startswith(prefix + FUSED)]:
-        part = name.removeprefix(prefix + FUSED)
-        for half, x in zip(APART, state.pop(name).chunk(2), strict=True):
-            state[prefix + half + part] = x
-
-
-def _load_together(module: nn.Module, state: dict[str, Tensor], prefix: str, *others: object) -> None:
-    """Invert `_store_apart`."""
-    gate, up = (prefix + half for half in APART)
-    for name in [name for name in state if name.startswith(gate) and up + name.removeprefix(gate) in state]:
-        part = name.removeprefix(gate)
-        state[prefix + FUSED + part] = torch.cat([state.pop(gate + part), state.pop(up + part)])
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from glassformer.nn.kernels.attention import attend, repeat_kv, scale_or_default
 from glassformer.nn.kernels.flex_attention import attention_flex, prefers_flex
+from glassformer.nn.kernels.linear import linear_layers
 from glassformer.nn.kv_cache import Cache, LayerCache
-from glassformer.nn.layers import Linear, NormFactory, function, number, stacked
+from glassformer.nn.layers import Linear, NormFactory, function, number
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import apply_rotary
 
@@ -261,6 +262,7 @@ class MultiHeadAttention(nn.Module):
         self.d_head = sizes.d_head or d_model // n_heads
         # W_Q, W_K and W_V; their output widths are in the order of the fused matrix
         self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_head)
+        self.turned_sizes = (sum(self.split_sizes[:2]), self.split_sizes[2])
         self.fused_qkv, bias = projections.fused_qkv, projections.qkv_bias
         if self.fused_qkv:
             self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=bias)
@@ -280,6 +282,8 @@ class MultiHeadAttention(nn.Module):
             function("qk_norm", projections.qk_norm)
             self.q_norm = projections.qk_norm(of_query)
             self.k_norm = projections.qk_norm(of_key)
+            if not self.norms_all_heads and not [*self.q_norm.parameters()]:
+                self.k_norm = self.q_norm  # without weights, it is one function of a head
         # W_O
         self.out_proj = Linear(n_heads * self.d_head, d_model, bias=projections.out_bias)
         self.dropout = number("dropout", dropout, 0, 1)
@@ -330,34 +334,40 @@ class MultiHeadAttention(nn.Module):
         if memory is not None:
             if isinstance(memory, Tensor):
                 memory = self.project_memory(memory)
-            query = self.heads(self.q_proj(x), self.q_norm)
             key, value = memory
+            return self.heads(self.q_proj(x), self.q_norm).transpose(1, 2), key, value
+        # Queries and keys together, because they have the same norm and the same positions
+        if self.fused_qkv:
+            turned, value = self.qkv_proj(x).split_with_sizes(self.turned_sizes, -1)
         else:
-            if self.fused_qkv:
-                query, key, value = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
-            else:
-                query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-            query, key, value = self.heads(query, self.q_norm), self.heads(key, self.k_norm), self.heads(value)
+            turned, value = linear_layers(self, (("q_proj", "k_proj"), ("v_proj",)), x)
+        if self.k_norm is self.q_norm:
+            turned = self.heads(turned, self.q_norm)  # (B, T, H + G, K)
+        else:
+            query, key = turned.split_with_sizes(self.split_sizes[:2], -1)
+            turned = torch.cat((self.heads(query, self.q_norm), self.heads(key, self.k_norm)), 2)
+        turned = turned.transpose(1, 2)  # (B, H + G, T, K)
         if rotary is not None:
-            query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
-        return query, key, value
+            turned = apply_rotary(turned, *rotary)
+        query, key = turned.split_with_sizes((self.n_heads, self.n_kv_heads), 1)
+        return query, key, self.heads(value).transpose(1, 2)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, K)."""
-        key = self.heads(self.k_proj(memory), self.k_norm)
-        return key, self.heads(self.v_proj(memory))
+        key = self.heads(self.k_proj(memory), self.k_norm)  # (B, S, G, K)
+        return key.transpose(1, 2), self.heads(self.v_proj(memory)).transpose(1, 2)
 
     def heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        """Split (B, T, H·K) into heads (B, H, T, K); apply `norm` to each head, or before the split to all heads."""
+        """Split (B, T, H·K) into heads (B, T, H, K); apply `norm` to each head, or before the split to all heads."""
         if norm is not None and self.norms_all_heads:
             x, norm = norm(x), None
-        x = x.view(x.shape[0], x.shape[1], -1, self.d_head)  # (B, T, H, K)
-        if norm is not None:
-            x = norm(x)
-        return x.transpose(1, 2)
+        x = x.view(x.shape[0], x.shape[1], -1, self.d_head)
+        return x if norm is None else norm(x)
 
     def prepare_mask(self, mask: Mask, x: Tensor, n_keys: int) -> Mask:
         """Return the mask with what the kernel reads: blocks for FlexAttention, a dense matrix, or only the rules."""
+        if mask.is_prepared:
+            return mask
         dropout = self.dropout if self.training else 0.0
         if not self.cap and mask.can_be_blocks and prefers_flex(x, (self.d_head, self.d_head), dropout):
             return mask.as_blocks()
@@ -376,10 +386,3 @@ class MultiHeadAttention(nn.Module):
             scores=n_queries * n_keys * self.n_heads * 2 * self.d_head,
             cached=n_keys * sum(of_memory),
         )
-
-    def fuse(self) -> None:
-        """Replace the projections of queries, keys and values of a self-attention by one matrix, in place."""
-        if self.fused_qkv:
-            return
-        self.qkv_proj, self.fused_qkv = stacked([self.q_proj, self.k_proj, self.v_proj]), True
-        del self.q_proj, self.k_proj, self.v_proj

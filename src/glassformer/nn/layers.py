@@ -1,7 +1,7 @@
 """The small layers: linear, norms, feed-forward and embeddings; and functions that check the arguments of layers."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.kernels.linear import linear_layer
+from glassformer.nn.kernels.linear import linear_layer, linear_layers, rms_norm_layer
 
 
 def one_of(name: str, value: Any, names: Collection[str]) -> Any:
@@ -60,24 +60,6 @@ class Linear(nn.Linear):
     forward = linear_layer  # type: ignore[assignment]
 
 
-@torch.no_grad()
-def stacked(layers: Sequence[nn.Linear]) -> Linear:
-    """Return one layer whose output is the concatenated outputs of several layers with the same input.
-
-    >>> first, second, x = Linear(2, 3), Linear(2, 1), torch.ones(1, 2)
-    >>> torch.allclose(stacked([first, second])(x), torch.cat([first(x), second(x)], dim=1))
-    True
-    """
-    weight, bias = layers[0].weight, layers[0].bias
-    parts = tuple(layer.out_features for layer in layers)
-    one = Linear(layers[0].in_features, sum(parts), bias is not None, device=weight.device, dtype=weight.dtype)
-    one.parts = parts
-    one.weight.copy_(torch.cat([layer.weight for layer in layers]))
-    if bias is not None:
-        one.bias.copy_(torch.cat([layer.bias for layer in layers]))
-    return one.train(layers[0].training)
-
-
 def layer_norm_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Compute y = (x - mean) / √(var + eps) · weight + bias over the last axis (Ba 2016, equations 3 and 4).
 
@@ -120,17 +102,18 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square normalisation (`rms_norm_reference`) with PyTorch's operator; the scale is optional."""
+    """Root-mean-square normalisation (`rms_norm_reference`); the scale is optional.
+
+    `rms_norm_layer` calls PyTorch's operator, or fewer operations of equal result up to rounding.
+    """
 
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True) -> None:
         super().__init__()
         self.width, self.eps = width, number("eps", eps, 0)
+        self.eps_tensor = torch.tensor(eps, dtype=torch.float32, device="cpu")  # an operation takes it in fewer calls
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        # Under autocast, x may have a lower precision than the weight; the fused operator needs equal dtypes.
-        weight = self.weight
-        return torch.rms_norm(x, (self.width,), None if weight is None else weight.to(x.dtype), self.eps)
+    forward = rms_norm_layer
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}"
@@ -201,8 +184,11 @@ class FeedForward(nn.Module):
         self.dropout = number("dropout", dropout, 0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = self.gate_proj
-        h = self.activation(self.up_proj(x)) if gate is None else self.activation(gate(x)) * self.up_proj(x)
+        if self.gate_proj is None:
+            h = self.activation(self.up_proj(x))
+        else:
+            gate, up = linear_layers(self, (("gate_proj",), ("up_proj",)), x)
+            h = self.activation(gate) * up
         if self.dropout:
             h = F.dropout(h, self.dropout, self.training)
         return self.down_proj(h)

@@ -95,15 +95,17 @@ class Rotary(_ExactBuffers):
         super().__init__()
         if not isinstance(inverse_frequencies, Tensor):
             raise TypeError("Rotary needs a tensor of frequencies: Rotary(rotary_frequencies(10_000.0, d_rotary))")
-        self.register_buffer("inverse_frequencies", inverse_frequencies, persistent=False)
+        self.register_buffer("inverse_frequencies", inverse_frequencies.float(), persistent=False)
         self.attention_factor = attention_factor
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin, each (1 or B, 1, T, K'), for `positions` (T,) or (B, T)."""
-        angle = positions[..., None].float() * self.inverse_frequencies.float()
-        angle = torch.cat((angle, angle), -1).unsqueeze(-3)  # (B, 1, T, K')
-        angle = with_rows(angle, 4)
-        return angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
+        """Return cos and sin, each (1 or B, 1, T, K'), for `positions` (T,) or (B, T); see `apply_rotary` for signs."""
+        angle = positions[..., None, :, None] * self.inverse_frequencies  # (B, 1, T, K'/2)
+        angle = with_rows(torch.cat((-angle, angle), -1), 4)
+        cos, sin = angle.cos(), angle.sin()
+        if self.attention_factor != 1:
+            cos, sin = cos * self.attention_factor, sin * self.attention_factor
+        return cos, sin
 
 
 def rotary_frequencies(base: float, d_rotary: int) -> Tensor:
@@ -150,15 +152,16 @@ def yarn_scaled(
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate pair (i, i + K'/2) of each head by its angle (half-split layout); the rest of the head is unchanged.
 
-    `x` (B, H, T, K), `cos` and `sin` (1 or B, 1, T, K') with K' ≤ K.
+    `x` (B, H, T, K), `cos` and `sin` (1 or B, 1, T, K') with K' ≤ K. The first half of `sin` is negative, because the
+    first element of a pair becomes x₁ cos - x₂ sin, and the second one x₂ cos + x₁ sin.
     """
     width = cos.shape[-1]
     if width < x.shape[-1]:
         turned = apply_rotary(x[..., :width], cos, sin)
         return torch.cat((turned, x[..., width:]), -1)
-    first, second = x.chunk(2, dim=-1)
-    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    return x * cos + torch.cat((-second, first), -1) * sin
+    if cos.dtype != x.dtype:
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return x * cos + x.roll(width // 2, -1) * sin
 
 
 def alibi_slopes(n_heads: int) -> list[float]:

@@ -1,14 +1,15 @@
-"""Fast linear products: of large layers and of packed weights on a CPU, and of groups of rows.
+"""Fast linear products and norms: of large layers, of layers in generation on a CPU, and of groups of rows.
 
-The memory limits the speed of a product with few rows. So generation runs in a block of `PackedWeights`, in which
-layers multiply by copies of their weights in the layout of oneDNN's kernels. A copy is used only while its weight is
-unchanged.
+Generation runs in a block of `PackedWeights`. The memory limits the speed of a product of few rows by a large weight,
+so large layers multiply by copies of their weights in the layout of oneDNN's kernels. A copy is used only while its
+weight is unchanged. The calls of small operations take longer than the operations. So small layers with the same input
+are one product, and `rms_norm_layer` has fewer operations.
 """
 
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -106,7 +107,7 @@ class _Product(torch.autograd.Function):
 
 # Packed weights: copies in the layout of the kernels of oneDNN, for generation on a CPU
 
-MIN_PACKED = 1 << 17
+MIN_PACKED = {torch.float32: 3 << 17, torch.bfloat16: 1 << 17}
 """Number of weights from which a layer is packed; smaller layers stay in the cache of the processor."""
 MAX_PACKED_BYTES = 2 << 30
 """Largest size of all packed weights, which are copies. Of a larger network, only the first layers are packed."""
@@ -123,8 +124,11 @@ class _Here(threading.local):
 
 
 _here = _Here()
+
+
 _packed = WeakTensorKeyDictionary()
-"""For each weight: the `_identity` of the values that were packed, and the packed weight."""
+"""The key is the first weight of a packed matrix. The value has the `_identity` of all its weights, the matrix, and its
+number of bytes."""
 _lock = threading.Lock()
 """Held while `_packed` is read or changed."""
 
@@ -141,6 +145,46 @@ def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
     return product(x)
 
 
+def linear_layers(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) -> Sequence[Tensor]:
+    """Return the outputs of layers of `owner` that read the same `x` (…, in); those of a group are concatenated.
+
+    In a block of `PackedWeights`, one product computes the outputs of all plain layers.
+
+    >>> _ = torch.manual_seed(0)
+    >>> layers = nn.ModuleDict({"q": nn.Linear(4, 2), "k": nn.Linear(4, 2), "v": nn.Linear(4, 3)})
+    >>> [tuple(y.shape) for y in linear_layers(layers, (("q", "k"), ("v",)), torch.ones(1, 4))]
+    [(1, 4), (1, 3)]
+    """
+    block = _here.block
+    if block is None or torch.compiler.is_dynamo_compiling():
+        return _apart(owner, groups, x)
+    product = block.chosen.get((id(owner), x.dtype))
+    if product is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        product = block.choose_for_groups(owner, groups, x)
+    return product(x)
+
+
+def _apart(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) -> list[Tensor]:
+    """Return the outputs of `linear_layers`, one product per layer."""
+    outputs = []
+    for group in groups:
+        of_layers = [getattr(owner, name)(x) for name in group]
+        outputs.append(of_layers[0] if len(of_layers) == 1 else torch.cat(of_layers, -1))
+    return outputs
+
+
+def rms_norm_layer(layer: Any, x: Tensor) -> Tensor:
+    """Return x / √(mean(x²) + eps) · weight of an `RMSNorm` (`rms_norm_reference`), for `x` (…, width)."""
+    weight = layer.weight
+    if _here.block is None or torch.is_grad_enabled() or not (x.is_cpu and x.dtype == torch.float32):
+        # Under autocast, x may have a lower precision than the weight; the fused operator needs equal dtypes.
+        return torch.rms_norm(x, (layer.width,), None if weight is None else weight.to(x.dtype), layer.eps)
+    # On a CPU, PyTorch's operator has more and slower parts.
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    y = x * torch.addcmul(layer.eps_tensor, norm, norm, value=1 / layer.width).rsqrt_()
+    return y if weight is None else y * weight
+
+
 class PackedWeights:
     """Block in which layers on a CPU multiply, without gradients, by packed copies of their weights.
 
@@ -154,8 +198,8 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self.chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Tensor]] = {}
-        """Functions that multiply by a weight. The key is the `id` of the weight and the dtype of the input."""
+        self.chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Any]] = {}
+        """Functions that multiply. The key is the `id` of a weight, or of the owner of several, and the dtype of x."""
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -168,18 +212,59 @@ class PackedWeights:
 
     def choose(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function that multiplies by a weight; store it if it depends only on weight and dtype of `x`."""
-        product = partial(linear, weight=weight, bias=bias)
-        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not is_plain(x, weight):
-            return product
-        if weight.dtype != x.dtype or not x.numel():
-            return product
-        packed = _pack(weight)
-        if packed is not None:
-            product = partial(onednn_product, weight=packed, bias=bias)
-        elif not processor.this.is_fast_in_bfloat16:  # `linear` is `F.linear` then, for inputs of any size
-            product = partial(F.linear, weight=weight, bias=bias)
+        if not _is_settled([weight], x):
+            return partial(linear, weight=weight, bias=bias)
+        product = _product([weight], bias)
+        assert product is not None
         self.chosen[id(weight), x.dtype] = product
         return product
+
+    def choose_for_groups(
+        self, owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor
+    ) -> Callable[[Tensor], Sequence[Tensor]]:
+        """Return the function that computes `linear_layers` for these groups; store it as `choose` does."""
+        apart, key = partial(_apart, owner, groups), (id(owner), x.dtype)
+        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not x.numel():
+            return apart
+        multiply = _product_of([getattr(owner, name) for group in groups for name in group], x)
+        if multiply is None:
+            return self.chosen.setdefault(key, apart)
+        sizes = [sum(getattr(owner, name).out_features for name in group) for group in groups]
+        return self.chosen.setdefault(key, lambda x: multiply(x).split_with_sizes(sizes, -1))
+
+
+def _product_of(layers: Sequence[nn.Linear], x: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """Return the function that multiplies by the stacked weights of layers; None if they should stay apart."""
+    for layer in layers:
+        has_hooks = layer._forward_hooks or layer._forward_pre_hooks
+        if getattr(type(layer), "forward", None) is not linear_layer or has_hooks:
+            return None  # such as a layer with a low-rank update
+    weights: list[Tensor] = [layer.weight for layer in layers]
+    biases = [layer.bias for layer in layers]
+    if not _is_settled(weights, x) or len({bias is None for bias in biases}) > 1:
+        return None
+    return _product(weights, None if biases[0] is None else torch.cat([*biases]))
+
+
+def _is_settled(weights: Sequence[Tensor], x: Tensor) -> bool:
+    """Return True if the best product depends only on the weights and the dtype of `x`."""
+    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not x.numel():
+        return False
+    return all(is_plain(x, weight) and weight.dtype == x.dtype for weight in weights)
+
+
+def _product(weights: list[Tensor], bias: Tensor | None) -> Callable[[Tensor], Tensor] | None:
+    """Return the function that multiplies by the stacked weights; None if they should not be stacked."""
+    packed = _pack(weights)
+    if packed is not None:
+        return partial(onednn_product, weight=packed, bias=bias)
+    weight = weights[0]
+    if len(weights) > 1:
+        if sum(each.numel() for each in weights) >= MIN_PACKED.get(weight.dtype, 0):
+            return None
+        weight = torch.cat(weights)
+    # Without fast bfloat16, `linear` is `F.linear` for inputs of any size.
+    return partial(linear if processor.this.is_fast_in_bfloat16 else F.linear, weight=weight, bias=bias)
 
 
 def forget_packed(network: nn.Module) -> None:
@@ -199,24 +284,27 @@ def _identity(weight: Tensor) -> tuple[Any, ...]:
     return weight.data_ptr(), weight.dtype, *(int((x * torch.arange(1, len(x) + 1)).sum()) for x in sums)
 
 
-def _pack(weight: Tensor) -> Tensor | None:
-    """Return the packed weight; None if it cannot be packed, or all packed weights would exceed `MAX_PACKED_BYTES`."""
-    values, here = weight.detach(), processor.this
+def _pack(weights: Sequence[Tensor]) -> Tensor | None:
+    """Return the packed matrix of the stacked weights; None if it cannot be packed, or for too many packed weights."""
+    here, dtype = processor.this, weights[0].dtype
     is_packed = {
         torch.float32: here.uses_onednn,
         torch.bfloat16: here.is_fast_in_bfloat16 and here.packs_bfloat16,
     }
-    if values.numel() < MIN_PACKED or not values.is_contiguous() or not is_packed.get(values.dtype):
+    if not is_packed.get(dtype) or sum(weight.numel() for weight in weights) < MIN_PACKED[dtype]:
         return None
-    if any(n * values.element_size() % 8 for n in (values.shape[1], values.storage_offset())):
-        return None  # `_identity` reads 8 bytes at a time
+    for weight in weights:
+        n_bytes = (n * weight.element_size() for n in (weight.shape[1], weight.storage_offset()))
+        if not weight.is_contiguous() or any(n % 8 for n in n_bytes):
+            return None  # `_identity` reads 8 bytes at a time
+    size, values = sum(weight.nbytes for weight in weights), [weight.detach() for weight in weights]
     with _lock:
-        identity, found = _identity(values), _packed.pop(weight, None)
+        identity, found = [_identity(each) for each in values], _packed.pop(weights[0], None)
         if found is None or found[0] != identity:
-            if sum(each.nbytes for each in [*_packed, weight]) > MAX_PACKED_BYTES:
+            if sum(each[2] for each in _packed.values()) + size > MAX_PACKED_BYTES:
                 return None
-            found = identity, torch.ops.mkldnn._reorder_linear_weight(values)
-        _packed[weight] = found
+            found = identity, torch.ops.mkldnn._reorder_linear_weight(torch.cat(values)), size
+        _packed[weights[0]] = found
         return found[1]
 
 
