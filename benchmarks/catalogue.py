@@ -237,6 +237,35 @@ def decode_captions() -> Benchmark:
     return _translation(title, {"greedy": 1, "beam 5": 5}, n_source=14, n_new=16, sizes=sizes)
 
 
+def decode_recurrent() -> Benchmark:
+    sizes = {"d_embedding": 128, "d_encoder": 64, "d_decoder": 128, "vocab_size": 10_000, "batch": 32, "n_source": 14}
+    candidates = []
+    for precision in BOTH:
+        work = {"precision": precision, "n_new": 16, "sizes": sizes}
+        for name, make in ((OURS, "ours"), ("plain loop", "plain")):
+            candidates.append(Candidate(name, f"decode_recurrent:{make}", work, f"{precision}, greedy", precision))
+    title = "Decoding of a GRU with additive attention: width 128, 32 sentences of 14 tokens, 16 new tokens each"
+    return Benchmark(title, candidates, rounds=5, work="sentences")
+
+
+def read_short() -> Benchmark:
+    """Read texts of the length of a caption."""
+    sizes = {"n_layers": 4, "n_heads": 4, "d_model": 128, "vocab_size": 10_000, "n_tokens": 14}
+    candidates = []
+    for precision in BOTH:
+        for what, has_labels in (("labels", True), ("masked tokens", False)):
+            for n_texts in (1, 32):
+                work = {"precision": precision, "n_texts": n_texts, "sizes": sizes}
+                setting = f"{precision}, {what}, {n_texts} text{'s' * (n_texts > 1)}"
+                for name, make in ((OURS, "ours"), ("plain loop", "plain")):
+                    own = work | {"labels": has_labels}
+                    candidates.append(Candidate(name, f"read_short:{make}", own, setting, precision))
+                if not has_labels:
+                    candidates.append(Candidate("transformers", "read_short:transformers", work, setting, precision))
+    title = "Labels and tokens of texts of 14 tokens by an encoder of 4 layers, width 128"
+    return Benchmark(title, candidates, rounds=9, work="texts")
+
+
 def encode() -> Benchmark:
     fast = {OURS: OURS, "tokenizers (Rust)": "tokenizers"}
     candidates = []
@@ -309,6 +338,8 @@ BENCHMARKS: dict[str, Callable[[], Benchmark]] = {
     "decode-small": decode_small,
     "decode-translation": decode_translation,
     "decode-captions": decode_captions,
+    "decode-recurrent": decode_recurrent,
+    "read-short": read_short,
     "encode": encode,
     "learn": learn,
     "start": start,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bahdanau_peers import PlainBahdanau
 from glassformer.models.transformer import Transformer
 
 
@@ -32,9 +33,9 @@ class PlainDecoder:
             attn, ff = block.self_attn, block.ff
             qkv = torch.cat((attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight))  # (3D, D)
             self.weights.append((qkv, attn.out_proj.weight, ff.up_proj.weight, ff.down_proj.weight))
-        self.cos, self.sin = (
-            table[0, 0].to(self.embedding.dtype) for table in decoder.rotaries[0](torch.arange(n_slots))
-        )
+        angles = torch.arange(n_slots)[:, None] * decoder.rotaries[0].inverse_frequencies  # (S, K/2)
+        angles = torch.cat((angles, angles), -1)
+        self.cos, self.sin = (table.to(self.embedding.dtype) for table in (angles.cos(), angles.sin()))
         cache = (len(self.weights), 2, n_rows, self.n_heads, n_slots, self.cos.shape[-1])
         self.cache = self.embedding.new_zeros(cache)
 
@@ -64,6 +65,34 @@ class PlainDecoder:
             start, ids = start + ids.shape[1], logits.argmax(-1, keepdim=True)
             found.append(ids)
         return torch.cat(found, 1)
+
+
+class PlainEncoder:
+    """BERT with a head (`bert_peers`): post-norm, learned positions, GELU, biases; rows without padding."""
+
+    def __init__(self, model: Transformer) -> None:
+        encoder: Any = model.encoder
+        self.embeddings, self.head, self.weights = encoder.embeddings, model.output, []
+        self.n_heads = encoder.blocks[0].self_attn.n_heads
+        for block in encoder.blocks:
+            attn = block.self_attn
+            layers = (attn.q_proj, attn.k_proj, attn.v_proj)
+            qkv = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+            others = [(layer.weight, layer.bias) for layer in (attn.out_proj, block.ff.up_proj, block.ff.down_proj)]
+            norms = [(norm.weight, norm.bias, norm.eps) for norm in (block.self_attn_norm, block.ff_norm)]
+            self.weights.append((qkv, *others, *norms))
+
+    @torch.inference_mode()
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """Return the output of the head for ids (B, T)."""
+        x = self.embeddings(token_ids, torch.arange(token_ids.shape[1]))  # (B, T, D)
+        shape = x.shape[-1:]
+        for qkv, out, up, down, attn_norm, ff_norm in self.weights:
+            heads = F.linear(x, *qkv).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)  # (3, B, H, T, K)
+            context = F.scaled_dot_product_attention(*heads)
+            x = F.layer_norm(x + F.linear(context.transpose(1, 2).flatten(2), *out), shape, *attn_norm)
+            x = F.layer_norm(x + F.linear(F.gelu(F.linear(x, *up)), *down), shape, *ff_norm)
+        return self.head(x)
 
 
 class PlainTranslator:
@@ -140,3 +169,22 @@ class PlainTranslator:
                 targets, cache = targets[rows], cache[:, :, rows]
             targets = torch.cat((targets, ids[:, None]), 1)
         return targets.view(n, beam, -1)[:, 0]
+
+
+@torch.inference_mode()
+def plain_recurrent_search(model: PlainBahdanau, source: Tensor, start_id: int, end_id: int, n_new: int) -> Tensor:
+    """Return the greedy targets (B, n_new) of sources (B, S); the end token is never chosen."""
+    memory, last = model.encoder(model.table(source))
+    keys, state = model.key(memory), torch.tanh(model.bridge(torch.cat((last[0], last[1]), dim=1)))
+    ids, found = torch.full((len(source),), start_id), []
+    for _ in range(n_new):
+        x = model.table(ids)
+        scores = model.score(torch.tanh(model.query(state)[:, None] + keys))
+        context = (scores.softmax(dim=1) * memory).sum(dim=1)
+        state = model.cell(torch.cat((x, context), dim=1), state)
+        readout = model.of_state(state) + model.of_token(x) + model.of_context(context)
+        logits = model.head(torch.maximum(*readout.chunk(2, dim=-1)))
+        logits[:, end_id] = -math.inf
+        ids = logits.argmax(-1)
+        found.append(ids)
+    return torch.stack(found, 1)

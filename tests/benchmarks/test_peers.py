@@ -9,9 +9,12 @@ from torch import nn
 
 from benchmark_files import load
 from glassformer.config.presets import preset
+from glassformer.config.run import BeamConfig
 from glassformer.config.train import TrainConfig
 from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
+from glassformer.inference.beam import beam_search
+from glassformer.inference.search import Search
 from glassformer.models.build import build_model
 from tolerances import NETWORK, assert_close
 
@@ -144,6 +147,22 @@ def test_plain_bahdanau_equals_glassformer() -> None:
     plain.load_state_dict(renamed)
     (source, target), _ = shape.inputs(torch.device("cpu"))
     assert_close(plain(source, target), own(target, source_ids=source))
+    search = Search(BeamConfig(1, max_new_tokens=9), 1, 2, 9, suppress_ids=[2])
+    ours = [list(row[0].ids) for row in beam_search(own, (source, None), search)]
+    found = load("plain_loops").plain_recurrent_search(plain, source, 1, 2, 9).tolist()
+    assert found == ours and len({i for row in ours for i in row}) > 3
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_the_plain_encoder_gives_the_logits_of_glassformer(labels: bool) -> None:
+    reading = load("read_short")
+    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 32, "vocab_size": 120, "n_tokens": 7}
+    model = reading.network(labels, sizes)
+    randomise(model)
+    token_ids = reading.drawn(3, sizes)
+    ours = torch.stack(reading.predict(model, [reading.Example(row) for row in token_ids.numpy()]))
+    assert ours.shape[-1] == (3 if labels else 120)
+    assert_close(reading.PlainEncoder(model)(token_ids), ours, terms=NETWORK)
 
 
 def test_both_berts_have_the_same_size_and_targets() -> None:
