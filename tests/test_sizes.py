@@ -1,6 +1,7 @@
 """The size of the project. A change that makes a number larger changes its limit here, and its commit states why."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -14,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 60_193,
-    "lines of Python in the core": 40_457,
+    "lines of Python": 60_220,
+    "lines of Python in the core": 40_484,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 327,
     "files of Python under 60 lines": 43,
@@ -24,9 +25,9 @@ LIMITS = {
     "verbs and sub-verbs": 40,
     "rooms, and files beside them": 24,
     "floors": 12,
-    "calls of isinstance": 654,
-    "conditional expressions": 853,
-    "words of documents": 120_000,
+    "calls of isinstance": 650,
+    "conditional expressions": 854,
+    "words of documents, without tables of results": 117_432,
 }
 
 
@@ -42,6 +43,12 @@ def nodes() -> Iterator[ast.AST]:
     for path, text in sources().items():
         if path.suffix == ".py":
             yield from ast.walk(ast.parse(text))
+
+
+def words() -> int:
+    """Count the words of the documents, without the tables that `benchmarks/run.py --page` writes."""
+    texts = (path.read_text("utf-8") for path in documents())
+    return sum(len(re.sub(r"<!-- results of .*?<!-- end of ", "", text, flags=re.DOTALL).split()) for text in texts)
 
 
 def documents() -> Iterator[Path]:
@@ -69,7 +76,7 @@ def counts() -> dict[str, int]:
         "floors": len(FLOORS),
         "calls of isinstance": sum(getattr(getattr(node, "func", None), "id", "") == "isinstance" for node in asked),
         "conditional expressions": sum(isinstance(node, ast.IfExp) for node in asked),
-        "words of documents": sum(len(path.read_text("utf-8").split()) for path in documents()),
+        "words of documents, without tables of results": words(),
     }
 
 

@@ -15,6 +15,7 @@ from glassformer.config.transformer import (
 from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.models.build import build_model
+from glassformer.nn.kernels import attention
 from glassformer.objectives.loss import token_cross_entropy
 from tolerances import about
 
@@ -140,7 +141,8 @@ def test_activations_on_a_gpu() -> None:
 
 
 def test_a_gpu_repeats_shared_heads_without_a_fused_kernel_for_them() -> None:
-    """Then it keeps as many keys and values as without sharing; a CPU keeps them shared."""
+    """Then it keeps as many keys and values as without sharing, and also the shared keys, which have the storage of the
+    queries; a CPU keeps them shared."""
 
     def kept_beside_all_heads(config: TransformerConfig, kernels: Kernels) -> int:
         alone = replace(config, decoder=replace(config.decoder, n_kv_heads=0))
@@ -152,9 +154,20 @@ def test_a_gpu_repeats_shared_heads_without_a_fused_kernel_for_them() -> None:
     windowed = CONFIGS["window"]
     assert kept_beside_all_heads(config, Kernels(on_cpu=True)) == -4 * saved
     assert kept_beside_all_heads(config, Kernels(half=True)) == -2 * saved
-    assert kept_beside_all_heads(config, Kernels()) == 0
-    assert kept_beside_all_heads(windowed, Kernels(half=True)) == 0
+    assert kept_beside_all_heads(config, Kernels()) == 4 * saved // 2
+    assert kept_beside_all_heads(windowed, Kernels(half=True)) == 2 * saved // 2
     assert kept_beside_all_heads(windowed, Kernels(on_cpu=True)) == -4 * saved
+
+
+def test_a_kernel_without_shared_heads_keeps_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, measured: the repeated keys and values, and the shared keys."""
+    config, stack = CONFIGS["llama"], CONFIGS["llama"].decoder
+    assert stack is not None
+    measured = [saved_bytes(config, torch.float32)]
+    monkeypatch.setattr(attention, "_kernel_takes_groups", lambda *_: False)
+    measured.append(saved_bytes(config, torch.float32))
+    per_layer = SHAPE.n_rows * SHAPE.n_tokens * stack.d_head * (2 * (4 - 2) + 2)
+    assert measured[1] - measured[0] == 4 * per_layer * stack.n_layers
 
 
 @pytest.mark.parametrize("name", RECURRENT)

@@ -378,3 +378,15 @@ def test_a_wrong_mask_or_width_is_refused_by_name() -> None:
         attention(torch.zeros(1, 3, 8), mask=torch.ones(3, 3, dtype=torch.bool))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"x: expected width 8 \(d_model\), got 9"):
         attention(torch.zeros(1, 3, 9))
+
+
+def test_a_hook_sees_the_queries_or_the_keys_of_norms_without_weights() -> None:
+    """Without hooks, one call normalises both."""
+    norms = Projections(qk_norm=lambda width: RMSNorm(width, weight=False))
+    module = MultiHeadAttention(16, 4, sizes=HeadSizes(n_kv_heads=2), projections=norms).eval()
+    x, seen = torch.randn(2, 5, 16), {}
+    expected = module(x)
+    for name in ("q_norm", "k_norm"):
+        module.get_submodule(name).register_forward_hook(lambda _module, _inputs, y, name=name: seen.update({name: y}))
+    assert_close(module(x), expected)
+    assert {name: tuple(y.shape) for name, y in seen.items()} == {"q_norm": (2, 5, 4, 4), "k_norm": (2, 5, 2, 4)}

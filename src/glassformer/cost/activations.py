@@ -316,6 +316,10 @@ class _StackActivations:
         has_groups = kernels.on_cpu or (kernels.half and not is_masked)
         of_key = 2 * (w.key if has_groups else w.query)
         n += kernels.attended * (own * 2 * w.query + keys * of_key)
+        if is_self and not has_groups and w.key < w.query:
+            n += (
+                kernels.attended * own * w.key
+            )  # the query is a part of one tensor with the keys before they are repeated
         if kernels.attended > kernels.product:
             n += kernels.product * own * w.query  # a second copy, for the projection
         n += own * w.n_heads * _FP32

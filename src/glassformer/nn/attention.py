@@ -16,7 +16,7 @@ from glassformer.nn.kernels.attention import attend, repeat_kv, scale_or_default
 from glassformer.nn.kernels.flex_attention import attention_flex, prefers_flex
 from glassformer.nn.kernels.linear import linear_layers
 from glassformer.nn.kv_cache import Cache, LayerCache
-from glassformer.nn.layers import Linear, NormFactory, function, number
+from glassformer.nn.layers import LayerNorm, Linear, NormFactory, RMSNorm, function, number
 from glassformer.nn.masks import Mask
 from glassformer.nn.positions import apply_rotary
 
@@ -262,7 +262,7 @@ class MultiHeadAttention(nn.Module):
         self.d_head = sizes.d_head or d_model // n_heads
         # W_Q, W_K and W_V; their output widths are in the order of the fused matrix
         self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_head)
-        self.turned_sizes = (sum(self.split_sizes[:2]), self.split_sizes[2])
+        self.own_sizes = (sum(self.split_sizes[:2]), self.split_sizes[2])
         self.fused_qkv, bias = projections.fused_qkv, projections.qkv_bias
         if self.fused_qkv:
             self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=bias)
@@ -282,8 +282,6 @@ class MultiHeadAttention(nn.Module):
             function("qk_norm", projections.qk_norm)
             self.q_norm = projections.qk_norm(of_query)
             self.k_norm = projections.qk_norm(of_key)
-            if not self.norms_all_heads and not [*self.q_norm.parameters()]:
-                self.k_norm = self.q_norm  # without weights, it is one function of a head
         # W_O
         self.out_proj = Linear(n_heads * self.d_head, d_model, bias=projections.out_bias)
         self.dropout = number("dropout", dropout, 0, 1)
@@ -332,25 +330,27 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return query (B, H, T, K), key (B, G, S, K) and value (B, G, S, K) of `forward`, with rotary positions."""
         if memory is not None:
-            if isinstance(memory, Tensor):
-                memory = self.project_memory(memory)
-            key, value = memory
-            return self.heads(self.q_proj(x), self.q_norm).transpose(1, 2), key, value
-        # Queries and keys together, because they have the same norm and the same positions
+            key, value = self.project_memory(memory) if isinstance(memory, Tensor) else memory
+            query = self.heads(self.q_proj(x), self.q_norm).transpose(1, 2)
+            if rotary is not None:
+                query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
+            return query, key, value
+        # Queries and keys together, because they have the same positions
         if self.fused_qkv:
-            turned, value = self.qkv_proj(x).split_with_sizes(self.turned_sizes, -1)
+            both, value = self.qkv_proj(x).split_with_sizes(self.own_sizes, -1)
         else:
-            turned, value = linear_layers(self, (("q_proj", "k_proj"), ("v_proj",)), x)
-        if self.k_norm is self.q_norm:
-            turned = self.heads(turned, self.q_norm)  # (B, T, H + G, K)
+            both, value = linear_layers(self, (("q_proj", "k_proj"), ("v_proj",)), x)
+        q_norm, k_norm = self.q_norm, self.k_norm
+        if q_norm is None or (not self.norms_all_heads and _is_one_function(q_norm, k_norm)):
+            both = self.heads(both, q_norm)  # (B, T, H + G, K)
         else:
-            query, key = turned.split_with_sizes(self.split_sizes[:2], -1)
-            turned = torch.cat((self.heads(query, self.q_norm), self.heads(key, self.k_norm)), 2)
-        turned = turned.transpose(1, 2)  # (B, H + G, T, K)
+            query, key = both.split_with_sizes(self.split_sizes[:2], -1)
+            both = torch.cat((self.heads(query, q_norm), self.heads(key, k_norm)), 2)
+        both = both.transpose(1, 2)  # (B, H + G, T, K)
         if rotary is not None:
-            turned = apply_rotary(turned, *rotary)
-        query, key = turned.split_with_sizes((self.n_heads, self.n_kv_heads), 1)
-        return query, key, self.heads(value).transpose(1, 2)
+            both = apply_rotary(both, *rotary)
+        query, key = both.split_with_sizes((self.n_heads, self.n_kv_heads), 1)
+        return query, key, value.view(*value.shape[:2], -1, self.d_head).transpose(1, 2)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, K)."""
@@ -386,3 +386,13 @@ class MultiHeadAttention(nn.Module):
             scores=n_queries * n_keys * self.n_heads * 2 * self.d_head,
             cached=n_keys * sum(of_memory),
         )
+
+
+def _is_one_function(first: Any, second: Any) -> bool:
+    """Return True for two norms with equal settings, without weights and hooks."""
+    if type(first) is not type(second) or type(first) not in (LayerNorm, RMSNorm):
+        return False
+    for norm in (first, second):
+        if norm._parameters or norm._forward_hooks or norm._forward_pre_hooks:
+            return False
+    return bool((first.width, first.eps) == (second.width, second.eps))

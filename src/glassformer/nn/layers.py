@@ -110,7 +110,6 @@ class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True) -> None:
         super().__init__()
         self.width, self.eps = width, number("eps", eps, 0)
-        self.eps_tensor = torch.tensor(eps, dtype=torch.float32, device="cpu")  # an operation takes it in fewer calls
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
 
     forward = rms_norm_layer

@@ -99,9 +99,9 @@ class Rotary(_ExactBuffers):
         self.attention_factor = attention_factor
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin, each (1 or B, 1, T, K'), for `positions` (T,) or (B, T); see `apply_rotary` for signs."""
+        """Return cos and sin, each (1 or B, 1, T, K'), for `positions` (T,) or (B, T)."""
         angle = positions[..., None, :, None] * self.inverse_frequencies  # (B, 1, T, K'/2)
-        angle = with_rows(torch.cat((-angle, angle), -1), 4)
+        angle = with_rows(torch.cat((angle, angle), -1), 4)
         cos, sin = angle.cos(), angle.sin()
         if self.attention_factor != 1:
             cos, sin = cos * self.attention_factor, sin * self.attention_factor
@@ -152,8 +152,7 @@ def yarn_scaled(
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate pair (i, i + K'/2) of each head by its angle (half-split layout); the rest of the head is unchanged.
 
-    `x` (B, H, T, K), `cos` and `sin` (1 or B, 1, T, K') with K' ≤ K. The first half of `sin` is negative, because the
-    first element of a pair becomes x₁ cos - x₂ sin, and the second one x₂ cos + x₁ sin.
+    `x` (B, H, T, K), `cos` and `sin` (1 or B, 1, T, K') with K' ≤ K.
     """
     width = cos.shape[-1]
     if width < x.shape[-1]:
@@ -161,7 +160,8 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return torch.cat((turned, x[..., width:]), -1)
     if cos.dtype != x.dtype:
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    return x * cos + x.roll(width // 2, -1) * sin
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), -1) * sin
 
 
 def alibi_slopes(n_heads: int) -> list[float]:

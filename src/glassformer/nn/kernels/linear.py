@@ -2,8 +2,8 @@
 
 Generation runs in a block of `PackedWeights`. The memory limits the speed of a product of few rows by a large weight,
 so large layers multiply by copies of their weights in the layout of oneDNN's kernels. A copy is used only while its
-weight is unchanged. The calls of small operations take longer than the operations. So small layers with the same input
-are one product, and `rms_norm_layer` has fewer operations.
+weight is unchanged. For a small layer, the call takes longer than the product. So layers with the same input are one
+product, and `rms_norm_layer` has fewer operations.
 """
 
 import functools
@@ -108,7 +108,7 @@ class _Product(torch.autograd.Function):
 # Packed weights: copies in the layout of the kernels of oneDNN, for generation on a CPU
 
 MIN_PACKED = {torch.float32: 3 << 17, torch.bfloat16: 1 << 17}
-"""Number of weights from which a layer is packed; smaller layers stay in the cache of the processor."""
+"""Number of weights from which a layer, or a stack of layers, is packed; smaller ones stay in the processor's cache."""
 MAX_PACKED_BYTES = 2 << 30
 """Largest size of all packed weights, which are copies. Of a larger network, only the first layers are packed."""
 
@@ -148,7 +148,7 @@ def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
 def linear_layers(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) -> Sequence[Tensor]:
     """Return the outputs of layers of `owner` that read the same `x` (…, in); those of a group are concatenated.
 
-    In a block of `PackedWeights`, one product computes the outputs of all plain layers.
+    In a block of `PackedWeights` on a CPU, one product computes all outputs, if every layer is a plain `Linear`.
 
     >>> _ = torch.manual_seed(0)
     >>> layers = nn.ModuleDict({"q": nn.Linear(4, 2), "k": nn.Linear(4, 2), "v": nn.Linear(4, 3)})
@@ -158,7 +158,7 @@ def linear_layers(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) 
     block = _here.block
     if block is None or torch.compiler.is_dynamo_compiling():
         return _apart(owner, groups, x)
-    product = block.chosen.get((id(owner), x.dtype))
+    product = block.of_groups.get((owner, groups, x.dtype))
     if product is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         product = block.choose_for_groups(owner, groups, x)
     return product(x)
@@ -176,20 +176,29 @@ def _apart(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) -> list
 def rms_norm_layer(layer: Any, x: Tensor) -> Tensor:
     """Return x / √(mean(x²) + eps) · weight of an `RMSNorm` (`rms_norm_reference`), for `x` (…, width)."""
     weight = layer.weight
-    if _here.block is None or torch.is_grad_enabled() or not (x.is_cpu and x.dtype == torch.float32):
+    is_fast = x.is_cpu and x.dtype == torch.float32 and x.shape[-1] == layer.width
+    if _here.block is None or torch.is_grad_enabled() or not is_fast:
         # Under autocast, x may have a lower precision than the weight; the fused operator needs equal dtypes.
         return torch.rms_norm(x, (layer.width,), None if weight is None else weight.to(x.dtype), layer.eps)
     # On a CPU, PyTorch's operator has more and slower parts.
+    eps = _numbers.get(layer.eps)
+    if eps is None:
+        eps = _numbers[layer.eps] = torch.tensor(layer.eps, dtype=torch.float32, device="cpu")
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    y = x * torch.addcmul(layer.eps_tensor, norm, norm, value=1 / layer.width).rsqrt_()
+    y = x * torch.addcmul(eps, norm, norm, value=1 / layer.width).rsqrt_()
     return y if weight is None else y * weight
+
+
+_numbers: dict[float, Tensor] = {}
+"""Numbers as tensors, because an operation with a tensor needs fewer calls."""
 
 
 class PackedWeights:
     """Block in which layers on a CPU multiply, without gradients, by packed copies of their weights.
 
-    A block may be entered many times. At the first use of a weight in the block, its copy is compared with the weight.
-    The copies stay for later blocks. Other threads are not affected.
+    A block may be entered many times; weights and hooks must not change until its last use. At the first use of a large
+    weight in the block, its copy is compared with the weight. These copies stay for later blocks. Copies of small
+    weights, which are stacked, belong to the block. Other threads are not affected.
 
     >>> layer, packed = nn.Linear(2, 3), PackedWeights()
     >>> for _ in range(2):
@@ -198,8 +207,12 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self.chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Any]] = {}
-        """Functions that multiply. The key is the `id` of a weight, or of the owner of several, and the dtype of x."""
+        self.chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Tensor]] = {}
+        """Functions that multiply by a weight. The key is the `id` of the weight and the dtype of the input."""
+        self.of_groups: dict[tuple[nn.Module, Sequence[Sequence[str]], torch.dtype], Callable[[Tensor], Any]] = {}
+        """Functions that compute `linear_layers`."""
+        self._used: list[Tensor] = []
+        """The weights of `chosen`, so that no other weight gets the `id` of one."""
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -217,27 +230,28 @@ class PackedWeights:
         product = _product([weight], bias)
         assert product is not None
         self.chosen[id(weight), x.dtype] = product
+        self._used.append(weight)
         return product
 
     def choose_for_groups(
         self, owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor
     ) -> Callable[[Tensor], Sequence[Tensor]]:
         """Return the function that computes `linear_layers` for these groups; store it as `choose` does."""
-        apart, key = partial(_apart, owner, groups), (id(owner), x.dtype)
+        apart, key = partial(_apart, owner, groups), (owner, groups, x.dtype)
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not x.numel():
             return apart
         multiply = _product_of([getattr(owner, name) for group in groups for name in group], x)
         if multiply is None:
-            return self.chosen.setdefault(key, apart)
+            return self.of_groups.setdefault(key, apart)
         sizes = [sum(getattr(owner, name).out_features for name in group) for group in groups]
-        return self.chosen.setdefault(key, lambda x: multiply(x).split_with_sizes(sizes, -1))
+        return self.of_groups.setdefault(key, lambda x: multiply(x).split_with_sizes(sizes, -1))
 
 
 def _product_of(layers: Sequence[nn.Linear], x: Tensor) -> Callable[[Tensor], Tensor] | None:
     """Return the function that multiplies by the stacked weights of layers; None if they should stay apart."""
     for layer in layers:
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks
-        if getattr(type(layer), "forward", None) is not linear_layer or has_hooks:
+        if getattr(layer.forward, "__func__", None) is not linear_layer or has_hooks:
             return None  # such as a layer with a low-rank update
     weights: list[Tensor] = [layer.weight for layer in layers]
     biases = [layer.bias for layer in layers]
