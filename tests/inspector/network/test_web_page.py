@@ -116,6 +116,7 @@ def test_a_file_of_the_visitor_is_searched_in_the_page(
     (tmp_path / "texts.txt").write_text("\n".join(lines))
     page, model = show_web("decoder", {"panel": "texts", "unit": "decoder.1.neuron.3"}), models["decoder"]
     page.page.locator("input[type=file]:not([webkitdirectory])").first.set_input_files(tmp_path / "texts.txt")
+    page.page.locator(".text-set:visible .about", has_text="5 texts").first.wait_for()  # the page reads the file
     page.page.get_by_role("button", name="Find", exact=True).click()
     page.settle()
     expected = strongest(model, lines, "decoder.1.neuron").texts(3)
