@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 60_223,
-    "lines of Python in the core": 40_487,
+    "lines of Python": 60_222,
+    "lines of Python in the core": 40_486,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 327,
     "files of Python under 60 lines": 43,
