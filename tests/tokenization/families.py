@@ -164,7 +164,18 @@ def t5(texts: Sequence[str]) -> Family:
     rust.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
     )
-    return rust, T5
+    return with_short_scores(rust), T5
+
+
+def with_short_scores(rust: Tokenizer) -> Tokenizer:
+    """Round the scores of a Unigram model to multiples of 1 / 1024.
+
+    The library may read other scores with an error in the last bit. Then equal sums, such as those of "a" + "aa" and
+    "aa" + "a", are equal in one copy of a tokenizer and not in another.
+    """
+    text = json.loads(rust.to_str())
+    text["model"]["vocab"] = [[piece, round(1024 * score) / 1024] for piece, score in text["model"]["vocab"]]
+    return Tokenizer.from_str(json.dumps(text))
 
 
 def precompiled() -> bytes | None:
