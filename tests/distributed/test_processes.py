@@ -301,7 +301,7 @@ def test_a_sharded_run_starts_with_the_bits_of_one_process(
     assert one.keys() == two.keys() and all(torch.equal(x, two[name]) for name, x in one.items())
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the memory of a process from /proc")
 def test_only_process_0_has_the_whole_weights_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured as the memory of the process, at most, from before the network is built until its parts are filled."""
     model = replace(MODEL, d_model=512, decoder=Stack(16, 2, d_ff=2048))
@@ -323,6 +323,7 @@ def test_only_process_0_has_the_whole_weights_at_the_start(tmp_path: Path, monke
         def sent(self: process_group.Sharded, weights: Any, network: Any) -> None:
             send(self, weights, network)
             most = memory("VmHWM") - before[0]
+            # Another process holds half of the weights, and a layer at a time. The system may take back pages of files.
             assert most > n_bytes if self.is_first else n_bytes / 3 < most < 0.8 * n_bytes, f"{most} of {n_bytes}"
             raise UserError("measured")
 

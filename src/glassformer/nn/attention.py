@@ -262,7 +262,7 @@ class MultiHeadAttention(nn.Module):
         self.d_head = sizes.d_head or d_model // n_heads
         # W_Q, W_K and W_V; their output widths are in the order of the fused matrix
         self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_head)
-        self.own_sizes = (sum(self.split_sizes[:2]), self.split_sizes[2])
+        self.own_sizes = (sum(self.split_sizes[:2]), self.split_sizes[2])  # of queries with keys, and of values
         self.fused_qkv, bias = projections.fused_qkv, projections.qkv_bias
         if self.fused_qkv:
             self.qkv_proj = Linear(d_model, sum(self.split_sizes), bias=bias)
