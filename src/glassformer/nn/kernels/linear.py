@@ -133,19 +133,22 @@ _lock = threading.Lock()
 """Held while `_packed` is read or changed."""
 
 
+Names = tuple[tuple[str, ...], ...]
+"""Names of layers with the same input, in groups."""
+
+
 def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
     """Return x Wᵀ + b of a layer: by packed weights in a block of `PackedWeights`, otherwise by `linear`."""
     block = _here.block
     if block is None or torch.compiler.is_dynamo_compiling():
         return linear(x, layer.weight, layer.bias)
-    # The product that was chosen at the first use of the weight in this block
-    product = block.chosen.get((id(layer._parameters["weight"]), x.dtype))
+    product = block.chosen.get((layer, None, x.dtype))
     if product is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-        product = block.choose(layer.weight, layer.bias, x)
+        product = block.choose(layer, None, x)
     return product(x)
 
 
-def linear_layers(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) -> Sequence[Tensor]:
+def linear_layers(owner: nn.Module, groups: Names, x: Tensor) -> Sequence[Tensor]:
     """Return the outputs of layers of `owner` that read the same `x` (…, in); those of a group are concatenated.
 
     In a block of `PackedWeights` on a CPU, one product computes all outputs, if every layer is a plain `Linear`.
@@ -158,13 +161,13 @@ def linear_layers(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) 
     block = _here.block
     if block is None or torch.compiler.is_dynamo_compiling():
         return _apart(owner, groups, x)
-    product = block.of_groups.get((owner, groups, x.dtype))
+    product = block.chosen.get((owner, groups, x.dtype))
     if product is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-        product = block.choose_for_groups(owner, groups, x)
+        product = block.choose(owner, groups, x)
     return product(x)
 
 
-def _apart(owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor) -> list[Tensor]:
+def _apart(owner: nn.Module, groups: Names, x: Tensor) -> list[Tensor]:
     """Return the outputs of `linear_layers`, one product per layer."""
     outputs = []
     for group in groups:
@@ -207,12 +210,8 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self.chosen: dict[tuple[int, torch.dtype], Callable[[Tensor], Tensor]] = {}
-        """Functions that multiply by a weight. The key is the `id` of the weight and the dtype of the input."""
-        self.of_groups: dict[tuple[nn.Module, Sequence[Sequence[str]], torch.dtype], Callable[[Tensor], Any]] = {}
-        """Functions that compute `linear_layers`."""
-        self._used: list[Tensor] = []
-        """The weights of `chosen`, so that no other weight gets the `id` of one."""
+        self.chosen: dict[tuple[nn.Module, Names | None, torch.dtype], Callable[[Tensor], Any]] = {}
+        """Products of a layer (None for the groups) or of `linear_layers`, by the dtype of the input."""
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -223,62 +222,49 @@ class PackedWeights:
     def __exit__(self, *_: object) -> None:
         _here.block = self._before.pop()
 
-    def choose(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function that multiplies by a weight; store it if it depends only on weight and dtype of `x`."""
-        if not _is_settled([weight], x):
-            return partial(linear, weight=weight, bias=bias)
-        product = _product([weight], bias)
-        assert product is not None
-        self.chosen[id(weight), x.dtype] = product
-        self._used.append(weight)
-        return product
-
-    def choose_for_groups(
-        self, owner: nn.Module, groups: Sequence[Sequence[str]], x: Tensor
-    ) -> Callable[[Tensor], Sequence[Tensor]]:
-        """Return the function that computes `linear_layers` for these groups; store it as `choose` does."""
-        apart, key = partial(_apart, owner, groups), (owner, groups, x.dtype)
-        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not x.numel():
-            return apart
-        multiply = _product_of([getattr(owner, name) for group in groups for name in group], x)
-        if multiply is None:
-            return self.of_groups.setdefault(key, apart)
+    def choose(self, owner: Any, groups: Names | None, x: Tensor) -> Callable[[Tensor], Any]:
+        """Return the product of a layer, or of groups; store it if it depends only on weights and the dtype of `x`."""
+        product: Callable[[Tensor], Any]
+        if groups is None:
+            layers, product = [owner], partial(linear, weight=owner.weight, bias=owner.bias)
+        else:
+            layers = [getattr(owner, name) for group in groups for name in group]
+            product = partial(_apart, owner, groups)
+        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or is_transformed() or not x.numel():
+            return product
+        key, multiply = (owner, groups, x.dtype), _product(layers, x)
+        if multiply is None or groups is None:
+            return self.chosen.setdefault(key, multiply or product)
         sizes = [sum(getattr(owner, name).out_features for name in group) for group in groups]
-        return self.of_groups.setdefault(key, lambda x: multiply(x).split_with_sizes(sizes, -1))
+        return self.chosen.setdefault(key, lambda x: multiply(x).split_with_sizes(sizes, -1))
 
 
-def _product_of(layers: Sequence[nn.Linear], x: Tensor) -> Callable[[Tensor], Tensor] | None:
+def _product(layers: Sequence[nn.Linear], x: Tensor) -> Callable[[Tensor], Tensor] | None:
     """Return the function that multiplies by the stacked weights of layers; None if they should stay apart."""
-    for layer in layers:
-        has_hooks = layer._forward_hooks or layer._forward_pre_hooks
-        if getattr(layer.forward, "__func__", None) is not linear_layer or has_hooks:
-            return None  # such as a layer with a low-rank update
     weights: list[Tensor] = [layer.weight for layer in layers]
-    biases = [layer.bias for layer in layers]
-    if not _is_settled(weights, x) or len({bias is None for bias in biases}) > 1:
+    weight = weights[0]
+    bias: Tensor | None = layers[0].bias
+    if not all(is_plain(x, each) and each.dtype == x.dtype for each in weights):
         return None
-    return _product(weights, None if biases[0] is None else torch.cat([*biases]))
-
-
-def _is_settled(weights: Sequence[Tensor], x: Tensor) -> bool:
-    """Return True if the best product depends only on the weights and the dtype of `x`."""
-    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not x.numel():
-        return False
-    return all(is_plain(x, weight) and weight.dtype == x.dtype for weight in weights)
-
-
-def _product(weights: list[Tensor], bias: Tensor | None) -> Callable[[Tensor], Tensor] | None:
-    """Return the function that multiplies by the stacked weights; None if they should not be stacked."""
+    if len(layers) > 1:
+        if len({layer.bias is None for layer in layers}) > 1 or not all(map(_is_ordinary, layers)):
+            return None
+        bias = None if bias is None else torch.cat([layer.bias for layer in layers])
     packed = _pack(weights)
     if packed is not None:
         return partial(onednn_product, weight=packed, bias=bias)
-    weight = weights[0]
-    if len(weights) > 1:
+    if len(layers) > 1:
         if sum(each.numel() for each in weights) >= MIN_PACKED.get(weight.dtype, 0):
             return None
         weight = torch.cat(weights)
     # Without fast bfloat16, `linear` is `F.linear` for inputs of any size.
     return partial(linear if processor.this.is_fast_in_bfloat16 else F.linear, weight=weight, bias=bias)
+
+
+def _is_ordinary(layer: nn.Linear) -> bool:
+    """Return False for a layer with hooks, or with another function, such as one with a low-rank update."""
+    has_hooks = layer._forward_hooks or layer._forward_pre_hooks
+    return getattr(layer.forward, "__func__", None) is linear_layer and not has_hooks
 
 
 def forget_packed(network: nn.Module) -> None:
