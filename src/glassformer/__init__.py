@@ -11,6 +11,7 @@
 Names are imported on first use, so that `import glassformer` is fast.
 """
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
     from glassformer.common.errors import UserError as UserError
     from glassformer.config import presets as presets
     from glassformer.config import recipes as recipes
+    from glassformer.config.presets import preset as preset
     from glassformer.config.run import Run as Run
     from glassformer.config.transformer import Stack as Stack
     from glassformer.config.transformer import TransformerConfig as TransformerConfig
     from glassformer.inference.drafts import DraftCounts as DraftCounts
     from glassformer.model import Model as Model
+    from glassformer.models.blocks import TransformerBlock as TransformerBlock
     from glassformer.models.build import build_model as build_model
+    from glassformer.models.build import build_transformer as build_transformer
     from glassformer.tokenization.tokenizer import Tokenizer as Tokenizer
     from glassformer.training.metrics_log import follow as follow
     from glassformer.training.module_checkpoint import load_checkpoint as load_checkpoint
@@ -55,11 +59,13 @@ _NAMES = {
     "apps.interop.importing": ("import_model",),
     "apps.serving.run": ("serve",),
     "common.errors": ("UserError",),
+    "config.presets": ("preset",),
     "config.run": ("Run",),
     "config.transformer": ("Stack", "TransformerConfig"),
     "inference.drafts": ("DraftCounts",),
     "model": ("Model",),
-    "models.build": ("build_model",),
+    "models.blocks": ("TransformerBlock",),
+    "models.build": ("build_model", "build_transformer"),
     "tokenization.tokenizer": ("Tokenizer",),
     "training.metrics_log": ("follow",),
     "training.module_checkpoint": ("load_checkpoint", "save_checkpoint"),
@@ -72,6 +78,7 @@ __all__ = sorted((*_HOMES, *_MODULES))
 
 _SAVE = "save_checkpoint(module, optimizer, step, folder), or model.save(folder) for a Model"
 _METHOD = "load(FOLDER), then the method of the model"
+_BUILD = 'build_model("gpt2", n_layers=2, …), or another name of presets.PRESETS'
 _OTHER_NAMES = {
     **dict.fromkeys(("from_pretrained", "from_hf", "load_hf"), "import_model(FOLDER, OUT) for a Hugging Face folder"),
     **dict.fromkeys(("AutoModel", "load_model", "Pipeline", "pipeline"), "load(FOLDER)"),
@@ -81,11 +88,17 @@ _OTHER_NAMES = {
     **dict.fromkeys(("save", "save_state", "save_model"), _SAVE),
     "load_state": "load_checkpoint(folder, module, optimizer)",
     **dict.fromkeys(("cost", "estimate"), "plan(run, gpu)"),
-    **dict.fromkeys(("attention", "trace", "logit_lens", "ablate"), _METHOD),
+    **dict.fromkeys(("trace", "logit_lens", "ablate", "plot_attention", "beam_search", "greedy_decode"), _METHOD),
+    **dict.fromkeys(("count_parameters", "num_parameters", "n_params"), "network.n_parameters()"),
+    **dict.fromkeys(("build_vocab", "get_stats", "merge_vocab"), "Tokenizer.train(texts, merges=…)"),
+    **dict.fromkeys(("mask_tokens", "create_masked_lm"), "glassformer.objectives.noise"),
+    "perplexity": "math.exp(loss), or model.score(text).perplexity",
     **dict.fromkeys(("AutoTokenizer", "BPE"), "Tokenizer"),
-    **dict.fromkeys(("GPT", "BERT", "BART", "Llama", "T5"), 'build_model("gpt2"), or another name of presets.PRESETS'),
+    **dict.fromkeys(("Llama", "Transformer", "GPTConfig"), _BUILD),
 }
 """Names that users of other libraries try, and what to use instead."""
+_FAMILIES = {"GPT": "gpt2", "BERT": "bert-base", "BART": "bart-base", "T5": "t5-small"}
+"""Names of families, such as `GPT(n_layers=2, …)`, and the presets from which they start."""
 
 
 def __getattr__(name: str) -> Any:
@@ -93,10 +106,15 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
         return import_module(_MODULES[name])
-    from glassformer.common.errors import nearest_name, no_attribute
+    from glassformer.common.errors import nearest_name, no_member
 
+    if name in _FAMILIES:
+        return partial(import_module(_HOMES["build_model"]).build_model, _FAMILIES[name])
+    nn = import_module(f"{__name__}.nn")
+    if not name.startswith("_") and (name in nn.__all__ or name in nn.OTHER_NAMES):
+        return getattr(nn, name)
     near = _OTHER_NAMES.get(name) or nearest_name(name, __all__, cutoff=0.75)
-    raise no_attribute("module 'glassformer'", name, near)
+    raise no_member("glassformer", name, near)
 
 
 def __dir__() -> list[str]:

@@ -532,8 +532,8 @@ def test_the_schedule_equals_the_package() -> None:
 def test_scores_and_context_equal_the_package() -> None:
     torch.manual_seed(0)
     query, memory = torch.randn(3, 2, 6), torch.randn(3, 5, 6)
-    dot, general = SingleHeadAttention(6, 6, "dot"), SingleHeadAttention(6, 6, "general")
-    additive = SingleHeadAttention(6, 6, "additive", 4)
+    dot, general = SingleHeadAttention(6, 6, score="dot"), SingleHeadAttention(6, 6, score="general")
+    additive = SingleHeadAttention(6, 6, 4)
     own = additive.state_dict()
     w = {"vector": own["vector"], "query": own["q_proj.weight"].mT, "memory": own["k_proj.weight"].mT}
     pairs = (

@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = 
     "SingleHeadAttention": (
         layers.SingleHeadAttention,
         {"d_query": 8, "d_memory": 8, "score": "additive"},
-        (X, X, X),
+        (X, X),
     ),
     "LayerNorm": (layers.LayerNorm, {"width": 8}, (X,)),
     "RMSNorm": (layers.RMSNorm, {"width": 8}, (X,)),

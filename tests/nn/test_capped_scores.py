@@ -1,5 +1,6 @@
 """Attention with bounded scores: the formula, and the fast paths that it does not take."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,6 @@ import torch
 
 from configs import CONFIGS, Recorder, random_ids, random_model
 from glassformer.inspection.attention_maps import head_weights
-from glassformer.nn import attention
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.masks import Mask
 from tolerances import assert_close
@@ -23,8 +23,9 @@ def no_fast_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def fails(*_: Any) -> None:
         raise AssertionError("the fused kernel does not bound scores")
 
-    monkeypatch.setattr(attention, "attention_fused", fails)
-    monkeypatch.setattr(attention, "prefers_flex", lambda *_: True)
+    module = sys.modules["glassformer.nn.attention"]
+    monkeypatch.setattr(module, "attention_fused", fails)
+    monkeypatch.setattr(module, "prefers_flex", lambda *_: True)
     yield
 
 

@@ -279,6 +279,16 @@ def no_attribute(owner: str, name: str, instead: str | None) -> AttributeError:
     return AttributeError(f"{owner} has no attribute {name!r}{hint}")
 
 
+def no_member(module: str, name: str, instead: str | None) -> Exception:
+    """Return the error of `no_attribute` for a module, to raise in its `__getattr__`.
+
+    It is an `ImportError` in `from MODULE import NAME`, which otherwise replaces the message.
+    """
+    error = no_attribute(f"module {module!r}", name, instead)
+    caller = sys._getframe(2).f_code.co_filename
+    return ImportError(str(error)) if caller == "<frozen importlib._bootstrap>" else error
+
+
 def require_integer(name: str, value: object, least: int, what: str) -> None:
     """Raise `UserError` unless `value` is an integer of at least `least`; `what` is its meaning.
 

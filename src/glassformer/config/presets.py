@@ -5,10 +5,14 @@ Sizes are those of the papers and of the published checkpoints. Two rows of GPT-
 5140. Here the number of heads times their width equals d_model: 16 × 128 = 2048, and 40 × 128 = 5120.
 """
 
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeVar, overload
 
+from glassformer.common.arguments import renamed
 from glassformer.common.errors import UserError, did_you_mean
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import (
     FanInInit,
     LearnedPositions,
@@ -16,6 +20,7 @@ from glassformer.config.transformer import (
     NormalInit,
     RelativePositions,
     RotaryPositions,
+    SequenceHead,
     SinusoidalPositions,
     Stack,
     TokenHead,
@@ -23,6 +28,8 @@ from glassformer.config.transformer import (
     XavierInit,
 )
 
+_DROPOUTS = frozenset(("embedding_dropout", "residual_dropout", "attention_dropout", "output_dropout"))
+M = TypeVar("M", bound=ModelConfig)
 _NO_BIASES: dict[str, Any] = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 
 
@@ -225,6 +232,35 @@ PRESETS: dict[str, TransformerConfig] = {
     "t5-base": _t5(12, 12, 768, 3072),
 }
 
+_RECURRENT = RecurrentConfig(
+    d_embedding=256, d_encoder=256, d_decoder=512, vocab_size=10_000, embedding_dropout=0.2, output_dropout=0.2
+)
+RECURRENT_PRESETS: dict[str, RecurrentConfig] = {
+    "seq2seq": replace(
+        _RECURRENT, attention=NoAttention(), bidirectional=False, reverse_source=True, n_layers=2, d_encoder=512
+    ),
+    "bahdanau": replace(_RECURRENT, cell="gru", attention=AttendBefore(deep_output=True)),
+    "luong": replace(_RECURRENT, attention=AttendAfter(), bidirectional=False, n_layers=2, d_encoder=512),
+}
+"""Recurrent models of Sutskever (2014), Bahdanau (2015) and Luong (2015), at a size that two cores train in minutes.
+
+The papers have 1,000 units per layer, and Sutskever and Luong have four layers.
+"""
+SAME_PRESET = {
+    "vaswani-base": "transformer-base",
+    "vaswani-big": "transformer-big",
+    "transformer": "transformer-base",
+    "gpt": "gpt2",
+    "gpt2-small": "gpt2",
+    "encoder": "bert-base",
+    "bert": "bert-base",
+    "bart": "bart-base",
+    "t5": "t5-small",
+    "rnn": "bahdanau",
+    "rnnsearch": "bahdanau",
+}
+"""Other names of presets."""
+
 N_PARAMETERS = {
     "gpt-mini": 12_368_064,
     "gpt2": 124_439_808,
@@ -253,12 +289,53 @@ N_PARAMETERS = {
 """Numbers of parameters of the presets with a vocabulary, for lists that do not import torch."""
 
 
-def preset(name: str) -> TransformerConfig:
-    """Return the preset of this name; raise `UserError` with the nearest name if it is unknown.
+@overload
+def preset(name: Literal["bahdanau", "luong", "seq2seq"], **changes: Any) -> RecurrentConfig: ...
+@overload
+def preset(name: str, **changes: Any) -> TransformerConfig: ...
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """Return the preset of this name, with `changes` as in `changed`; raise `UserError` if the name is unknown.
 
-    >>> preset("gpt2").d_model
-    768
+    >>> preset("gpt2").d_model, preset("vaswani-base") == preset("transformer-base"), preset("luong").cell
+    (768, True, 'lstm')
     """
-    if name not in PRESETS:
-        raise UserError(f"unknown preset {name!r:.60}: {did_you_mean(name, PRESETS, 'known presets are', cutoff=0.4)}")
-    return PRESETS[name]
+    found = (PRESETS | RECURRENT_PRESETS).get(SAME_PRESET.get(name, name))
+    if found is None:
+        known = [*PRESETS, *RECURRENT_PRESETS]
+        raise UserError(f"unknown preset {name!r:.60}: {did_you_mean(name, known, 'known presets are', cutoff=0.4)}")
+    return changed(found, changes)
+
+
+def changed(config: M, changes: Mapping[str, Any]) -> M:
+    """Return a configuration with changed fields; a field of `Stack` changes the encoder and the decoder.
+
+    Names of other libraries are understood (`arguments.OTHER_NAMES`). With a new `d_model` and no `d_ff`, `d_ff` keeps
+    its ratio to `d_model`; with a smaller `vocab_size`, special ids beyond it are dropped. `n_labels` sets a head for
+    labels of texts, `dropout` all rates of a usual network. Raises `TypeError` for an unknown name.
+
+    >>> small = changed(preset("gpt2"), {"hidden_size": 64, "n_layers": 2})
+    >>> small.d_model, small.decoder.n_layers, small.decoder.d_ff
+    (64, 2, 256)
+    """
+    own, of_stack = [field.name for field in fields(config)], [field.name for field in fields(Stack)]
+    stacks = {side: stack for side in ("encoder", "decoder") if (stack := getattr(config, side, None)) is not None}
+    names = [*own, *of_stack, "n_labels", "dropout"] if stacks else [*own, "dropout"]
+    named = renamed(type(config).__name__, changes, names)
+    # Special ids of the preset's vocabulary
+    for name in own:
+        value = getattr(config, name)
+        if name.endswith("_id") and value is not None and value >= named.get("vocab_size", math.inf):
+            named.setdefault(name, None)
+    # Dropout, head and stacks
+    if (dropout := named.pop("dropout", None)) is not None:
+        named = dict.fromkeys(_DROPOUTS.intersection(own), dropout) | named
+    if (n_labels := named.pop("n_labels", None)) is not None:
+        named["head"] = SequenceHead(n_labels)
+    inner = {name: named.pop(name) for name in of_stack if name in named and name not in own}
+    for side, stack in stacks.items():
+        new = dict(inner)
+        if "d_model" in named and isinstance(config, TransformerConfig):
+            new.setdefault("d_ff", stack.d_ff * named["d_model"] // config.d_model)
+        if new:
+            named.setdefault(side, replace(stack, **new))
+    return replace(config, **named)

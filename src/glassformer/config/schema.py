@@ -19,6 +19,7 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
+from glassformer.common.arguments import names_here
 from glassformer.common.errors import UserError, nearest_name, shown, suggestion
 from glassformer.config.extensions import members, own_members
 
@@ -151,7 +152,8 @@ def hints_of(cls: Any) -> dict[str, Any]:
 def _nearest_field(cls: type, name: str) -> str:
     """Return a hint for an unknown field: the nearest field, or the same field of a nested dataclass."""
     names = [field.name for field in dataclasses.fields(cast(Any, cls))]
-    near = SAME[name] if SAME.get(name) in names else nearest_name(name, names, cutoff=0.7)
+    others = [same for same in (SAME.get(name), *names_here(name)) if same in names]
+    near = others[0] if others else nearest_name(name, names, cutoff=0.7)
     suggestions = [f"{name}=…" for name in (near,) if name is not None]
     for field in dataclasses.fields(cast(Any, cls)):
         for member in members(hints_of(cls)[field.name]):

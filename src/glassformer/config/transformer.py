@@ -508,6 +508,11 @@ class TransformerConfig:
         return self.vocab_size if isinstance(self.head, TokenHead) else self.d_model
 
     @property
+    def needs_source(self) -> bool:
+        """True if the encoder reads other ids than the decoder."""
+        return self.is_encoder_decoder and isinstance(self.head, TokenHead)
+
+    @property
     def reads_text_twice(self) -> bool:
         """True if both stacks of an encoder-decoder read the same text, since the head gives no tokens (BART)."""
         return self.is_encoder_decoder and not isinstance(self.head, TokenHead)

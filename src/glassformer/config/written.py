@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from glassformer.common.errors import UserError
 from glassformer.config.extensions import members
-from glassformer.config.presets import PRESETS
+from glassformer.config.presets import PRESETS, RECURRENT_PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import hints_of, setting_doc, to_dict, type_text
 
@@ -109,7 +109,10 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a recipe, with the kinds of installed packages."""
     table = _schema_of_table(Run)
     for model in table["properties"]["model"]["anyOf"]:
-        model["properties"]["preset"] = {"enum": [*PRESETS], "description": "the preset that the other keys change"}
+        model["properties"]["preset"] = {
+            "enum": [*PRESETS, *RECURRENT_PRESETS],
+            "description": "the preset that the other keys change",
+        }
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "A recipe of glassformer"} | table
 
 

@@ -279,6 +279,46 @@ def _joined(steps: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(steps), dim=-2)
 
 
+_LENS_NAMES = {
+    "hook_resid_post": "residual",
+    "hook_attn_out": "self_attn",
+    "hook_mlp_out": "ff",
+    "ln1.hook_normalized": "self_attn_norm",
+    "ln2.hook_normalized": "ff_norm",
+    "attn.hook_q": "self_attn.query",
+    "attn.hook_k": "self_attn.key",
+    "attn.hook_v": "self_attn.value",
+    "attn.hook_z": "self_attn.context",
+    "attn.hook_pattern": "self_attn.weights",
+    "mlp.hook_post": "ff.activations",
+}
+"""Names of the tensors of a block in TransformerLens, and here."""
+
+
+def of_transformer_lens(name: str | tuple[str, int]) -> tuple[str, bool]:
+    """Return a name of TransformerLens as a name here without the stack, and whether heads and positions change places.
+
+    TransformerLens has the heads after the positions, (B, T, H, K). `("pattern", 0)` is short for a hook of block 0.
+
+    >>> of_transformer_lens("blocks.1.attn.hook_q"), of_transformer_lens("blocks.1.hook_resid_pre")
+    (('blocks.1.self_attn.query', True), ('blocks.0.residual', False))
+    >>> of_transformer_lens(("pattern", 0))
+    ('blocks.0.self_attn.weights', False)
+    """
+    if isinstance(name, tuple):
+        hooks = [hook for hook in (*_LENS_NAMES, "hook_resid_pre") if hook.endswith(f"hook_{name[0]}")]
+        name = f"blocks.{name[1]}.{next(iter(hooks), name[0])}"
+    if name == "ln_final.hook_normalized":
+        return "final", False
+    _, _, rest = name.partition(".")
+    layer, _, hook = rest.partition(".")
+    if hook == "hook_resid_pre" and layer.isdigit():
+        return (f"blocks.{int(layer) - 1}.residual" if int(layer) else "embeddings"), False
+    here = _LENS_NAMES.get(hook)
+    turns = hook in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_z")
+    return (name if here is None else f"blocks.{layer}.{here}"), turns
+
+
 @dataclass(frozen=True)
 class Trace(Mapping[str, Tensor]):
     """Named tensors of one text or one pair, with the inputs and the tokens along their axes."""
@@ -293,10 +333,15 @@ class Trace(Mapping[str, Tensor]):
     written: list[str]
     """Next token at each position of `target` of an encoder-decoder; empty for other models."""
 
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.tensors:
-            raise KeyError(f"the trace has no tensor {name!r}: {did_you_mean(name, self.tensors)}")
-        return self.tensors[name]
+    def __getitem__(self, name: str | tuple[str, int]) -> Tensor:
+        """Return a tensor by its name here or in TransformerLens (`of_transformer_lens`); else raise `KeyError`."""
+        if name in self.tensors:
+            return self.tensors[str(name)]
+        here, turns = of_transformer_lens(name)
+        for stack in ("", "decoder.", "encoder."):
+            if (x := self.tensors.get(stack + here)) is not None:
+                return x.transpose(1, 2) if turns else x
+        raise KeyError(f"the trace has no tensor {name!r}: {did_you_mean(name, self.tensors)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)

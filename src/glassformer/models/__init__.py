@@ -12,8 +12,9 @@ from glassformer.models.blocks import (
     PreNormBlock,
     Residual,
     SandwichBlock,
+    TransformerBlock,
 )
-from glassformer.models.build import build_model
+from glassformer.models.build import build_model, build_transformer
 from glassformer.models.heads import (
     Pooler,
     PositionLogits,
@@ -49,9 +50,11 @@ __all__ = [
     "TokenLogits",
     "TokenTransform",
     "Transformer",
+    "TransformerBlock",
     "TransformerState",
     "add_lora",
     "build_model",
+    "build_transformer",
     "merge_lora",
     "pool",
 ]

@@ -7,12 +7,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.common.arguments import function, number, one_of, takes_other_names
 from glassformer.models.state import TransformerState
-from glassformer.nn.attention import Attention, Memory, Tap
+from glassformer.nn.attention import Attention, Memory, MultiHeadAttention, Tap
 from glassformer.nn.experts import Experts
 from glassformer.nn.kv_cache import Cache
-from glassformer.nn.layers import FeedForward, NormFactory, function, number
-from glassformer.nn.masks import Mask
+from glassformer.nn.layers import Activation, FeedForward, LayerNorm, NormFactory
+from glassformer.nn.masks import Mask, as_mask
 
 
 @dataclass
@@ -247,3 +248,51 @@ BLOCKS: dict[str, type[Block]] = {
     "parallel_shared": SharedNormBlock,
 }
 """The class of block for each `norm_order` of a configuration."""
+
+
+class TransformerBlock(nn.Module):
+    """A block by itself, for reading and for models of your own: `BLOCKS[norm_order]` with plain arguments.
+
+    >>> import torch
+    >>> x, memory = torch.zeros(2, 5, 16), torch.zeros(2, 7, 16)
+    >>> TransformerBlock(16, n_heads=4)(x, mask=torch.ones(5, 5).tril()).shape
+    torch.Size([2, 5, 16])
+    >>> TransformerBlock(16, n_heads=4, cross_attention=True)(x, memory=memory, mask=Mask(causal=True)).shape
+    torch.Size([2, 5, 16])
+    """
+
+    @takes_other_names
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        d_ff: int | None = None,
+        dropout: float = 0.0,
+        *,
+        activation: Activation | str = "gelu",
+        norm_order: str = "pre",
+        cross_attention: bool = False,
+    ) -> None:
+        super().__init__()
+        attentions = [MultiHeadAttention(d_model, n_heads) for _ in range(1 + cross_attention)]
+        ff = FeedForward(d_model, d_ff, activation)
+        cls = BLOCKS[one_of("norm_order", norm_order, BLOCKS)]
+        cross = attentions[1] if cross_attention else None
+        self.block = cls(d_model, attentions[0], cross, ff, Residual(LayerNorm, dropout))
+
+    @takes_other_names
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask | Tensor | None = None,
+    ) -> Tensor:
+        """Apply the block to `x` (B, T, D), which may also read a `memory` (B, S, D); masks as in `attention`."""
+        if (memory is None) != (self.block.cross_attn is None):
+            raise ValueError("memory: expected a tensor in a block with cross_attention, and None in another block")
+        (n_rows, n_queries), n_heads = x.shape[:2], self.block.self_attn.n_heads
+        shape = (n_rows, n_heads, n_queries, n_queries if memory is None else memory.shape[1])
+        inputs = Inputs(memory=memory, mask=as_mask("mask", mask, (*shape[:3], n_queries)))
+        inputs.memory_mask = as_mask("memory_mask", memory_mask, shape)
+        return self.block(x, inputs)

@@ -3,16 +3,17 @@
 import functools
 import math
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from glassformer.common.arguments import takes_other_names
 from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
-from glassformer.config.presets import preset
+from glassformer.config.presets import changed, preset
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.models.blocks import BLOCKS, Block, Residual
 from glassformer.models.heads import (
@@ -51,24 +52,33 @@ POOLERS: dict[str, Activation] = {"tanh": torch.tanh, "relu": torch.relu, "gelu"
 
 
 @overload
-def build_model(config: c.TransformerConfig | str, device: str | torch.device = "cpu") -> Transformer: ...
+def build_model(
+    config: RecurrentConfig | Literal["bahdanau", "luong", "seq2seq"],
+    device: str | torch.device = "cpu",
+    **changes: Any,
+) -> RecurrentModel: ...
 @overload
-def build_model(config: RecurrentConfig, device: str | torch.device = "cpu") -> RecurrentModel: ...
+def build_model(
+    config: c.TransformerConfig | str, device: str | torch.device = "cpu", **changes: Any
+) -> Transformer: ...
 @overload
-def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network: ...
-def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -> Network:
-    """Build a freshly initialised model of a configuration, or of a preset by name.
+def build_model(config: ModelConfig, device: str | torch.device = "cpu", **changes: Any) -> Network: ...
+def build_model(config: ModelConfig | str, device: str | torch.device = "cpu", **changes: Any) -> Network:
+    """Build a freshly initialised model of a configuration, or of a preset by name, with `changes` (`presets.changed`).
 
     On `device="meta"` the model has shapes but no memory.
 
     >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
     >>> build_model(small).n_parameters()
     1976
+    >>> build_model("gpt2", n_layers=2, n_heads=4, d_model=32, vocab_size=50, max_len=16).n_parameters()
+    27616
     """
     if isinstance(config, str):
-        config = preset(config)
+        return build_model(preset(config), device, **changes)
     if not isinstance(config, ModelConfig):
         raise UserError(f'config must be a TransformerConfig, or a preset such as "gpt2", not {config!r:.60}')
+    config = changed(config, changes)
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0 and must be at least 1: set it, or train with a tokenizer that sets it")
     with torch.device(device):
@@ -81,6 +91,34 @@ def build_model(config: ModelConfig | str, device: str | torch.device = "cpu") -
         transformer = _transformer(config)
         init_weights(transformer, config)
         return transformer
+
+
+@takes_other_names
+def build_transformer(
+    source_vocab_size: int,
+    target_vocab_size: int,
+    source_max_len: int = 512,
+    target_max_len: int = 512,
+    d_model: int = 512,
+    n_layers: int = 6,
+    n_heads: int = 8,
+    dropout: float = 0.1,
+    d_ff: int = 2048,
+) -> Transformer:
+    """Build the encoder-decoder of Vaswani (2017), by default in its base size, with a table for each language.
+
+    It is the preset `transformer-base` with these sizes; `build_model` takes all other settings.
+
+    >>> model = build_transformer(90, 80, d_model=16, n_layers=1, n_heads=2, d_ff=32)
+    >>> memory = model.encode(torch.tensor([[5, 6, 7]]))
+    >>> model.project(model.decode(memory, torch.tensor([[1, 8]]))).shape
+    torch.Size([1, 2, 80])
+    """
+    stack = c.Stack(n_layers, n_heads, d_ff=d_ff)
+    sizes: dict[str, Any] = {"vocab_size": target_vocab_size, "source_vocab_size": source_vocab_size}
+    sizes |= {"max_len": target_max_len, "source_max_len": source_max_len, "encoder": stack, "decoder": stack}
+    sizes |= {"embedding_dropout": dropout, "residual_dropout": dropout, "share_embeddings": False}
+    return build_model(replace(preset("transformer-base"), d_model=d_model, tie_output=False, **sizes))
 
 
 def undrawn_model(config: ModelConfig) -> Network:

@@ -1,13 +1,45 @@
-"""Output heads: logits over tokens or labels, per position or per sequence, or a vector per sequence."""
+"""The base of networks, and output heads: logits over tokens or labels, or a vector per sequence."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.common.arguments import number, one_of
+from glassformer.common.errors import no_attribute
 from glassformer.nn.attention import capped
-from glassformer.nn.layers import Activation, Linear, activation_of, number, one_of
+from glassformer.nn.layers import Activation, Linear, activation_of
+
+
+class NetworkBase(nn.Module):
+    """What the networks have in common: the names under which readers of notebooks look for their parts."""
+
+    def project(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Return the logits of hidden states: `head`, by its name in many notebooks."""
+        return self.head(hidden, attention_mask)
+
+    def n_parameters(self) -> int:
+        """Return the number of trained parameters; a tied table counts once."""
+        return sum(p.numel() for p in self.parameters())
+
+    num_parameters = count_parameters = n_parameters
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _INSTEAD:
+            raise no_attribute("a network", name, _INSTEAD[name])
+        return super().__getattr__(name)
+
+
+_INSTEAD = {
+    **dict.fromkeys(("generate", "translate", "beam_search"), "load(FOLDER).generate(text), or inference.generation"),
+    **dict.fromkeys(("get_num_params", "num_params", "numel"), "n_parameters()"),
+    **dict.fromkeys(("fit", "train_model"), "glassformer.train, or a loop of your own"),
+    **dict.fromkeys(("lm_head", "projection_layer", "fc_out"), "network.output"),
+    **dict.fromkeys(("wte", "token_embedding", "embed"), "network.decoder.embeddings.tokens"),
+}
+"""Names that other libraries give to parts of a network, and what to use instead."""
 
 
 class TokenTransform(nn.Module):

@@ -7,15 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.common.arguments import takes_other_names
 from glassformer.config.recurrent import AttendBefore, NoAttention, RecurrentConfig
 from glassformer.models import recurrent_stacks as r
-from glassformer.models.heads import TokenLogits, vocabulary_projection
+from glassformer.models.heads import NetworkBase, TokenLogits, vocabulary_projection
 from glassformer.models.recurrent_stacks import Bridge, Encoding, RecurrentDecoder, RecurrentEncoder, RecurrentState
 from glassformer.nn.attention import Probe, Tap, scoped
+from glassformer.nn.boundary import real_tokens, require_rows
 from glassformer.nn.recurrence import CellStep, SingleHeadAttention, gru_step, lstm_step, rnn_step
 
 
-class RecurrentModel(nn.Module):
+class RecurrentModel(NetworkBase):
     """Recurrent encoder-decoder: an encoder reads the source, a bridge maps its last state, and a decoder writes.
 
     The models of Sutskever (2014), Cho (2014), Bahdanau (2015) and Luong (2015) are configurations of this class.
@@ -38,6 +40,7 @@ class RecurrentModel(nn.Module):
         self.decoder = decoder
         self.output = output
 
+    @takes_other_names
     def forward(
         self,
         token_ids: Tensor,
@@ -47,7 +50,7 @@ class RecurrentModel(nn.Module):
         source_attention_mask: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """Return logits (B, T, V) of `token_ids` (B, T) and `source_ids` (B, S); masks are bool, True = a real token.
+        """Return logits (B, T, V) of `token_ids` (B, T) and `source_ids` (B, S); masks have True or 1 at a real token.
 
         Padding may be anywhere in a row. A tap receives "encoder.embeddings", "encoder.memory" (read only by attention)
         and "decoder.embeddings". At each step, with T = 1, it receives "decoder.hidden" and
@@ -66,6 +69,10 @@ class RecurrentModel(nn.Module):
         tap: Tap | None = None,
     ) -> Tensor:
         """Return the input of the head, (B, T, d_readout): the decoder's state, Luong's h̃ or the maxout layer."""
+        require_rows("token_ids", token_ids, self.decoder.tokens)
+        require_rows("source_ids", source_ids, self.encoder.tokens)
+        attention_mask = real_tokens("attention_mask", attention_mask, token_ids)
+        source_attention_mask = real_tokens("source_attention_mask", source_attention_mask, source_ids)
         encoding = self.encode(source_ids, source_attention_mask, tap=tap)
         state = self.first_state(encoding, source_attention_mask)
         return self.decoder(token_ids, state, attention_mask, scoped(tap, "decoder"))[0]
@@ -117,10 +124,6 @@ class RecurrentModel(nn.Module):
         first = encoding.last if self.bridge is None else self.bridge(encoding.last)
         return self.decoder.start(encoding, first, mask)
 
-    def n_parameters(self) -> int:
-        """Return the number of trained parameters; a tied table counts once."""
-        return sum(p.numel() for p in self.parameters())
-
 
 CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "rnn": (nn.RNN, rnn_step),
@@ -164,7 +167,7 @@ def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> r.Recurr
         every_step = attention.context_every_step
         d_fed = config.d_memory if every_step else 0
         return r.PlainDecoder(parts(d_fed), maxout(config.d_memory), context_every_step=every_step)
-    cross_attn = SingleHeadAttention(config.d_decoder, config.d_memory, attention.score, attention.d_attention or None)
+    cross_attn = SingleHeadAttention(config.d_decoder, config.d_memory, attention.d_attention or None, attention.score)
     if isinstance(attention, AttendBefore):
         return r.AttendBeforeDecoder(parts(cross_attn.d_context), maxout(cross_attn.d_context), cross_attn)
     d_fed = config.d_decoder if attention.input_feeding else 0

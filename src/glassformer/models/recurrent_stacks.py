@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from glassformer.models.state import join_masks, join_rows
 from glassformer.nn.attention import Tap, scoped, tapped
+from glassformer.nn.boundary import vectors_of
 from glassformer.nn.layers import Linear
 from glassformer.nn.recurrence import (
     CellStep,
@@ -71,7 +72,7 @@ class RecurrentEncoder(nn.Module):
 
         A tap receives gates such as "cells.0.forward.reset", (B, 1, D), at each step, but not if a mask is given.
         """
-        x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
+        x = F.dropout(vectors_of(self.tokens, source_ids, "source_ids"), self.embedding_dropout, self.training)
         x = tapped(tap, "embeddings", x)
         real = source_attention_mask
         if real is not None:
@@ -240,7 +241,7 @@ class RecurrentDecoder(nn.Module, ABC):
 
         Padding may be anywhere in a row; it does not change the state.
         """
-        x = F.dropout(self.tokens(token_ids), self.embedding_dropout, self.training)
+        x = F.dropout(vectors_of(self.tokens, token_ids), self.embedding_dropout, self.training)
         x = tapped(tap, "embeddings", x)
         if self.steps_alone or tap is not None:
             read, contexts, state = self._one_by_one(x, state, attention_mask, tap)
@@ -322,7 +323,8 @@ class _AttendingDecoder(RecurrentDecoder):
     def look(self, queries: Tensor, source: SourceMemory, tap: Tap | None) -> Tensor:
         """Return the contexts (B, T, C) of `queries` (B, T, D) over the source."""
         assert source.memory is not None
-        return self.cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))
+        contexts, _ = self.cross_attn(queries, source.memory, source.mask, tap=scoped(tap, "cross_attn"))
+        return contexts
 
 
 class AttendBeforeDecoder(_AttendingDecoder):

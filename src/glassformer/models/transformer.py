@@ -1,21 +1,24 @@
 """The Transformer with an encoder, a decoder or both."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.common.arguments import takes_other_names
 from glassformer.config.transformer import TransformerConfig
 from glassformer.models.blocks import Inputs
-from glassformer.models.heads import SequenceVector
+from glassformer.models.heads import NetworkBase, SequenceVector
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.state import TransformerState
 from glassformer.nn.attention import Probe, Tap, scoped
+from glassformer.nn.boundary import is_ids, real_tokens, require_rows
 from glassformer.nn.kv_cache import cache_dtype
 
 
-class Transformer(nn.Module):
+class Transformer(NetworkBase):
     """Transformer with an encoder (as BERT), a decoder (as GPT), or both with cross-attention (the original).
 
     `token_ids` is the input of the stack before the head: of the decoder if there is one, otherwise of the encoder.
@@ -31,6 +34,7 @@ class Transformer(nn.Module):
         self.decoder = decoder
         self.output = output
 
+    @partial(takes_other_names, also=[field.name for field in fields(Inputs)])
     def forward(
         self,
         token_ids: Tensor,
@@ -44,9 +48,13 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return logits: (B, T, V) over tokens, (B, T, n_labels) per position or (B, n_labels); or vectors (B, D).
 
-        `token_ids` (B, T), `source_ids` (B, S); bool masks, True = a real token. Other fields of `Inputs` are given by
-        name. With `loss_positions` (N,), each b · T + t, return only the logits (N, V) of these positions.
+        `token_ids` (B, T), `source_ids` (B, S); masks have True or 1 at a real token. Other fields of `Inputs` are
+        given by name. With `loss_positions` (N,), each b · T + t, return only the logits (N, V) of these positions.
+        `model(source_ids, token_ids)` is the order of `torch.nn.Transformer`.
         """
+        if source_ids is None and self.config.needs_source and is_ids(attention_mask):
+            token_ids, source_ids, attention_mask = cast(Tensor, attention_mask), token_ids, None
+        attention_mask = real_tokens("attention_mask", attention_mask, token_ids)
         others |= {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
         hidden = self.hidden(token_ids, attention_mask, tap=tap, **others)
         if loss_positions is not None:
@@ -66,16 +74,20 @@ class Transformer(nn.Module):
         If the model reads a text twice, `token_ids` is the text: the encoder reads it, and the decoder reads it one
         position later, after its start token.
         """
-        inputs = Inputs(attention_mask, **others)
+        name = self.config.head_stack_name
+        stack = getattr(self, name)
+        require_rows("token_ids", token_ids, stack.embeddings.tokens)
+        inputs = Inputs(real_tokens("attention_mask", attention_mask, token_ids), **others)
         if self.config.reads_text_twice and inputs.source_ids is None:
             start = self.config.decoder_start_id
             if start is None:
                 raise ValueError("config.decoder_start_id is missing: the decoder needs a first token")
-            inputs = replace(inputs, source_ids=token_ids, source_attention_mask=attention_mask)
+            inputs = replace(inputs, source_ids=token_ids, source_attention_mask=inputs.attention_mask)
             token_ids = torch.cat([torch.full_like(token_ids[:, :1], start), token_ids[:, :-1]], dim=1)
         memory = self.encode(inputs.source_ids, inputs.source_attention_mask, tap=tap)
-        name = self.config.head_stack_name
-        return getattr(self, name)(token_ids, replace(inputs, memory=memory, tap=scoped(tap, name)))
+        of_source = real_tokens("source_attention_mask", inputs.source_attention_mask, inputs.source_ids)
+        inputs = replace(inputs, memory=memory, source_attention_mask=of_source, tap=scoped(tap, name))
+        return stack(token_ids, inputs)
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Map hidden states to logits; only pooling over a sequence needs the mask."""
@@ -90,11 +102,30 @@ class Transformer(nn.Module):
         """Return the memory (B, S, D) for cross-attention; `None` if the model has one stack only."""
         if self.encoder is None or self.decoder is None:
             if source_ids is not None:
-                raise ValueError("source_ids: expected None, because this model has one stack only; pass token_ids")
+                one = "because this model has one stack only: model(token_ids), or model.hidden(token_ids)"
+                raise ValueError(f"source_ids: expected None, {one}")
             return None
         if source_ids is None:
-            raise ValueError("a model with an encoder and a decoder needs source_ids")
-        return self.encoder(source_ids, Inputs(source_attention_mask, tap=scoped(tap, "encoder")))
+            raise ValueError("a model with an encoder and a decoder needs source_ids: model(target_ids, source_ids=…)")
+        require_rows("source_ids", source_ids, self.encoder.embeddings.tokens)
+        real = real_tokens("source_attention_mask", source_attention_mask, source_ids)
+        return self.encoder(source_ids, Inputs(real, tap=scoped(tap, "encoder")))
+
+    @takes_other_names
+    def decode(
+        self,
+        memory: Tensor,
+        token_ids: Tensor,
+        source_attention_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the decoder's hidden states (B, T, D) of `token_ids` (B, T); `memory` is the result of `encode`."""
+        if self.encoder is None or self.decoder is None:
+            raise ValueError("decode needs a model with an encoder and a decoder: use model.hidden(token_ids)")
+        require_rows("token_ids", token_ids, self.decoder.embeddings.tokens)
+        real = real_tokens("attention_mask", attention_mask, token_ids)
+        of_source = real_tokens("source_attention_mask", source_attention_mask, memory[:, :, 0])
+        return self.decoder(token_ids, Inputs(real, memory=memory, source_attention_mask=of_source))
 
     def start(
         self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
@@ -121,10 +152,9 @@ class Transformer(nn.Module):
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> tuple[Tensor, TransformerState]:
         """Return logits (B, T, V) for T more tokens per row (prefill, or T = 1) and the new state."""
-        assert self.decoder is not None
-        hidden, state = self.decoder.step(
-            token_ids, state, attention_mask, None if tap is None else tap.scope("decoder")
-        )
+        decoder = self.decoder
+        assert decoder is not None
+        hidden, state = decoder.step(token_ids, state, attention_mask, None if tap is None else tap.scope("decoder"))
         return self.head(hidden, attention_mask), state
 
     def step_attending(
@@ -149,7 +179,3 @@ class Transformer(nn.Module):
         assert self.decoder is not None
         hidden, state = self.decoder.step(token_ids, state, attention_mask)
         return self.head(hidden[torch.arange(len(at), device=at.device), at]), state
-
-    def n_parameters(self) -> int:
-        """Return the number of trained parameters; a tied table counts once."""
-        return sum(p.numel() for p in self.parameters())

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.common.arguments import function, number, renamed, takes_other_names
+from glassformer.nn.boundary import described, wrong_activations
 from glassformer.nn.kernels.attention import attend, repeat_kv, scale_or_default
 from glassformer.nn.kernels.flex_attention import attention_flex, prefers_flex
 from glassformer.nn.kernels.linear import linear_layers
 from glassformer.nn.kv_cache import Cache, LayerCache
-from glassformer.nn.layers import LayerNorm, Linear, NormFactory, RMSNorm, function, number
-from glassformer.nn.masks import Mask
+from glassformer.nn.layers import LayerNorm, Linear, NormFactory, RMSNorm
+from glassformer.nn.masks import Mask, as_mask
 from glassformer.nn.positions import apply_rotary
 
 # Formulas: scores → weights → context
@@ -62,6 +64,46 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     # unmasked for the softmax and zeroed afterwards, because the gradient of a softmax over only -inf is NaN.
     weights = scores.masked_fill(~(allowed | ~row_has_key), -math.inf).softmax(dim=-1)
     return weights.masked_fill(~row_has_key, 0.0)
+
+
+@takes_other_names
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | Mask | None = None,
+    *,
+    dropout: float = 0.0,
+    causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return softmax(q kᵀ / √K) v and the weights (Vaswani 2017, equation 1): `attention_reference` for any tensors.
+
+    `query` (…, T, K), `key` (…, S, K), `value` (…, S, W), with no, one (B) or two (B, H) axes before; the results are
+    (…, T, W) and (…, T, S). A tensor as `mask` has True or 1 where a query may attend (`allowed_pairs`); with `causal`,
+    a query sees keys up to its own index.
+
+    >>> q, k, v = torch.zeros(2, 4), torch.zeros(3, 4), torch.eye(3)
+    >>> values, weights = attention(q, k, v, mask=torch.tensor([[1, 0, 0], [1, 1, 0]]))
+    >>> values
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000]])
+    """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor) or not 2 <= x.dim() <= 4:
+            raise TypeError(f"{name}: expected a tensor (T, K), (B, T, K) or (B, H, T, K), got {described(x)}")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        shapes = f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+        raise ValueError(f"query, key, value: expected (…, T, K), (…, S, K) and (…, S, W), got {shapes}")
+    # Axes of one, so that all have (B, H, ·, ·)
+    q, k, v = (x[:, None] if x.dim() == 3 else x[(None,) * (4 - x.dim())] for x in (query, key, value))
+    shape = (*q.shape[:3], k.shape[2])
+    rules = as_mask("mask", mask, shape)
+    if causal:
+        earlier = Mask(causal=True).dense(shape[2], shape[3], q.device)
+        rules = as_mask("mask", rules.dense(shape[2], shape[3], q.device) & earlier, shape)
+    context, weights, _ = attention_reference(q, k, v, rules, None, dropout)
+    lead = query.shape[:-2]
+    return context.reshape(*lead, *context.shape[-2:]), weights.reshape(*lead, *weights.shape[-2:])
 
 
 def attention_reference(
@@ -238,8 +280,14 @@ class MultiHeadAttention(nn.Module):
 
     Letters: B batch, T query length, S key length, D d_model, H n_heads, G n_kv_heads, K d_head.
     With G < H, each key-value head serves H / G adjacent query heads (Ainslie 2023).
+
+    >>> x, layer = torch.zeros(2, 5, 16), MultiHeadAttention(16, n_heads=4)
+    >>> y, weights = layer(x, mask=torch.ones(5, 5).tril(), need_weights=True)
+    >>> y.shape, weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 4, 5, 5]))
     """
 
+    @takes_other_names
     def __init__(
         self,
         d_model: int,
@@ -293,37 +341,48 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Tensor,
         memory: Memory | None = None,
+        values: Memory | None = None,
+        mask: Mask | Tensor | None = None,
         *,
-        mask: Mask | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
         tap: Tap | None = None,
-    ) -> Tensor:
+        need_weights: bool = False,
+        **others: Any,
+    ) -> Any:
         """Attend from `x` (B, T, D) to itself, or to `memory` (B, S, D) or the projected memory; return (B, T, D).
 
-        Without a `mask`, every query sees every key. With a `cache`, keys and values of `x` are written to its slots,
-        and queries attend to all filled slots. Raises `TypeError` if `mask` is not a `Mask`, and `ValueError` if the
-        width of `x` is not D.
+        Without a `mask`, every query sees every key; a tensor has True or 1 where a query may attend (`allowed_pairs`).
+        With `need_weights`, also return the weights (B, H, T, S). With a `cache`, keys and values of `x` are written to
+        its slots, and queries attend to all filled slots. `layer(x, x, x)` is `layer(x)`: keys and values of one layer
+        are made of one memory. Raises `TypeError` and `ValueError` for other inputs.
         """
-        if mask is None:
-            mask = Mask()
-        elif not isinstance(mask, Mask):
-            raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
-        if x.shape[-1] != self.d_model:
-            raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
+        if others:
+            here = renamed("MultiHeadAttention", others, ("memory", "mask", "need_weights"))
+            given = {"memory": memory, "values": values, "mask": mask, "rotary": rotary, "cache": cache, "tap": tap}
+            return self.forward(x, **given | {"need_weights": need_weights} | here)
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.d_model:
+            raise wrong_activations("x", x, self.d_model, "d_model")
+        if values is not None and values is not memory:
+            raise ValueError("values: expected the memory again, because one memory gives keys and values: (x, memory)")
+        if memory is x:
+            memory = None
         # 1. Projections, split into heads. In generation, earlier keys and values come before the new ones.
         query, key, value = self.project(x, memory, rotary)  # (B, H, T, K), (B, G, S, K), (B, G, S, K)
         if cache is not None:
             key, value = cache.append(key, value)
         # 2. Scores, mask, softmax, weighted values: one fused kernel, or the formulas one by one.
-        dropout = self.dropout if self.training else 0.0
-        if tap is None and not self.cap:
+        if not isinstance(mask, Mask):
+            mask = as_mask("mask", mask, (*query.shape[:3], key.shape[2]))
+        dropout, weights = self.dropout if self.training else 0.0, None
+        if tap is None and not self.cap and not need_weights:
             context = attention_fused(query, key, value, mask, self.scale, dropout)  # (B, H, T, K)
         else:
             query, key, value = tapped(tap, "query", query), tapped(tap, "key", key), tapped(tap, "value", value)
-            context, _, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap, self.cap)
+            context, weights, _ = attention_reference(query, key, value, mask, self.scale, dropout, tap, self.cap)
         # 3. Concatenated heads, output projection.
-        return self.out_proj(context.transpose(1, 2).flatten(2))  # (B, T, H·K) → (B, T, D)
+        y = self.out_proj(context.transpose(1, 2).flatten(2))  # (B, T, H·K) → (B, T, D)
+        return (y, weights) if need_weights else y
 
     def project(
         self, x: Tensor, memory: Memory | None = None, rotary: tuple[Tensor, Tensor] | None = None

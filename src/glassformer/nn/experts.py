@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.common.arguments import number
 from glassformer.nn.kernels.linear import Groups, grouped_linear
-from glassformer.nn.layers import Activation, Linear, activation_of, number
+from glassformer.nn.layers import Activation, Linear, activation_of
 
 
 class Router(nn.Module):

@@ -1,50 +1,15 @@
-"""The small layers: linear, norms, feed-forward and embeddings; and functions that check the arguments of layers."""
+"""The small layers: linear, norms, feed-forward and embeddings."""
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.common.arguments import function, number, one_of, takes_other_names
+from glassformer.nn.boundary import described, vectors_of, wrong_activations
 from glassformer.nn.kernels.linear import linear_layer, linear_layers, rms_norm_layer
-
-
-def one_of(name: str, value: Any, names: Collection[str]) -> Any:
-    """Return a name that is in `names`; raise `ValueError` for another value.
-
-    >>> one_of("pooling", "mean", ("first", "mean"))
-    'mean'
-    """
-    if not (isinstance(value, str) and value in names):
-        raise ValueError(f"{name}: expected one of {', '.join(names)}, got {value!r:.60}")
-    return value
-
-
-def number(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, whole: bool = False) -> Any:
-    """Return a number between `low` and `high`; raise `TypeError` for another type, `ValueError` for another number.
-
-    >>> number("dropout", 0.5, 0, 1)
-    0.5
-    """
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise TypeError(f"{name}: expected {'a whole number' if whole else 'a number'}, got {value!r:.60}")
-    if not low <= value <= high:
-        raise ValueError(f"{name}: expected a number from {low} to {high}, got {value}")
-    return value
-
-
-def function(name: str, value: Any) -> Any:
-    """Return a function; raise `TypeError` for another type.
-
-    >>> function("qk_norm", abs)(-1)
-    1
-    """
-    if not callable(value):
-        raise TypeError(f"{name}: expected a function, got {value!r:.60}")
-    return value
 
 
 class Linear(nn.Linear):
@@ -60,7 +25,9 @@ class Linear(nn.Linear):
     forward = linear_layer  # type: ignore[assignment]
 
 
-def layer_norm_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def layer_norm_reference(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
     """Compute y = (x - mean) / √(var + eps) · weight + bias over the last axis (Ba 2016, equations 3 and 4).
 
     The variance is the biased one (divided by the width), and eps is added inside the root.
@@ -75,7 +42,7 @@ def layer_norm_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, 
     return y if bias is None else y + bias
 
 
-def rms_norm_reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+def rms_norm_reference(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Compute y = x / √(mean(x²) + eps) · weight over the last axis (Zhang 2019, equation 4).
 
     >>> rms_norm_reference(torch.tensor([3.0, 3.0]), None, 0.0)
@@ -88,6 +55,7 @@ def rms_norm_reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalisation (`layer_norm_reference`) with PyTorch's fused kernel; scale and shift are optional."""
 
+    @takes_other_names
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = True) -> None:
         super().__init__()
         self.width, self.eps = width, number("eps", eps, 0)
@@ -95,6 +63,8 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.width:
+            raise ValueError(f"x: expected width {self.width}, got {described(x)}")
         return F.layer_norm(x, (self.width,), self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
@@ -107,6 +77,7 @@ class RMSNorm(nn.Module):
     `rms_norm_layer` calls PyTorch's operator, or fewer operations of equal result up to rounding.
     """
 
+    @takes_other_names
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True) -> None:
         super().__init__()
         self.width, self.eps = width, number("eps", eps, 0)
@@ -149,7 +120,7 @@ ACTIVATIONS: dict[str, Activation] = {f.__name__: f for f in (F.relu, F.gelu, ge
 
 
 def activation_of(given: Activation | str) -> Activation:
-    """Return an activation, given as a function or by its name in `ACTIVATIONS`.
+    """Return an activation, given as a function, as a module, or by its name in `ACTIVATIONS`.
 
     >>> activation_of("relu2") is activation_of(relu2)
     True
@@ -163,19 +134,21 @@ class FeedForward(nn.Module):
     """Feed-forward layer: down(act(up(x))) (Vaswani 2017, eq. 2), or gated: down(act(gate(x)) · up(x)) (Shazeer 2020).
 
     `activation` is a function or a name of `ACTIVATIONS`, GELU by default, as in `TransformerConfig`; the paper uses
-    ReLU.
+    ReLU. `d_ff` is 4 · `d_model` by default.
     """
 
+    @takes_other_names
     def __init__(
         self,
         d_model: int,
-        d_ff: int,
+        d_ff: int | None = None,
         activation: Activation | str = F.gelu,
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        d_ff = 4 * d_model if d_ff is None else d_ff
         self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
@@ -183,14 +156,17 @@ class FeedForward(nn.Module):
         self.dropout = number("dropout", dropout, 0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate_proj is None:
+        gate_proj, down_proj = self.gate_proj, self.down_proj
+        if x.shape[-1] != down_proj.out_features:
+            raise wrong_activations("x", x, down_proj.out_features, "d_model")
+        if gate_proj is None:
             h = self.activation(self.up_proj(x))
         else:
             gate, up = linear_layers(self, (("gate_proj",), ("up_proj",)), x)
             h = self.activation(gate) * up
         if self.dropout:
             h = F.dropout(h, self.dropout, self.training)
-        return self.down_proj(h)
+        return down_proj(h)
 
 
 @dataclass(frozen=True)
@@ -234,9 +210,9 @@ class Embeddings(nn.Module):
         self.dropout = number("dropout", dropout, 0, 1)
         self.token_dropout = number("token_dropout", token_dropout, 0, 1)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Embed `token_ids` (B, T) at `positions` (T,) or (B, T); return (B, T, d_model)."""
-        x = self.tokens(token_ids)
+    def forward(self, token_ids: Tensor, positions: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+        """Embed `token_ids` (B, T) at `positions` (T,) or (B, T), by default 0 to T - 1; return (B, T, d_model)."""
+        x = vectors_of(self.tokens, token_ids)
         if self.token_dropout:
             x = x * F.dropout(x.new_ones(*token_ids.shape, 1), self.token_dropout, self.training)
         if self.scale != 1:
@@ -248,6 +224,8 @@ class Embeddings(nn.Module):
         elif token_types is not None:
             raise ValueError("token_types: expected None, because this model has n_token_types 0; leave it out")
         if self.positions is not None:
+            if positions is None:
+                positions = torch.arange(token_ids.shape[1], device=token_ids.device)
             x = x + self.positions(positions).to(x.dtype)
         if self.norm is not None:
             x = self.norm(x)

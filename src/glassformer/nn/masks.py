@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from glassformer.nn.boundary import allowed_pairs, described
 from glassformer.nn.kernels.flex_attention import document_blocks
 
 
@@ -51,7 +52,7 @@ class Mask:
     @property
     def is_trivial(self) -> bool:
         """True if every query may attend to every key."""
-        return not self.causal and self._has_no_other_rule
+        return not self.causal and self.allowed is None and self._has_no_other_rule
 
     @property
     def is_only_causal(self) -> bool:
@@ -120,6 +121,25 @@ class Mask:
         """Return the mask, which has `documents`, with its rules as blocks for FlexAttention."""
         assert self.documents is not None
         return replace(self, block_mask=document_blocks(self.documents, self.causal, self.window, self.keys))
+
+
+def as_mask(name: str, mask: object, shape: tuple[int, int, int, int]) -> Mask:
+    """Return what a caller gives as a mask of scores (B, H, T, S): a `Mask`, None for no rule, or a tensor.
+
+    Tensors are those of `allowed_pairs`. Raises `TypeError` for another object.
+
+    >>> as_mask("mask", torch.ones(2, 2).tril(), (1, 1, 2, 2)).dense(2, 2).int()[0, 0]
+    tensor([[1, 0],
+            [1, 1]], dtype=torch.int32)
+    """
+    if mask is None:
+        return Mask()
+    if isinstance(mask, Mask):
+        return mask
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{name}: expected a tensor or a Mask, such as Mask(causal=True), got {described(mask)}")
+    allowed = allowed_pairs(name, mask, shape)
+    return Mask(is_prepared=True, allowed=allowed, empty=~allowed.any(dim=-1, keepdim=True))
 
 
 def with_rows(x: Tensor, n_dims: int) -> Tensor:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from glassformer.nn.layers import number, one_of
+from glassformer.common.arguments import number, one_of, takes_other_names
+from glassformer.nn.boundary import wrong_activations
 from glassformer.nn.masks import with_rows
 
 LAYOUTS = ("interleaved", "halves")
@@ -21,16 +22,19 @@ def require_even(d_model: int) -> None:
         raise ValueError(f"d_model: expected an even number for sinusoidal positions, got {d_model}")
 
 
-def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved", ends_at_base: bool = False) -> Tensor:
+def sinusoid(positions: Tensor | int, d_model: int, layout: str = "interleaved", ends_at_base: bool = False) -> Tensor:
     """Compute PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
 
-    `positions` (..., T) → (..., T, d_model). Layout "halves" puts all sines before all cosines. d_model must be even.
-    With `ends_at_base`, the exponent is 2i/(d_model - 2), so that the lowest frequency is 1/10000 (Fan 2020).
+    `positions` (..., T) → (..., T, d_model); a number n stands for the positions 0 to n - 1. Layout "halves" puts all
+    sines before all cosines. d_model must be even. With `ends_at_base`, the exponent is 2i/(d_model - 2), so that the
+    lowest frequency is 1/10000 (Fan 2020).
 
-    >>> sinusoid(torch.tensor([0]), 4)
-    tensor([[0., 1., 0., 1.]])
+    >>> sinusoid(torch.tensor([0]), 4), sinusoid(64, 32).shape
+    (tensor([[0., 1., 0., 1.]]), torch.Size([64, 32]))
     """
     require_even(d_model)
+    if not isinstance(positions, Tensor):
+        positions = torch.arange(number("positions", positions, 0, whole=True))
     twice_i = torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
     divisor = d_model - 2 if ends_at_base else d_model
     frequency = torch.exp(twice_i * (-math.log(10000.0) / divisor))
@@ -42,9 +46,14 @@ def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved", ends_
 class SinusoidalPositions(nn.Module):
     """Sinusoidal positions (`sinusoid`): no parameters, no buffer, any length, on the input's device.
 
-    Positions are counted from `offset`.
+    Positions are counted from `offset`. The module takes positions, or embeddings (B, T, D), to which it adds its rows.
+
+    >>> positions = SinusoidalPositions(4)
+    >>> positions(torch.tensor([0])), positions(torch.ones(1, 1, 4))
+    (tensor([[0., 1., 0., 1.]]), tensor([[[1., 2., 1., 2.]]]))
     """
 
+    @takes_other_names
     def __init__(self, d_model: int, layout: str = "interleaved", offset: int = 0, ends_at_base: bool = False) -> None:
         super().__init__()
         one_of("layout", layout, LAYOUTS)
@@ -53,19 +62,36 @@ class SinusoidalPositions(nn.Module):
         self.d_model, self.layout, self.offset, self.ends_at_base = d_model, layout, offset, ends_at_base
 
     def forward(self, positions: Tensor) -> Tensor:
+        """Return the rows (..., T, D) of `positions` (..., T); or embeddings (B, T, D) with the rows of 0 to T - 1."""
+        if positions.is_floating_point():
+            return _added(self, positions, self.d_model)
         return sinusoid(positions + self.offset, self.d_model, self.layout, self.ends_at_base)
 
 
 class LearnedPositions(nn.Module):
-    """Learned position embeddings: one row for each of `max_len` positions; position 0 is row `offset`."""
+    """Learned position embeddings: one row for each of `max_len` positions; position 0 is row `offset`.
 
+    The module takes positions, or embeddings (B, T, D), to which it adds its rows.
+    """
+
+    @takes_other_names
     def __init__(self, max_len: int, d_model: int, offset: int = 0) -> None:
         super().__init__()
         self.table = nn.Embedding(max_len + number("offset", offset, 0, whole=True), d_model)
         self.max_len, self.offset = max_len, offset
 
     def forward(self, positions: Tensor) -> Tensor:
+        """Return the rows (..., T, D) of `positions` (..., T); or embeddings (B, T, D) with the rows of 0 to T - 1."""
+        if positions.is_floating_point():
+            return _added(self, positions, self.table.embedding_dim)
         return self.table(positions + self.offset)
+
+
+def _added(positions: nn.Module, x: Tensor, width: int) -> Tensor:
+    """Return embeddings (B, T, D) with the rows of the positions 0 to T - 1."""
+    if x.dim() != 3 or x.shape[2] != width:
+        raise wrong_activations("embeddings", x, width, "d_model")
+    return x + positions(torch.arange(x.shape[1], device=x.device)).to(x.dtype)
 
 
 class _ExactBuffers(nn.Module):

@@ -14,10 +14,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from glassformer.nn.attention import Tap, masked_softmax, scaled_dot_product_scores, scoped, tapped, tapped_as_one
+from glassformer.common.arguments import one_of, takes_other_names
+from glassformer.nn.attention import (
+    Memory,
+    Tap,
+    masked_softmax,
+    scaled_dot_product_scores,
+    scoped,
+    tapped,
+    tapped_as_one,
+)
+from glassformer.nn.boundary import as_bool, wrong_activations
 from glassformer.nn.kernels import processor
 from glassformer.nn.kernels.linear import product_dtype
-from glassformer.nn.layers import Linear, one_of
+from glassformer.nn.layers import Linear
 
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]
@@ -291,11 +301,22 @@ class SingleHeadAttention(nn.Module):
     - "scaled_dot": (W₁h)ᵀ(W₂s) / √A over the values W₃s (Vaswani 2017, equation 1, with one head).
 
     Letters: B batch, T query length, S source length, A `d_attention`, W `d_context`, the width of a value: `d_memory`,
-    or A if values are projected. "dot" and "general" have no A, and "dot" needs `d_query` equal to `d_memory`.
+    or A if values are projected. "dot" and "general" have no A, and "dot" needs `d_query` equal to `d_memory`, which is
+    `d_query` by default.
+
+    >>> attention = SingleHeadAttention(16, 32, 24, score="additive")
+    >>> context, weights = attention(torch.zeros(2, 16), torch.zeros(2, 5, 32))
+    >>> context.shape, weights.shape
+    (torch.Size([2, 32]), torch.Size([2, 5]))
     """
 
-    def __init__(self, d_query: int, d_memory: int, score: Score, d_attention: int | None = None) -> None:
+    @takes_other_names
+    def __init__(
+        self, d_query: int, d_memory: int | None = None, d_attention: int | None = None, score: Score = "additive"
+    ) -> None:
         super().__init__()
+        d_memory = d_query if d_memory is None else d_memory
+        self.d_query, self.d_memory = d_query, d_memory
         projected = _PROJECTED[one_of("score", score, _PROJECTED)]
         if score == "dot" and d_query != d_memory:
             raise ValueError(f"score dot: expected d_query equal to d_memory, got {d_query} and {d_memory}")
@@ -324,17 +345,36 @@ class SingleHeadAttention(nn.Module):
         return self.k_proj(memory), self.v_proj(memory)
 
     def forward(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, tap: Tap | None = None
-    ) -> Tensor:
-        """Return the context (B, T, W) of `query` (B, T, D) on projected `keys`, `values`; `mask` (B, S) True = real.
+        self,
+        query: Tensor,
+        memory: Memory,
+        mask: Tensor | None = None,
+        *,
+        tap: Tap | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the context (B, T, W) of `query` (B, T, D) and the weights (B, T, S).
 
-        A row without a real token gets zeros. The tap receives scores and weights (B, 1, T, S), context (B, 1, T, W).
+        `memory` is (B, S, ·), or the result of `project_memory`. `mask` (B, S) has True or 1 for a real token; a row
+        without one gets zeros. A query (B, D) is one step, and the results have no axis T; it may come after a memory.
+        The tap receives scores and weights (B, 1, T, S), context (B, 1, T, W).
         """
+        if isinstance(memory, Tensor):
+            if memory.dim() == 2 and query.dim() == 3:
+                query, memory = memory, query  # as in many notebooks
+            if memory.dim() != 3 or memory.shape[2] != self.d_memory:
+                raise wrong_activations("memory", memory, self.d_memory, "d_memory")
+            memory = self.project_memory(memory)
+        keys, values = memory
+        if is_one_step := query.dim() == 2:
+            query = query[:, None]
+        if query.shape[-1] != self.d_query:
+            raise wrong_activations("query", query, self.d_query, "d_query")
         if mask is not None:
-            mask = mask[:, None]  # (B, 1, S)
+            mask = as_bool("mask", mask)[:, None]  # (B, 1, S)
         scores = tapped_as_one(tap, "scores", self.scores(self.q_proj(query), keys))
         weights = tapped_as_one(tap, "weights", masked_softmax(scores, mask))
-        return tapped_as_one(tap, "context", weights @ values)
+        context = tapped_as_one(tap, "context", weights @ values)
+        return (context[:, 0], weights[:, 0]) if is_one_step else (context, weights)
 
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:
         """Return the scores (B, T, S) of a projected query and projected keys."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, shown
+from glassformer.config.presets import PRESETS
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, InitConfig, LoraConfig, Run
 from glassformer.config.schema import from_dict, from_union, to_dict
@@ -281,7 +282,12 @@ def read_manifest(folder: Path, hashed_bytes: float = math.inf) -> Manifest:
     if not files.exists(folder):
         files.restore_replaced(folder.parent, folder.name)
     if not files.exists(folder):
-        raise UserError(f"no such model directory: {shown(str(folder), 400)}")
+        what = f"no such model directory: {shown(str(folder), 400)}"
+        if str(folder) in PRESETS:
+            what += (
+                f"; build_model({str(folder)!r}) builds it untrained, and `glassformer import` reads trained weights"
+            )
+        raise UserError(what)
     if not folder.is_dir():
         files.refuse_objects(folder)
         raise UserError(f"{folder} is a file: give a model directory")

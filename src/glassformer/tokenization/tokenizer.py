@@ -34,6 +34,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from glassformer.common import files
+from glassformer.common.arguments import takes_other_names
 from glassformer.common.errors import (
     UNKNOWN_SHOWN,
     Progress,
@@ -45,7 +46,7 @@ from glassformer.common.errors import (
     unknown_place,
 )
 from glassformer.tokenization import rust_tokenizer
-from glassformer.tokenization.bpe import learn_bpe, learn_words
+from glassformer.tokenization.bpe import learn_bpe, learn_words, starting_vocabulary
 from glassformer.tokenization.chunks import count_chunks
 from glassformer.tokenization.frames import Frames, pad
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
@@ -76,6 +77,12 @@ class Encoded(NamedTuple):
     ids: NDArray[np.int64]
     mask: NDArray[np.bool_]
     """True = a real token, False = padding."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a part by its index, or by its name here or in transformers: `input_ids`, `attention_mask`."""
+        if isinstance(key, str):
+            return getattr(self, {"input_ids": "ids", "attention_mask": "mask"}.get(key, key))
+        return tuple.__getitem__(self, key)
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,15 @@ _OTHER_NAMES = {
 """Names that other libraries give to methods, and what to use instead."""
 
 
+def is_text(text: str) -> bool:
+    """Return True for a text, False for what may be the path of a file: one line with few spaces.
+
+    >>> is_text("to be or not to be"), is_text("my book.txt")
+    (True, False)
+    """
+    return files.is_no_path(text) or "\n" in text or (len(text.split()) > 3 and not files.exists(Path(text)))
+
+
 class Tokenizer:
     """An immutable trained tokenizer, made by `train`, `load`, `from_json` or `imported`.
 
@@ -150,16 +166,17 @@ class Tokenizer:
 
     def __init__(
         self,
-        rust: tokenizers.Tokenizer,
+        rust: tokenizers.Tokenizer | None = None,
         frequencies: Sequence[int] | None = None,
         roles: Mapping[str, str] | None = None,
         chat_template: TemplateText | None = None,
+        **others: Any,
     ) -> None:
         """Wrap a tokenizer of the Rust library; raise `UserError` for an unsupported one."""
-        if not isinstance(rust, tokenizers.Tokenizer):
+        if others or not isinstance(rust, tokenizers.Tokenizer):
             raise UserError(
-                f"Tokenizer(…): expected a tokenizers.Tokenizer, got {type(rust).__name__}; read a file with "
-                "Tokenizer.load(path), or train one with Tokenizer.train(texts, vocab_size=…)"
+                f"Tokenizer(…): expected a tokenizers.Tokenizer, got {[*others] or type(rust).__name__}; read a file "
+                "with Tokenizer.load(path), or train one with Tokenizer.train(texts, vocab_size=…)"
             )
         rust.no_truncation()
         rust.no_padding()
@@ -207,22 +224,25 @@ class Tokenizer:
                 self.frames = Frames.of_file(rust)
 
     @classmethod
+    @takes_other_names
     def train(
         cls,
         texts: Iterable[str] | str | Path,
         *,
-        vocab_size: int,
+        vocab_size: int | None = None,
+        merges: int | None = None,
         scheme: Scheme = "byte",
         learner: Learner = "glassformer",
         special_tokens: Sequence[str] = SPECIAL_TOKENS,
         min_frequency: int = 2,
         progress: Progress | None = None,
     ) -> "Tokenizer":
-        """Train a tokenizer on texts, which are read once, one at a time, or on the text file of a path.
+        """Train a tokenizer on texts, which are read once, one at a time, on one text, or on the text file of a path.
 
-        `vocab_size` includes the special tokens and the alphabet. 0 means only these and no merges (with `char`, a
-        tokenizer of characters; with `whole_words`, all words that occur `min_frequency` times). The result has fewer
-        tokens if no remaining pair occurs so often. `progress` is called with the numbers of merges made and requested.
+        `vocab_size` includes the special tokens and the alphabet; `merges`, in its place, counts only the merges. Size
+        0 means no merges (with `char`, a tokenizer of characters; with `whole_words`, all words that occur
+        `min_frequency` times). The result has fewer tokens if no remaining pair occurs so often. `progress` is called
+        with the numbers of merges made and requested.
 
         The learners `glassformer` and `tokenizers` find the same merges: of equally frequent pairs, the one with the
         lowest ids is merged. `greatest_pair` merges the one with the lexicographically greatest bytes. `tokenizers`
@@ -230,8 +250,16 @@ class Tokenizer:
         with merges these are the distinct lines.
         """
         rust_tokenizer.check_special_tokens(special_tokens)
-        if isinstance(texts, (str, Path)):
+        if isinstance(texts, str) and is_text(texts):
+            texts = [texts]
+        elif isinstance(texts, (str, Path)):
             texts = [files.read_text(files.as_path(texts, "texts"))]
+        if (vocab_size is None) == (merges is None):
+            raise UserError("give vocab_size, the number of all tokens, or merges, the number of merges")
+        if vocab_size is None and (scheme == "whole_words" or learner == "tokenizers"):
+            raise UserError(
+                f"merges has no effect with {'whole words' if scheme == 'whole_words' else learner}: give vocab_size"
+            )
         asked: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special_tokens}
         asked["min_frequency"] = min_frequency
         if scheme == "whole_words":
@@ -240,9 +268,12 @@ class Tokenizer:
             return cls(rust_tokenizer.assemble(scheme, special_tokens, words, []), list(frequencies.values()))
         alphabet = BYTE_TO_CHARACTER if scheme == "byte" else []
         if learner == "tokenizers":
-            vocab, merges = rust_tokenizer.train_in_rust(texts, scheme=scheme, initial_alphabet=alphabet, **asked)
-            return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, merges))
+            vocab, made = rust_tokenizer.train_in_rust(texts, scheme=scheme, initial_alphabet=alphabet, **asked)
+            return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, made))
         counts = count_chunks(texts, scheme, characters_only=vocab_size == 0)
+        if merges is not None:
+            start = starting_vocabulary(counts, special_tokens, alphabet, 0)
+            asked["vocab_size"] = len(start) + merges
         if learner == "greatest_pair":
             asked["bytes_of"] = partial(token_bytes, scheme=scheme)
         learned = learn_bpe(counts, initial_alphabet=alphabet, progress=progress, **asked)
@@ -362,12 +393,25 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({self.scheme or 'imported'}, {self.vocab_size:,} tokens)"
 
-    def __call__(self, text: str | Sequence[str]) -> "Encoded":
-        """Return the ids of `encode` and their mask: of a text (T,), or of several (B, T), padded with `[PAD]`."""
+    @takes_other_names
+    def __call__(self, text: str | Sequence[str], max_len: int | None = None) -> "Encoded":
+        """Return the ids of `encode` and their mask: of a text (T,), or of several (B, T), padded with `[PAD]`.
+
+        With `max_len`, every row has this length: a longer text is cut, and a shorter one padded.
+
+        >>> ids, mask = Tokenizer.train(["to be"], vocab_size=0, scheme="char")("to be", max_len=6)
+        >>> mask.tolist()
+        [True, True, True, True, True, False]
+        """
+        rows = self.encode_batch([text] if isinstance(text, str) else text)
+        if max_len is not None:
+            rows = [row[:max_len] for row in rows]
+            ids, mask = self.pad([*rows, [0] * max_len])  # the last row sets the length
+            ids, mask = ids[:-1], mask[:-1]
+            return Encoded(ids[0], mask[0]) if isinstance(text, str) else Encoded(ids, mask)
         if isinstance(text, str):
-            ids = np.array(self.encode(text), dtype=np.int64)
+            ids = np.array(rows[0], dtype=np.int64)
             return Encoded(ids, np.ones(len(ids), dtype=np.bool_))
-        rows = self.encode_batch(text)
         if len({len(row) for row in rows}) < 2:
             return Encoded(*pad(rows, 0))  # equal lengths need no padding
         return Encoded(*self.pad(rows))

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from glassformer.common.formatting import output_width, table
-from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
+from glassformer.config.presets import N_PARAMETERS, PRESETS, RECURRENT_PRESETS, preset
 from glassformer.config.schema import to_dict
 from glassformer.config.written import to_toml
 
@@ -27,5 +27,8 @@ def main(name: Annotated[str, "[NAME]"] | None = None, /) -> int:
         if config.vocab_size:
             vocabulary, size = str(config.vocab_size), f"{N_PARAMETERS[of]:,}"
         rows.append((of, stacks, str(config.head_stack.n_layers), str(config.d_model), vocabulary, size))
+    for of, recurrent in RECURRENT_PRESETS.items():
+        sizes = (str(recurrent.n_layers), str(recurrent.d_decoder), str(recurrent.vocab_size), f"{N_PARAMETERS[of]:,}")
+        rows.append((of, "recurrent", *sizes))
     print(table(rows, output_width(), n_words=2))
     return 0
