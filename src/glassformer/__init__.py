@@ -13,6 +13,7 @@ Names are imported on first use, so that `import glassformer` is fast.
 
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,9 +111,10 @@ def __getattr__(name: str) -> Any:
 
     if name in _FAMILIES:
         return partial(import_module(_HOMES["build_model"]).build_model, _FAMILIES[name])
-    nn = import_module(f"{__name__}.nn")
-    if not name.startswith("_") and (name in nn.__all__ or name in nn.OTHER_NAMES):
-        return getattr(nn, name)
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
+        nn = import_module(f"{__name__}.nn")
+        if name in nn.__all__ or name in nn.OTHER_NAMES:
+            return getattr(nn, name)
     near = _OTHER_NAMES.get(name) or nearest_name(name, __all__, cutoff=0.75)
     raise no_member("glassformer", name, near)
 

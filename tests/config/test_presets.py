@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from glassformer.common.errors import UserError
-from glassformer.config.presets import N_PARAMETERS, PRESETS, preset
+from glassformer.config.presets import N_PARAMETERS, PRESETS, RECURRENT_PRESETS, preset
 from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, TransformerConfig
 from glassformer.models.build import build_model
 from tolerances import about
@@ -64,7 +64,8 @@ def test_pitfall_17_gpt3_has_the_parameter_count_of_its_formula(
 
 
 def test_the_listed_parameter_counts_are_those_of_the_networks() -> None:
-    assert {name: count(config) for name, config in PRESETS.items() if config.vocab_size} == N_PARAMETERS
+    every = PRESETS | RECURRENT_PRESETS
+    assert {name: count(config) for name, config in every.items() if config.vocab_size} == N_PARAMETERS
 
 
 @pytest.mark.parametrize(("name", "expected"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])

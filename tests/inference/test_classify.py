@@ -80,7 +80,7 @@ def test_a_vector_is_the_mean_over_its_tokens(network: Transformer, rows: list[E
 
 def test_an_error_leaves_the_network_in_its_mode(network: Transformer, rows: list[Example]) -> None:
     network.train()
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="expected ids from 0 to"):
         predict(network, [Example(rows[0].token_ids + network.config.vocab_size)])
     assert network.training
     network.eval()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -285,8 +286,8 @@ def no_member(module: str, name: str, instead: str | None) -> Exception:
     It is an `ImportError` in `from MODULE import NAME`, which otherwise replaces the message.
     """
     error = no_attribute(f"module {module!r}", name, instead)
-    caller = sys._getframe(2).f_code.co_filename
-    return ImportError(str(error)) if caller == "<frozen importlib._bootstrap>" else error
+    in_import = sys._getframe(2).f_code.co_filename == "<frozen importlib._bootstrap>"
+    return ImportError(str(error)) if in_import and find_spec(f"{module}.{name}") is None else error
 
 
 def require_integer(name: str, value: object, least: int, what: str) -> None:
