@@ -311,7 +311,7 @@ LINES = {
     "tokenizer train text.txt --vocab-size 300 --out text.txt": "which is an input",
     "tokenizer encode none.json a": "no such file: none.json",
     "tokenizer encode folder a --merges": "no such file: folder/tokenizer.json",
-    "tokenizer encode model a --merges --tokens": "--merges prints the merges of a text: remove --tokens and",
+    "tokenizer encode model a --merges --tokens": "--merges prints the merges of a text: remove --tokens,",
     "tokenizer report none.json text.txt": "no such file: none.json",
     "tokenizer reprt x": "unknown verb `tokenizer reprt`: expected one of train, encode",
     "data": "no data is given: give a recipe, a file, data",

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from glassformer.common.errors import UserError
-from glassformer.config.presets import N_PARAMETERS, PRESETS, RECURRENT_PRESETS, preset
-from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, TransformerConfig
+from glassformer.config.presets import N_PARAMETERS, PRESETS, RECURRENT_PRESETS, SAME_PRESET, preset
+from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention
+from glassformer.config.transformer import LearnedPositions, SequenceHead, SinusoidalPositions, TransformerConfig
 from glassformer.models.build import build_model
 from tolerances import about
 
@@ -190,3 +191,26 @@ def test_pitfall_12_families_have_the_published_norm_position(names: tuple[str, 
     for name in found:
         config = preset(name)
         assert (config.norm_order, config.final_norm) == (order, order == "pre"), name
+
+
+def test_changes_of_a_preset_keep_what_belongs_together() -> None:
+    small = preset("bart", d_model=64, n_layers=1, num_heads=4, vocab_size=60, dropout=0.3)
+    for stack in (small.encoder, small.decoder):
+        assert stack is not None and (stack.n_layers, stack.n_heads, stack.d_ff) == (1, 4, 256)
+    assert (small.embedding_dropout, small.residual_dropout, small.attention_dropout) == (0.3, 0.3, 0.3)
+    assert (small.eos_id, small.mask_id) == (2, None), "an id beyond the vocabulary is dropped"
+    assert preset("gpt2", d_model=96, d_ff=8).decoder == replace(PRESETS["gpt2"].decoder, d_ff=8)
+    assert preset("encoder", n_labels=3, hidden_size=48).head == SequenceHead(3)
+    assert preset("bahdanau", hidden_size=32, src_vocab_size=70).source_vocab_size == 70
+    with pytest.raises(TypeError, match=r"RecurrentConfig has no argument 'n_labels'"):
+        preset("luong", n_labels=3)
+    with pytest.raises(TypeError, match=r"TransformerConfig has no argument 'd_modle': did you mean d_model\?"):
+        preset("gpt2", d_modle=3)
+
+
+def test_every_other_name_of_a_preset_is_one() -> None:
+    every = PRESETS | RECURRENT_PRESETS
+    for name, same in SAME_PRESET.items():
+        assert name not in every and preset(name) == every[same]
+    assert preset("seq2seq").attention == NoAttention()
+    assert isinstance(preset("bahdanau").attention, AttendBefore) and isinstance(preset("luong").attention, AttendAfter)

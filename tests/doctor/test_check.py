@@ -281,3 +281,9 @@ def test_every_check_has_a_unique_name_and_one_sentence() -> None:
     for one in CHECKS:
         assert one.meaning.endswith(".")
         assert one.meaning.count(". ") == 0
+
+
+def test_the_size_of_the_vocabulary_is_found() -> None:
+    assert check_model(GPT(), checks=["vocabulary"]).ok
+    with pytest.raises(UserError, match=r"Linear has no nn\.Embedding, so its vocabulary size is unknown"):
+        check_model(nn.Linear(3, 3))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glassformer.inspection.ablation import ablate
-from glassformer.inspection.capture import capture_tensors
+from glassformer.inspection.capture import LENS_NAMES, Trace, capture_tensors
 from glassformer.inspection.head_scores import duplicate_score, induction_ids, induction_score, previous_score
 from glassformer.inspection.lens import lens
 from glassformer.inspection.patching import Patching, patch_heads, patch_residual
@@ -168,3 +168,20 @@ def test_patches_equal_its_patching_functions(pair: Pair) -> None:
     found = patch_residual(pair.network, both)
     assert_close(found.shares[:-1], torch.as_tensor(stream), terms=NETWORK)
     assert_close(patch_heads(pair.network, both).shares, torch.as_tensor(heads), terms=NETWORK)
+
+
+@pytest.mark.parametrize("name", ["hook_resid_pre", "hook_resid_post", *LENS_NAMES])
+def test_a_trace_has_the_names_of_transformer_lens(pair: Pair, name: str) -> None:
+    trace = Trace(pair.tensors, {}, [], [], [])
+    for layer in range(N_LAYERS):
+        theirs = pair.cache[f"blocks.{layer}.{name}"]
+        ours = trace[f"blocks.{layer}.{name}"]
+        if name.endswith("hook_normalized"):  # without the scale and shift of the norm
+            ours = (ours - norm_of(pair, name, layer).bias) / norm_of(pair, name, layer).weight
+        assert_close(ours, theirs, terms=NETWORK)
+    assert_close(trace["pattern", 1], pair.cache["pattern", 1], terms=NETWORK)
+
+
+def norm_of(pair: Pair, name: str, layer: int) -> Any:
+    block = pair.network.decoder.blocks[layer]
+    return block.self_attn_norm if name.startswith("ln1") else block.ff_norm

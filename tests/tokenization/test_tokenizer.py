@@ -372,3 +372,52 @@ def test_more_special_tokens_change_nothing_else(roles: dict[str, str] | None) -
     files = [json.loads(one.to_json()) for one in (before, after)]
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         assert files[0][part] == files[1][part]
+
+
+@pytest.mark.parametrize("scheme", ["byte", "char", "word"])
+def test_the_number_of_merges_can_be_given_instead_of_the_size(scheme: Scheme) -> None:
+    made = Tokenizer.train([TEXT] * 2, merges=9, scheme=scheme)
+    assert len(made.merges) == 9
+    assert made.vocab == Tokenizer.train([TEXT] * 2, vocab_size=made.vocab_size, scheme=scheme).vocab
+    assert Tokenizer.train([TEXT] * 2, num_merges=9, scheme=scheme).vocab == made.vocab
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "give vocab_size, the number of all tokens, or merges"),
+        ({"vocab_size": 300, "merges": 9}, "give vocab_size, the number of all tokens, or merges"),
+        ({"merges": 9, "scheme": "whole_words"}, "merges has no effect with whole words: give vocab_size"),
+        ({"merges": 9, "learner": "tokenizers"}, "merges has no effect with tokenizers: give vocab_size"),
+    ],
+)
+def test_a_size_is_given_once(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Tokenizer.train([TEXT], **given)
+
+
+def test_one_text_is_a_text_and_a_name_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Tokenizer.train(TEXT, vocab_size=280).vocab == Tokenizer.train([TEXT], vocab_size=280).vocab
+    with pytest.raises(UserError, match=r"no such file: my book\.txt"):
+        Tokenizer.train("my book.txt", vocab_size=280)
+    name = "the text of a long name.txt"
+    Path(name).write_text(TEXT, "utf-8")
+    assert Tokenizer.train(name, vocab_size=280).vocab == Tokenizer.train([TEXT], vocab_size=280).vocab
+
+
+def test_rows_of_one_length_are_cut_and_padded(characters: Tokenizer) -> None:
+    ids, mask = characters("to be", max_length=7)
+    assert ids.tolist() == [*characters.encode("to be"), 0, 0] and mask.tolist() == [True] * 5 + [False] * 2
+    both = characters(["to be", "or"], max_len=3, padding=True, truncation=True)
+    assert both["input_ids"].tolist() == [characters.encode("to "), [*characters.encode("or"), 0]]
+    assert both["attention_mask"].tolist() == [[True] * 3, [True, True, False]]
+    assert both["ids"] is both[0] is both.ids
+    with pytest.raises(TypeError, match=r"no argument 'return_tensors': torch\.from_numpy\(ids\)"):
+        characters("to be", return_tensors="pt")
+
+
+def test_a_tokenizer_is_made_by_training() -> None:
+    for given in ({}, {"vocab_size": 300}):
+        with pytest.raises(UserError, match=r"or train one with Tokenizer\.train\(texts, vocab_size=…\)"):
+            Tokenizer(**given)

@@ -279,7 +279,7 @@ def _joined(steps: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(steps), dim=-2)
 
 
-_LENS_NAMES = {
+LENS_NAMES = {
     "hook_resid_post": "residual",
     "hook_attn_out": "self_attn",
     "hook_mlp_out": "ff",
@@ -306,7 +306,7 @@ def of_transformer_lens(name: str | tuple[str, int]) -> tuple[str, bool]:
     ('blocks.0.self_attn.weights', False)
     """
     if isinstance(name, tuple):
-        hooks = [hook for hook in (*_LENS_NAMES, "hook_resid_pre") if hook.endswith(f"hook_{name[0]}")]
+        hooks = [hook for hook in (*LENS_NAMES, "hook_resid_pre") if hook.endswith(f"hook_{name[0]}")]
         name = f"blocks.{name[1]}.{next(iter(hooks), name[0])}"
     if name == "ln_final.hook_normalized":
         return "final", False
@@ -314,7 +314,7 @@ def of_transformer_lens(name: str | tuple[str, int]) -> tuple[str, bool]:
     layer, _, hook = rest.partition(".")
     if hook == "hook_resid_pre" and layer.isdigit():
         return (f"blocks.{int(layer) - 1}.residual" if int(layer) else "embeddings"), False
-    here = _LENS_NAMES.get(hook)
+    here = LENS_NAMES.get(hook)
     turns = hook in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_z")
     return (name if here is None else f"blocks.{layer}.{here}"), turns
 

@@ -59,7 +59,7 @@ def _wrong_ids(name: str, ids: Any, table: nn.Embedding) -> Exception | None:
     n_ids, device = table.num_embeddings, table.weight.device
     wanted = f"{name}: expected ids (B, T), got {described(ids)}"
     if not isinstance(ids, Tensor):
-        return TypeError(f"{wanted}; torch.tensor([ids]) makes one row of a list of ids")
+        return TypeError(f"{wanted}; torch.as_tensor(ids) converts rows of ids")
     if not is_ids(ids):
         return TypeError(f"{wanted}; ids are whole numbers: {name}.long() converts them")
     if ids.dim() != 2:

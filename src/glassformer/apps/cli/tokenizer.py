@@ -61,6 +61,7 @@ def encode(
     allow_special: bool = False,
     tokens: bool = False,
     merges: bool = False,
+    longest_match: bool = False,
 ) -> int:
     """Print the ids of a text, its tokens, or the merges that form them.
 
@@ -69,20 +70,22 @@ def encode(
         allow_special: Read "[MASK]" and the like in the text as special tokens.
         tokens: Print readable tokens instead of ids.
         merges: Print the merges that form the tokens, step by step, instead of ids.
+        longest_match: Split at the longest token anywhere in the text, instead of by merges.
 
     Examples:
         glassformer tokenizer encode runs/mybook "It was" --tokens
         glassformer tokenizer encode runs/mybook lowest --merges
     """
-    if merges and (tokens or allow_special):
-        raise UserError("--merges prints the merges of a text: remove --tokens and --allow-special")
+    if merges and (tokens or allow_special or longest_match):
+        raise UserError("--merges prints the merges of a text: remove --tokens, --allow-special and --longest-match")
     loaded = load_tokenizer(tokenizer)
     if text == "-":
         text = read_stdin()
     if merges:
         print(loaded.explain(text))
         return 0
-    ids = loaded.encode(text, allow_special=loaded.special_tokens if allow_special else ())
+    encode_text = loaded.encode_longest_match if longest_match else loaded.encode
+    ids = encode_text(text, allow_special=loaded.special_tokens if allow_special else ())
     print(" ".join(loaded.tokens(ids) if tokens else map(str, ids)))
     return 0
 

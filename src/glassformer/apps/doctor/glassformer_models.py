@@ -52,10 +52,11 @@ MEANING = "It learns to write the user's words, or it never learns to end an ans
 def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given: Any) -> Report:
     """Run the checks with the interface that the configuration of a model describes.
 
-    `model` is a model directory, a loaded model, or a network of this package. A head that predicts labels
-    is replaced by a token head. For a module of another package, pass the fields of `Interface` as keyword arguments,
-    at least `vocab_size`; `checks` lists the names of the checks to run. A model with a chat template is also checked
-    by `chat_mask`. Raises `UserError` for an ensemble, and for a module of another package without `vocab_size`.
+    `model` is a model directory, a loaded model, or a network of this package. A head that predicts labels is replaced
+    by a token head. For a module of another package, pass the fields of `Interface` as keyword arguments; by default,
+    `vocab_size` is the size of its token table (`vocabulary_of`). `checks` lists the names of the checks to run. A
+    model with a chat template is also checked by `chat_mask`. Raises `UserError` for an ensemble, and for a module of
+    another package without a token table and `vocab_size`.
     """
     # The network of a folder or a model
     if not isinstance(model, (Model, nn.Module)):
@@ -68,10 +69,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
     # Modules of other packages
     if not isinstance(model, Network):
         if "vocab_size" not in given:
-            raise UserError(
-                f"{type(model).__name__} is not a model of this package, so its vocabulary size is unknown: call "
-                "check_model(module, vocab_size=…), with kind=… if it is not a decoder"
-            )
+            given["vocab_size"] = vocabulary_of(model)
         checks = given.pop("checks", None)
         return check(model, Interface(**given), checks, seed)
     if given:
@@ -93,6 +91,25 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
         loss=losses[kind],
     )
     return check(network, interface, seed=seed)
+
+
+def vocabulary_of(module: nn.Module) -> int:
+    """Return the size of the token table of a module: of the one with as many rows as the head has outputs, if any.
+
+    >>> vocabulary_of(nn.ModuleDict({"positions": nn.Embedding(512, 8), "tokens": nn.Embedding(64, 8),
+    ...                              "head": nn.Linear(8, 64)}))
+    64
+
+    Without such a head, it is the largest table. Raises `UserError` for a module without a table.
+    """
+    rows = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)]
+    outputs = {part.out_features for part in module.modules() if isinstance(part, nn.Linear)}
+    if not rows:
+        raise UserError(
+            f"{type(module).__name__} has no nn.Embedding, so its vocabulary size is unknown: call check(module, "
+            "vocab_size=…), with kind=… if it is not a decoder"
+        )
+    return max([n for n in rows if n in outputs] or rows)
 
 
 def _with_token_head(network: Network) -> Network:
