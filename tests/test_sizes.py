@@ -15,18 +15,18 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 60_222,
-    "lines of Python in the core": 40_486,
+    "lines of Python": 61_123,
+    "lines of Python in the core": 41_364,
     "lines of JavaScript, CSS and HTML": 14_740,
-    "files of Python": 327,
-    "files of Python under 60 lines": 43,
+    "files of Python": 329,
+    "files of Python under 60 lines": 42,
     "keys of a run": 241,
-    "options of verbs": 213,
+    "options of verbs": 214,
     "verbs and sub-verbs": 40,
     "rooms, and files beside them": 24,
     "floors": 12,
-    "calls of isinstance": 650,
-    "conditional expressions": 854,
+    "calls of isinstance": 672,
+    "conditional expressions": 873,
     "words of documents, without tables of results": 117_432,
 }
 
