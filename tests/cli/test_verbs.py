@@ -15,6 +15,7 @@ from glassformer.config.presets import PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import FlagText
 from glassformer.tasks.reporting import Outcome
+from glassformer.tokenization.tokenizer import Tokenizer
 from runs import made_up_text, write_documents, write_text
 
 from .conftest import Glassformer
@@ -299,6 +300,8 @@ def test_tokenizer_trains_and_encodes(glassformer: Glassformer, tmp_path: Path, 
     assert glassformer("tokenizer", "encode", trained.folder, "[MASK]", "--allow-special").out == "6\n"
     assert len(glassformer("tokenizer", "encode", trained.folder, "[MASK]").out.split()) > 1
     assert "a│b│c" in glassformer("tokenizer", "encode", out, "abc", "--merges").out
+    longest = Tokenizer.load(out).encode_longest_match("abc é")
+    assert glassformer("tokenizer", "encode", out, "abc é", "--longest-match").out.split() == [*map(str, longest)]
     assert "Ġ" not in glassformer("tokenizer", "encode", out, "a abc", "--merges").out
     assert "290" in glassformer("tokenizer", "report", out, text).out
 

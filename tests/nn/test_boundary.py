@@ -190,6 +190,8 @@ def test_the_names_of_other_libraries_give_the_same_results() -> None:
     assert torch.equal(both(input_ids=IDS, decoder_input_ids=IDS[:, :3]), expected)
     assert torch.equal(both(src=IDS, tgt=IDS[:, :3]), expected)
     assert torch.equal(both(IDS, IDS[:, :3]), expected), "the order of torch.nn.Transformer"
+    with pytest.raises(ValueError, match=r"needs source_ids"):
+        both(IDS, PADDING)
     assert torch.equal(gpt(input_ids=IDS, attention_mask=PADDING), gpt(IDS, PADDING))
     with pytest.raises(TypeError, match=r"forward has no argument 'labels': a network returns logits"):
         gpt(IDS, labels=IDS)

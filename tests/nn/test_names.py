@@ -23,7 +23,7 @@ INNER = {
 }
 INNER |= {"added_to", "on_tensors", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
 INNER |= {"Probe", "activation_of", "allowed_pairs", "as_bool", "as_mask", "at_least_fp32", "described"}
-INNER |= {"real_tokens", "require_even", "require_rows", "vectors_of", "wrong_activations"}
+INNER |= {"is_ids", "real_tokens", "require_even", "require_rows", "vectors_of", "with_heads", "wrong_activations"}
 """Parts of taps, caches, recurrent loops, fused layers, and checks of arguments, that a user does not need."""
 
 

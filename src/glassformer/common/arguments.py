@@ -110,7 +110,7 @@ ADVICE = {
     "seq_len": "leave it out, because this layer reads any length",
     "labels": "a network returns logits: loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())",
 }
-"""What to do in place of an argument of another library that has no equal here."""
+"""Advice for an argument of another library that has no equal here."""
 
 WITHOUT_EFFECT = {"batch_first": True, "truncation": True, "padding": True}
 """Values of arguments of other libraries that ask for what is always so here."""

@@ -14,7 +14,7 @@ from glassformer.nn.layers import Activation, Linear, activation_of
 
 
 class NetworkBase(nn.Module):
-    """What the networks have in common: the names under which readers of notebooks look for their parts."""
+    """Base of the networks: their parts by the names under which readers of notebooks look for them."""
 
     def project(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the logits of hidden states: `head`, by its name in many notebooks."""

@@ -173,7 +173,7 @@ _SAME: dict[str, Any] = {
     "PositionwiseFeedForward PositionWiseFeedForward FeedForwardBlock MLP FFN": FeedForward,
 }
 OTHER_NAMES = {name: layer for names, layer in _SAME.items() for name in names.split()}
-"""Names of layers and functions in other libraries and in teaching notebooks, and what they are here."""
+"""Layers and functions by their names in other libraries and in teaching notebooks."""
 _INSTEAD = {
     "TransformerBlock EncoderBlock DecoderBlock Block EncoderLayer DecoderLayer": "glassformer.TransformerBlock",
     "ProjectionLayer Generator LMHead": "Linear(d_model, vocab_size)",

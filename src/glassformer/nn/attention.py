@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.common.arguments import function, number, renamed, takes_other_names
-from glassformer.nn.boundary import described, wrong_activations
+from glassformer.nn.boundary import with_heads, wrong_activations
 from glassformer.nn.kernels.attention import attend, repeat_kv, scale_or_default
 from glassformer.nn.kernels.flex_attention import attention_flex, prefers_flex
 from glassformer.nn.kernels.linear import linear_layers
@@ -88,14 +88,7 @@ def attention(
     tensor([[1.0000, 0.0000, 0.0000],
             [0.5000, 0.5000, 0.0000]])
     """
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor) or not 2 <= x.dim() <= 4:
-            raise TypeError(f"{name}: expected a tensor (T, K), (B, T, K) or (B, H, T, K), got {described(x)}")
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        shapes = f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
-        raise ValueError(f"query, key, value: expected (…, T, K), (…, S, K) and (…, S, W), got {shapes}")
-    # Axes of one, so that all have (B, H, ·, ·)
-    q, k, v = (x[:, None] if x.dim() == 3 else x[(None,) * (4 - x.dim())] for x in (query, key, value))
+    q, k, v = with_heads(query=query, key=key, value=value)
     shape = (*q.shape[:3], k.shape[2])
     rules = as_mask("mask", mask, shape)
     if causal:

@@ -1,4 +1,4 @@
-"""What callers give to layers and models: ids, activations and masks, checked in one sentence each.
+"""Checks of the ids, activations and masks that callers give to layers and models, with one sentence per mistake.
 
 A mistake is explained after it has failed, or found by a comparison of shapes, so that a right call costs no time.
 Masks may be bool, or numbers 0 and 1: True or 1 = may attend, a real token.
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 
+_IDS = (torch.int64, torch.int32)
+
+
 def described(x: Any) -> str:
     """Describe a tensor by dtype and shape, and another object by its type.
 
@@ -25,8 +28,8 @@ def described(x: Any) -> str:
 
 
 def is_ids(x: Any) -> bool:
-    """Return True for a tensor of whole numbers."""
-    return isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32)
+    """Return True for a tensor of whole numbers that is no mask of 0 and 1."""
+    return isinstance(x, Tensor) and x.dtype in _IDS and x.numel() > 0 and int(x.max()) > 1
 
 
 def require_rows(name: str, ids: Any, table: nn.Embedding) -> None:
@@ -60,7 +63,7 @@ def _wrong_ids(name: str, ids: Any, table: nn.Embedding) -> Exception | None:
     wanted = f"{name}: expected ids (B, T), got {described(ids)}"
     if not isinstance(ids, Tensor):
         return TypeError(f"{wanted}; torch.as_tensor(ids) converts rows of ids")
-    if not is_ids(ids):
+    if ids.dtype not in _IDS:
         return TypeError(f"{wanted}; ids are whole numbers: {name}.long() converts them")
     if ids.dim() != 2:
         row = f": {name}[None] is one row" if ids.dim() == 1 else ""
@@ -81,6 +84,21 @@ def wrong_activations(name: str, x: Any, width: int, setting: str) -> Exception:
     if not x.is_floating_point():
         return TypeError(f"{wanted}; ids become vectors in an embedding")
     return ValueError(f"{wanted}; {name}[None] adds a batch" if x.shape == (*x.shape[:1], width) else wanted)
+
+
+def with_heads(*, query: Any, key: Any, value: Any) -> list[Tensor]:
+    """Return query, key and value with the axes (B, H, ·, ·); a batch or heads that are missing have the size 1.
+
+    >>> [tuple(x.shape) for x in with_heads(query=torch.ones(2, 4), key=torch.ones(3, 4), value=torch.ones(3, 5))]
+    [(1, 1, 2, 4), (1, 1, 3, 4), (1, 1, 3, 5)]
+    """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor) or not 2 <= x.dim() <= 4:
+            raise TypeError(f"{name}: expected a tensor (T, K), (B, T, K) or (B, H, T, K), got {described(x)}")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        shapes = f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+        raise ValueError(f"query, key, value: expected (…, T, K), (…, S, K) and (…, S, W), got {shapes}")
+    return [x[:, None] if x.dim() == 3 else x[(None,) * (4 - x.dim())] for x in (query, key, value)]
 
 
 def as_bool(name: str, mask: Any) -> Tensor:
@@ -104,7 +122,7 @@ def as_bool(name: str, mask: Any) -> Tensor:
 
 
 def real_tokens(name: str, mask: Any, ids: Any) -> Any:
-    """Return the mask (B, T) of real tokens as bool, for ids (B, T); None if there is none.
+    """Return the mask (B, T) of real tokens as bool, for ids (B, T); None without a mask.
 
     >>> real_tokens("attention_mask", torch.tensor([[1, 0]]), torch.tensor([[5, 0]]))
     tensor([[ True, False]])
