@@ -108,9 +108,9 @@ def mend_search(app: Sphinx, page: str, template: str, context: dict[str, Any], 
 
 def complete_chapter(app: Sphinx, page: str, source: list[str]) -> None:
     """Put reading time and a link to the notebook below the title of a chapter, and link the terms of the glossary."""
-    name = page.removeprefix("course/")
-    if page.startswith("course/") and name[:1].isdigit():
-        link = f'<a href="{name}.ipynb" download>Download this chapter as a Jupyter notebook</a>'
+    folder, _, name = page.rpartition("/")
+    if folder in ("course", "from-notebooks") and name[:1].isdigit():
+        link = f'<a href="{name}.ipynb" download>Download this page as a Jupyter notebook</a>'
         head = f"{notebooks.reading_time(source[0])} {link}"
         source[0] = notebooks.below_title(terms.linked(source[0], name.partition("-")[0]), head)
 
@@ -148,6 +148,13 @@ def slug(title: str) -> str:
     return re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-")
 
 
+def write_notebooks(app: Sphinx, error: Exception | None) -> None:
+    """Write the chapters and the programs as notebooks beside their pages."""
+    if error is None:
+        for pages in (notebooks.chapters(), notebooks.programs()):
+            notebooks.write_notebooks(Path(app.outdir) / pages[0].parent.name, pages)
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages of the reference before Sphinx reads any page."""
     app.connect("source-read", complete_chapter)
@@ -157,4 +164,4 @@ def setup(app: Sphinx) -> None:
     app.connect("html-page-context", mend_search)
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))
-    app.connect("build-finished", lambda app, error: error or notebooks.write_notebooks(Path(app.outdir) / "course"))
+    app.connect("build-finished", write_notebooks)

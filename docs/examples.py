@@ -17,7 +17,7 @@ import glassformer
 
 DOCS = Path(__file__).parent
 TESTS = Path(glassformer.__file__).parents[2] / "tests"
-FOLDERS = ("", "how-to", "tutorials", "extend", "course")
+FOLDERS = ("", "how-to", "tutorials", "extend", "course", "from-notebooks")
 """The folders of documents whose Python code is run by tests."""
 MOST_LINES = 16
 """Length of a block that is shown whole; of a longer one, only the statements that use the object are shown."""

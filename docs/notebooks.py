@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import jupytext
@@ -23,6 +24,8 @@ import glassformer
 from glassformer.apps import course
 
 CHAPTERS = Path(__file__).parent / "course"
+PROGRAMS = Path(__file__).parent / "from-notebooks"
+"""Programs of teaching notebooks, written with the package."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"
 RENDERED = ("01",)
 """Chapters that a short build runs: this one has a widget. `tests/course` runs the code of all."""
@@ -65,9 +68,15 @@ def chapters() -> list[Path]:
     return sorted(CHAPTERS.glob("[0-9][0-9]*-*.md"))
 
 
+def programs() -> list[Path]:
+    """Return the files of the programs in their order."""
+    return sorted(PROGRAMS.glob("[0-9]-*.md"))
+
+
 def not_rendered() -> list[str]:
     """Return the pages that a short build does not run."""
-    return [f"course/{chapter.stem}*" for chapter in chapters() if chapter.name[:2] not in RENDERED]
+    left = [chapter for chapter in chapters() if chapter.name[:2] not in RENDERED]
+    return [f"{page.parent.name}/{page.stem}*" for page in [*left, *programs()]]
 
 
 def reading_minutes(chapter: str) -> int:
@@ -103,13 +112,14 @@ def notebook(chapter: Path) -> str:
     return jupytext.writes(made, fmt="ipynb")
 
 
-def write_notebooks(folder: Path, *, replace: bool = True) -> list[Path]:
-    """Write every chapter as a notebook, and return the paths; with `replace` False, existing files stay."""
+def write_notebooks(folder: Path, pages: Iterable[Path] | None = None, *, replace: bool = True) -> list[Path]:
+    """Write pages, by default every chapter, as notebooks; return the paths. If not `replace`, existing files stay."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{chapter.stem}.ipynb" for chapter in chapters()]
-    for chapter, path in zip(chapters(), paths, strict=True):
-        if replace or not path.exists():
-            path.write_text(notebook(chapter), "utf-8")
+    paths = []
+    for page in chapters() if pages is None else pages:
+        paths.append(folder / f"{page.stem}.ipynb")
+        if replace or not paths[-1].exists():
+            paths[-1].write_text(notebook(page), "utf-8")
     return paths
 
 
@@ -121,7 +131,7 @@ def run_alone(chapter: Path) -> None:
 
 
 if __name__ == "__main__" and "--run" in sys.argv:
-    for one in chapters():
+    for one in [*chapters(), *programs()]:
         begin = time.perf_counter()
         run_alone(one)
         print(f"{one.stem:32}{time.perf_counter() - begin:6.0f} s", flush=True)

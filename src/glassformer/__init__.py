@@ -81,7 +81,8 @@ _SAVE = "save_checkpoint(module, optimizer, step, folder), or model.save(folder)
 _METHOD = "load(FOLDER), then the method of the model"
 _BUILD = 'build_model("gpt2", n_layers=2, …), or another name of presets.PRESETS'
 _OTHER_NAMES = {
-    **dict.fromkeys(("from_pretrained", "from_hf", "load_hf"), "import_model(FOLDER, OUT) for a Hugging Face folder"),
+    **dict.fromkeys(("from_pretrained", "from_hf", "load_hf"), "import_model(FOLDER or 'hf:OWNER/NAME', OUT)"),
+    **dict.fromkeys(("HookedTransformer", "TransformerBridge"), "import_model(FOLDER, OUT); load(OUT).trace(text)"),
     **dict.fromkeys(("AutoModel", "load_model", "Pipeline", "pipeline"), "load(FOLDER)"),
     **dict.fromkeys(("set_seed", "seed", "manual_seed"), "train(…, seed=N) and model.generate(…, seed=N)"),
     **dict.fromkeys(("Trainer", "fit"), "train(…); for your own module, a loop with save_checkpoint"),

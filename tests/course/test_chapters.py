@@ -1,8 +1,9 @@
-"""The code of every chapter of the course runs without an error or a warning, with trainings of a few steps.
+"""The code of every chapter, and of every program of `from-notebooks`, runs without an error or a warning.
 
-`tests/test_site.py` renders one of them. Here the cells of all chapters run in this process, which saves the start of a
-kernel for each. `make docs` runs them in full, and checks what they state about trainings. Chapters that teach by
-writing define all functions of their file of the workshop, and each is right there.
+Trainings of the chapters have few steps here. `tests/test_site.py` renders one of them. Here the cells of all chapters
+run in this process, which saves the start of a kernel for each. `make docs` runs them in full, and checks what they
+state about trainings. Chapters that teach by writing define all functions of their file of the workshop, and each is
+right there.
 """
 
 import ast
@@ -23,7 +24,9 @@ jupytext = late.optional("jupytext")
 
 WRITING = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10")
 """Chapters whose code is that of the workshop's functions."""
-CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "course").glob("[0-9][0-9]*-*.md"))
+DOCS = Path(__file__).parents[2] / "docs"
+CHAPTERS = sorted((DOCS / "course").glob("[0-9][0-9]*-*.md"))
+PROGRAMS = sorted((DOCS / "from-notebooks").glob("[0-9]-*.md"))
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def test_the_course_has_fifteen_chapters() -> None:
     assert [path.name.split("-")[0] for path in CHAPTERS] == sorted(["09b", *(f"{n:02}" for n in range(1, 16))])
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("chapter", CHAPTERS + PROGRAMS, ids=lambda path: path.stem)
 def test_the_code_of_a_chapter_is_python_and_imports_what_exists(chapter: Path) -> None:
     cells = [cell for cell in jupytext.read(chapter, fmt="md:myst").cells if cell.cell_type == "code"]
     assert len(cells) > 5
@@ -68,7 +71,7 @@ def test_the_code_of_a_chapter_is_python_and_imports_what_exists(chapter: Path) 
 
 
 @pytest.mark.usefixtures("default_printing")
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("chapter", CHAPTERS + PROGRAMS, ids=lambda path: path.stem)
 def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASSFORMER_COURSE", "short")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
-from configs import CONFIGS
+from configs import CONFIGS, random_model
 from glassformer.common.errors import UserError
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
-from glassformer.inspection.capture import STANDARD, capture, capture_tensors, model_hooks
+from glassformer.inspection.capture import STANDARD, Trace, capture, capture_tensors, model_hooks
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import attention_reference
@@ -297,3 +297,23 @@ def test_every_method_with_a_tap_is_covered() -> None:
         if "tap" in inspect.signature(method).parameters
     }
     assert taking == {"forward", "hidden", "encode", "step"}
+
+
+@pytest.mark.parametrize(("config", "is_rotated"), [("gpt", False), ("llama", True)])
+def test_a_trace_takes_the_names_of_transformer_lens(config: str, is_rotated: bool) -> None:
+    """`test_against_transformer_lens.py` compares the tensors; rotated queries have another name there."""
+    network = random_model(config)
+    tensors = capture_tensors(network, inputs_of(network))
+    trace = Trace(tensors, {}, [], [], [], is_rotated)
+    query = tensors["decoder.blocks.1.self_attn.query"].transpose(1, 2)
+    assert torch.equal(trace["blocks.1.attn.hook_rot_q"], query)
+    assert torch.equal(trace["blocks.1.hook_resid_pre"], tensors["decoder.blocks.0.residual"])
+    assert torch.equal(trace["resid_pre", 0], tensors["decoder.embeddings"])
+    assert torch.equal(trace["ln_final.hook_normalized"], tensors["decoder.final"])
+    if is_rotated:
+        with pytest.raises(KeyError, match=r"use hook_rot_q and hook_rot_k, not 'blocks\.1\.attn\.hook_q'"):
+            trace["blocks.1.attn.hook_q"]
+    else:
+        assert torch.equal(trace["blocks.1.attn.hook_q"], query) and torch.equal(trace["q", 1], query)
+    with pytest.raises(KeyError, match=r"the trace has no tensor 'blocks\.0\.hook_resid_mid'"):
+        trace["blocks.0.hook_resid_mid"]

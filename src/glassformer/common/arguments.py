@@ -69,8 +69,14 @@ OTHER_NAMES = {
     "attention_mask": "mask padding_mask tgt_mask decoder_attention_mask",
     "source_attention_mask": "src_mask source_mask encoder_attention_mask attention_mask",
     "mask": "attn_mask attention_mask input_mask",
+    "x": "query q hidden_states inputs",
+    "values": "value v",
+    "positions": "max_len seq_len n_positions",
+    "weight": "gamma",
+    "bias": "beta",
+    "n": "size sz T seq_len",
     "causal": "is_causal",
-    "memory": "encoder_output encoder_hidden_states context enc encoder_outputs key",
+    "memory": "encoder_output encoder_hidden_states context enc encoder_outputs key k",
     "query": "dec decoder_state hidden",
     "need_weights": "return_attention return_weights output_attentions need_attention return_attn",
     "d_attention": "hid_size attention_dim attn_dim hidden_size",
@@ -99,7 +105,15 @@ def names_here(name: str) -> list[str]:
 ADVICE = {
     "batch_first": "leave it out, because the first axis is always the batch",
     "key_padding_mask": "use mask=~key_padding_mask, because True = may attend here",
-    "src_key_padding_mask": "use attention_mask=~src_key_padding_mask, because True = a real token here",
+    "src_key_padding_mask": "give the opposite, ~mask, as attention_mask, or as source_attention_mask beside a target",
+    "tgt_key_padding_mask": "use attention_mask=~tgt_key_padding_mask, because True = a real token here",
+    "memory_key_padding_mask": "use source_attention_mask=~memory_key_padding_mask, because True = a real token here",
+    "n_kv_heads": "use sizes=HeadSizes(n_kv_heads=…)",
+    "num_kv_heads": "use sizes=HeadSizes(n_kv_heads=…)",
+    "kdim": "use projections=Projections(d_memory=…)",
+    "bias": "use projections=Projections(qkv_bias=…, out_bias=…)",
+    "norm_first": 'norm_first=True is norm_order="pre", and False is "post"',
+    "elementwise_affine": "elementwise_affine=False is weight=False",
     "is_causal": "use mask=Mask(causal=True)",
     "causal": "use mask=Mask(causal=True)",
     "padding": "leave it out, because rows of unequal length are padded",
@@ -112,7 +126,7 @@ ADVICE = {
 }
 """Advice for an argument of another library that has no equal here."""
 
-WITHOUT_EFFECT = {"batch_first": True, "truncation": True, "padding": True}
+WITHOUT_EFFECT = {"batch_first": (True,), "truncation": (True,), "padding": (True, "max_length", "longest")}
 """Values of arguments of other libraries that ask for what is always so here."""
 
 
@@ -125,7 +139,9 @@ def renamed(owner: str, named: Mapping[str, Any], parameters: Iterable[str]) -> 
     {'d_model': 8, 'n_heads': 2}
     """
     parameters = [*parameters]
-    named = {name: value for name, value in named.items() if name in parameters or WITHOUT_EFFECT.get(name) != value}
+    named = {k: v for k, v in named.items() if k in parameters or v not in WITHOUT_EFFECT.get(k, ())}
+    if "decoder_input_ids" in named and "attention_mask" in named:  # in transformers, this is the mask of the source
+        named["source_attention_mask"] = named.pop("attention_mask")
     found = {name: value for name, value in named.items() if name in parameters}
     meanings = {name: [here for here in names_here(name) if here in parameters] for name in named if name not in found}
     for name in sorted(meanings, key=lambda name: len(meanings[name])):  # the names of one meaning first
@@ -155,7 +171,7 @@ def takes_other_names(function: F, also: Iterable[str] = ()) -> F:
     by_position = [name for name, one in signature.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     skipped = ("self", "cls")
     parameters = [name for name, one in signature.items() if name not in skipped and one.kind is not one.VAR_KEYWORD]
-    parameters += also
+    parameters = [*dict.fromkeys([*parameters, *also])]
     owner = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)

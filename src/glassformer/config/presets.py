@@ -250,6 +250,7 @@ SAME_PRESET = {
     "vaswani-base": "transformer-base",
     "vaswani-big": "transformer-big",
     "transformer": "transformer-base",
+    "vaswani": "transformer-base",
     "gpt": "gpt2",
     "gpt2-small": "gpt2",
     "encoder": "bert-base",

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 
 from glassformer.common import notebook
 from glassformer.common.errors import UserError, did_you_mean
+from glassformer.config.transformer import RotaryPositions, TransformerConfig
 from glassformer.inference.fill import MASK, WritingFiller
 from glassformer.inspection.attention_maps import Kind, kind_of
 from glassformer.models.devices import evaluation_mode
@@ -287,6 +288,8 @@ LENS_NAMES = {
     "ln2.hook_normalized": "ff_norm",
     "attn.hook_q": "self_attn.query",
     "attn.hook_k": "self_attn.key",
+    "attn.hook_rot_q": "self_attn.query",
+    "attn.hook_rot_k": "self_attn.key",
     "attn.hook_v": "self_attn.value",
     "attn.hook_z": "self_attn.context",
     "attn.hook_pattern": "self_attn.weights",
@@ -315,7 +318,7 @@ def of_transformer_lens(name: str | tuple[str, int]) -> tuple[str, bool]:
     if hook == "hook_resid_pre" and layer.isdigit():
         return (f"blocks.{int(layer) - 1}.residual" if int(layer) else "embeddings"), False
     here = LENS_NAMES.get(hook)
-    turns = hook in ("attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_z")
+    turns = hook.startswith("attn.") and here is not None and not here.endswith(".weights")
     return (name if here is None else f"blocks.{layer}.{here}"), turns
 
 
@@ -332,12 +335,18 @@ class Trace(Mapping[str, Tensor]):
     """Input tokens of the decoder, or of the only stack."""
     written: list[str]
     """Next token at each position of `target` of an encoder-decoder; empty for other models."""
+    is_rotated: bool = False
+    """True if queries and keys are rotated or normalised: TransformerLens calls them `hook_rot_q` and `hook_rot_k`."""
 
     def __getitem__(self, name: str | tuple[str, int]) -> Tensor:
         """Return a tensor by its name here or in TransformerLens (`of_transformer_lens`); else raise `KeyError`."""
         if name in self.tensors:
             return self.tensors[str(name)]
         here, turns = of_transformer_lens(name)
+        if self.is_rotated and str(name).endswith(("hook_q", "hook_k")):
+            raise KeyError(
+                f"the trace has queries and keys after their rotation: use hook_rot_q and hook_rot_k, not {name!r}"
+            )
         for stack in ("", "decoder.", "encoder."):
             if (x := self.tensors.get(stack + here)) is not None:
                 return x.transpose(1, 2) if turns else x
@@ -425,7 +434,14 @@ def encoded(
         ids = ids[:max_len]
     _check_ids("text", ids, model.tokenizer, max_len)
     tokens = model.tokenizer.tokens(ids)
-    return Trace({}, {"token_ids": torch.tensor([ids], device=model.device)}, tokens, tokens, [])
+    inputs = {"token_ids": torch.tensor([ids], device=model.device)}
+    return Trace({}, inputs, tokens, tokens, [], _is_rotated(model))
+
+
+def _is_rotated(model: TrainedModel) -> bool:
+    config = model.network.config
+    is_rotary = isinstance(config, TransformerConfig) and isinstance(config.positions, RotaryPositions)
+    return is_rotary or bool(getattr(config, "qk_norm", False))
 
 
 def _text_ids(model: TrainedModel, text: str) -> list[int]:
@@ -466,7 +482,9 @@ def _encoded_pair(
         "source_ids": torch.tensor([source_ids], device=model.device),
     }
     tokens = model.tokenizer.tokens
-    return Trace({}, inputs, model.source_tokenizer.tokens(source_ids), tokens(target_ids), tokens(written))
+    return Trace(
+        {}, inputs, model.source_tokenizer.tokens(source_ids), tokens(target_ids), tokens(written), _is_rotated(model)
+    )
 
 
 def _require_words(what: str, text: str) -> None:

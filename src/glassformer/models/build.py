@@ -63,7 +63,7 @@ def build_model(
 ) -> Transformer: ...
 @overload
 def build_model(config: ModelConfig, device: str | torch.device = "cpu", **changes: Any) -> Network: ...
-def build_model(config: ModelConfig | str, device: str | torch.device = "cpu", **changes: Any) -> Network:
+def build_model(config: ModelConfig | str | None = None, device: str | torch.device = "cpu", **changes: Any) -> Network:
     """Build a freshly initialised model of a configuration, or of a preset by name, with `changes` (`presets.changed`).
 
     On `device="meta"` the model has shapes but no memory.

@@ -37,7 +37,9 @@ _INSTEAD = {
     **dict.fromkeys(("get_num_params", "num_params", "numel"), "n_parameters()"),
     **dict.fromkeys(("fit", "train_model"), "glassformer.train, or a loop of your own"),
     **dict.fromkeys(("lm_head", "projection_layer", "fc_out"), "network.output"),
-    **dict.fromkeys(("wte", "token_embedding", "embed"), "network.decoder.embeddings.tokens"),
+    **dict.fromkeys(("wte", "token_embedding", "embed", "embedding", "W_E"), "network.decoder.embeddings.tokens"),
+    **dict.fromkeys(("blocks", "layers", "transformer"), "network.decoder.blocks, or network.encoder.blocks"),
+    **dict.fromkeys(("W_U", "unembed"), "network.output.proj"),
 }
 """Names that other libraries give to parts of a network, and what to use instead."""
 

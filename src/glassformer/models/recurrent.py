@@ -1,7 +1,7 @@
 """Recurrent encoder-decoder, with the same interface as the Transformer: the network, its construction, its weights."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from glassformer.models import recurrent_stacks as r
 from glassformer.models.heads import NetworkBase, TokenLogits, vocabulary_projection
 from glassformer.models.recurrent_stacks import Bridge, Encoding, RecurrentDecoder, RecurrentEncoder, RecurrentState
 from glassformer.nn.attention import Probe, Tap, scoped
-from glassformer.nn.boundary import real_tokens, require_rows
+from glassformer.nn.boundary import is_ids, real_tokens, require_rows
 from glassformer.nn.recurrence import CellStep, SingleHeadAttention, gru_step, lstm_step, rnn_step
 
 
@@ -46,7 +46,7 @@ class RecurrentModel(NetworkBase):
         token_ids: Tensor,
         attention_mask: Tensor | None = None,
         *,
-        source_ids: Tensor,
+        source_ids: Tensor | None = None,
         source_attention_mask: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
@@ -56,6 +56,10 @@ class RecurrentModel(NetworkBase):
         and "decoder.embeddings". At each step, with T = 1, it receives "decoder.hidden" and
         "decoder.cross_attn.scores", ".weights" and ".context", with source positions in the order of the source.
         """
+        if source_ids is None and is_ids(attention_mask):  # the order of `torch.nn.Transformer`
+            token_ids, source_ids, attention_mask = cast(Tensor, attention_mask), token_ids, None
+        if source_ids is None:
+            raise ValueError("a model with an encoder and a decoder needs source_ids: model(target_ids, source_ids=…)")
         source = {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
         return self.head(self.hidden(token_ids, attention_mask, tap=tap, **source), attention_mask)
 

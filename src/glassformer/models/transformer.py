@@ -34,7 +34,7 @@ class Transformer(NetworkBase):
         self.decoder = decoder
         self.output = output
 
-    @partial(takes_other_names, also=[field.name for field in fields(Inputs)])
+    @partial(takes_other_names, also=[field.name for field in fields(Inputs) if field.name != "mask"])
     def forward(
         self,
         token_ids: Tensor,
@@ -96,6 +96,7 @@ class Transformer(NetworkBase):
             return head(hidden, attention_mask)
         return head(hidden)
 
+    @takes_other_names
     def encode(
         self, source_ids: Tensor | None, source_attention_mask: Tensor | None = None, *, tap: Tap | None = None
     ) -> Tensor | None:

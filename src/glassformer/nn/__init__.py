@@ -146,6 +146,7 @@ def _input_embeddings(d_model: int, vocab_size: int) -> Embeddings:
     return Embeddings(EmbeddingTables(torch.nn.Embedding(vocab_size, d_model)), d_model, scale=d_model**0.5)
 
 
+@takes_other_names
 def _causal_mask(n: int) -> torch.Tensor:
     """Return (n, n), True where a query may attend: its own position and earlier ones."""
     return Mask(causal=True).dense(n, n)[0, 0]

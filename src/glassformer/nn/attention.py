@@ -75,12 +75,13 @@ def attention(
     *,
     dropout: float = 0.0,
     causal: bool = False,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(q kᵀ / √K) v and the weights (Vaswani 2017, equation 1): `attention_reference` for any tensors.
 
     `query` (…, T, K), `key` (…, S, K), `value` (…, S, W), with no, one (B) or two (B, H) axes before; the results are
     (…, T, W) and (…, T, S). A tensor as `mask` has True or 1 where a query may attend (`allowed_pairs`); with `causal`,
-    a query sees keys up to its own index.
+    a query sees keys up to its own index. `scale` replaces 1/√K.
 
     >>> q, k, v = torch.zeros(2, 4), torch.zeros(3, 4), torch.eye(3)
     >>> values, weights = attention(q, k, v, mask=torch.tensor([[1, 0, 0], [1, 1, 0]]))
@@ -94,16 +95,15 @@ def attention(
     if causal:
         earlier = Mask(causal=True).dense(shape[2], shape[3], q.device)
         rules = as_mask("mask", rules.dense(shape[2], shape[3], q.device) & earlier, shape)
-    context, weights, _ = attention_reference(q, k, v, rules, None, dropout)
-    lead = query.shape[:-2]
-    return context.reshape(*lead, *context.shape[-2:]), weights.reshape(*lead, *weights.shape[-2:])
+    context, weights, _ = attention_reference(q, k, v, rules, scale, dropout)
+    return context.reshape(*query.shape[:-1], -1), weights.reshape(*query.shape[:-1], -1)
 
 
 def attention_reference(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Mask,
+    mask: Mask | Tensor | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     tap: Callable[[str, Tensor], Tensor] | None = None,
@@ -117,6 +117,7 @@ def attention_reference(
     precision. Only the returned context has the dtype of `query`.
     """
     tap = (lambda name, x: x) if tap is None else tap
+    mask = as_mask("mask", mask, (*query.shape[:3], key.shape[2]))
     n_heads, dtype = query.shape[1], query.dtype
     query, key, value = at_least_fp32(query), at_least_fp32(key), at_least_fp32(value)
     scores = capped(scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale), cap)  # (B, H, T, S)
@@ -332,7 +333,7 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Any = None,
         memory: Memory | None = None,
         values: Memory | None = None,
         mask: Mask | Tensor | None = None,
@@ -351,9 +352,9 @@ class MultiHeadAttention(nn.Module):
         are made of one memory. Raises `TypeError` and `ValueError` for other inputs.
         """
         if others:
-            here = renamed("MultiHeadAttention", others, ("memory", "mask", "need_weights"))
-            given = {"memory": memory, "values": values, "mask": mask, "rotary": rotary, "cache": cache, "tap": tap}
-            return self.forward(x, **given | {"need_weights": need_weights} | here)
+            here = renamed("MultiHeadAttention", others, ("x", "memory", "values", "mask", "need_weights"))
+            given = {"x": x, "memory": memory, "values": values, "mask": mask, "rotary": rotary, "cache": cache}
+            return self.forward(**given | {"tap": tap, "need_weights": need_weights} | here)
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.d_model:
             raise wrong_activations("x", x, self.d_model, "d_model")
         if values is not None and values is not memory:
@@ -406,6 +407,8 @@ class MultiHeadAttention(nn.Module):
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, K)."""
+        if not self.fused_qkv and memory.shape[-1] != self.k_proj.in_features:
+            raise wrong_activations("memory", memory, self.k_proj.in_features, "d_memory")
         key = self.heads(self.k_proj(memory), self.k_norm)  # (B, S, G, K)
         return key.transpose(1, 2), self.heads(self.v_proj(memory)).transpose(1, 2)
 

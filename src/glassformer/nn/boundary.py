@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
 _IDS = (torch.int64, torch.int32)
 
 
@@ -129,12 +128,15 @@ def real_tokens(name: str, mask: Any, ids: Any) -> Any:
     """
     if mask is None or not isinstance(ids, Tensor):
         return mask
+    is_number = getattr(mask, "dtype", torch.bool) != torch.bool and not torch.compiler.is_compiling()
     mask = as_bool(name, mask)
     if mask.dim() > 2 and mask.numel() == ids.numel() and mask.shape[0] == ids.shape[0]:
         mask = mask.reshape(ids.shape)  # such as (B, 1, 1, T)
+    hint = "it marks real tokens, and a decoder hides later tokens by itself"
     if mask.shape != ids.shape:
-        hint = "; it marks real tokens, and a decoder hides later tokens by itself"
-        raise ValueError(f"{name}: expected (B, T) as the ids, {tuple(ids.shape)}, got {tuple(mask.shape)}{hint}")
+        raise ValueError(f"{name}: expected (B, T) as the ids, {tuple(ids.shape)}, got {tuple(mask.shape)}; {hint}")
+    if is_number and mask.shape[0] == mask.shape[1] > 1 and torch.equal(mask, torch.ones_like(mask).tril()):
+        raise ValueError(f"{name}: expected real tokens (B, T), got a causal mask; {hint}")
     return mask
 
 

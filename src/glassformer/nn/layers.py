@@ -25,6 +25,7 @@ class Linear(nn.Linear):
     forward = linear_layer  # type: ignore[assignment]
 
 
+@takes_other_names
 def layer_norm_reference(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -120,13 +121,15 @@ ACTIVATIONS: dict[str, Activation] = {f.__name__: f for f in (F.relu, F.gelu, ge
 
 
 def activation_of(given: Activation | str) -> Activation:
-    """Return an activation, given as a function, as a module, or by its name in `ACTIVATIONS`.
+    """Return an activation, given as a function, as a module or its class, or by its name in `ACTIVATIONS`.
 
     >>> activation_of("relu2") is activation_of(relu2)
     True
     """
     if isinstance(given, str):
         given = ACTIVATIONS[one_of("activation", given, ACTIVATIONS)]
+    elif isinstance(given, type) and issubclass(given, nn.Module):
+        given = given()
     return function("activation", given)
 
 

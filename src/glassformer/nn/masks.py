@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from glassformer.nn.boundary import allowed_pairs, described
+from glassformer.nn.boundary import allowed_pairs, as_bool, described
 from glassformer.nn.kernels.flex_attention import document_blocks
 
 
@@ -48,6 +48,11 @@ class Mask:
     """(B, 1, T, 1) bool: queries that may attend to no key; `None` if every query has a key."""
     block_mask: BlockMask | None = None
     """The rules for FlexAttention, in place of `allowed`: which keys a block of queries reads."""
+
+    def __post_init__(self) -> None:
+        """Convert a mask of numbers 0 and 1 to bool; raise `TypeError` or `ValueError` for another mask."""
+        if self.keys is not None and getattr(self.keys, "dtype", None) != torch.bool:
+            object.__setattr__(self, "keys", as_bool("keys", self.keys))
 
     @property
     def is_trivial(self) -> bool:

@@ -16,12 +16,14 @@ from glassformer.nn.masks import with_rows
 LAYOUTS = ("interleaved", "halves")
 
 
-def require_even(d_model: int) -> None:
-    """Raise `ValueError` if the width of sinusoidal positions is not an even number."""
-    if number("d_model", d_model, 2, whole=True) % 2:
-        raise ValueError(f"d_model: expected an even number for sinusoidal positions, got {d_model}")
+def require_even(width: int, kind: str = "sinusoidal") -> None:
+    """Raise `ValueError` if the width of sinusoidal or rotary positions is not an even number."""
+    name = "d_model" if kind == "sinusoidal" else "d_rotary"
+    if number(name, width, 2, whole=True) % 2:
+        raise ValueError(f"{name}: expected an even number for {kind} positions, got {width}")
 
 
+@takes_other_names
 def sinusoid(positions: Tensor | int, d_model: int, layout: str = "interleaved", ends_at_base: bool = False) -> Tensor:
     """Compute PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
 
@@ -91,6 +93,8 @@ def _added(positions: nn.Module, x: Tensor, width: int) -> Tensor:
     """Return embeddings (B, T, D) with the rows of the positions 0 to T - 1."""
     if x.dim() != 3 or x.shape[2] != width:
         raise wrong_activations("embeddings", x, width, "d_model")
+    if x.shape[1] > getattr(positions, "max_len", math.inf):
+        raise ValueError(f"embeddings: expected at most {positions.max_len} positions (max_len), got {x.shape[1]}")
     return x + positions(torch.arange(x.shape[1], device=x.device)).to(x.dtype)
 
 
@@ -140,6 +144,7 @@ def rotary_frequencies(base: float, d_rotary: int) -> Tensor:
     >>> rotary_frequencies(10000.0, 4)
     tensor([1.0000, 0.0100])
     """
+    require_even(d_rotary, "rotary")
     return base ** -(torch.arange(0, d_rotary, 2, dtype=torch.float32) / d_rotary)
 
 

@@ -24,7 +24,7 @@ from glassformer.nn.attention import (
     tapped,
     tapped_as_one,
 )
-from glassformer.nn.boundary import as_bool, wrong_activations
+from glassformer.nn.boundary import real_tokens, wrong_activations
 from glassformer.nn.kernels import processor
 from glassformer.nn.kernels.linear import product_dtype
 from glassformer.nn.layers import Linear
@@ -370,7 +370,7 @@ class SingleHeadAttention(nn.Module):
         if query.shape[-1] != self.d_query:
             raise wrong_activations("query", query, self.d_query, "d_query")
         if mask is not None:
-            mask = as_bool("mask", mask)[:, None]  # (B, 1, S)
+            mask = real_tokens("mask", mask, keys[..., 0])[:, None]  # (B, 1, S)
         scores = tapped_as_one(tap, "scores", self.scores(self.q_proj(query), keys))
         weights = tapped_as_one(tap, "weights", masked_softmax(scores, mask))
         context = tapped_as_one(tap, "context", weights @ values)

@@ -67,10 +67,10 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
         report = check_model(model.network, seed=seed, **given)
         return report if model.tokenizer.chat_template is None else Report((*report.results, chat_mask(model)))
     # Modules of other packages
+    checks = given.pop("checks", None)
     if not isinstance(model, Network):
         if "vocab_size" not in given:
             given["vocab_size"] = vocabulary_of(model)
-        checks = given.pop("checks", None)
         return check(model, Interface(**given), checks, seed)
     if given:
         raise UserError(f"{min(given)} applies only to modules of other packages: leave it out")
@@ -90,7 +90,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
         pad_id=config.pad_id,
         loss=losses[kind],
     )
-    return check(network, interface, seed=seed)
+    return check(network, interface, checks, seed)
 
 
 def vocabulary_of(module: nn.Module) -> int:

@@ -181,6 +181,8 @@ def rms_norm_layer(layer: Any, x: Tensor) -> Tensor:
     weight = layer.weight
     is_fast = x.is_cpu and x.dtype == torch.float32 and x.shape[-1] == layer.width
     if _here.block is None or torch.is_grad_enabled() or not is_fast:
+        if x.shape[-1] != layer.width:
+            raise ValueError(f"x: expected width {layer.width}, got {tuple(x.shape)}")
         # Under autocast, x may have a lower precision than the weight; the fused operator needs equal dtypes.
         return torch.rms_norm(x, (layer.width,), None if weight is None else weight.to(x.dtype), layer.eps)
     # On a CPU, PyTorch's operator has more and slower parts.
