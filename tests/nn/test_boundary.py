@@ -180,8 +180,20 @@ def test_a_network_takes_masks_of_numbers(convert: Callable[[Tensor], Tensor]) -
 
 
 def test_a_causal_mask_of_a_network_is_explained() -> None:
-    with pytest.raises(ValueError, match=r"attention_mask: expected \(B, T\) as the ids, \(2, 5\), got \(5, 5\)"):
-        random_model(GPT)(IDS, TRIL)
+    gpt, paper = random_model(GPT), random_model(PAPER)
+    for mask in (TRIL, TRIL.bool(), TRIL[None, None]):
+        assert torch.equal(gpt(IDS, mask), gpt(IDS)), "a decoder hides later tokens by itself"
+        memory = paper.encode(IDS)
+        assert torch.equal(paper.decode(memory, IDS, tgt_mask=mask), paper.decode(memory, IDS))
+    five = IDS[:1].expand(5, 5)
+    for model, ids in ((random_model(BERT), IDS), (random_model(BERT), five), (gpt, five)):
+        with pytest.raises(ValueError, match=r"attention_mask: .*got a causal mask, which a decoder applies by itself"):
+            model(ids, TRIL)
+    assert torch.equal(gpt(five, TRIL.bool())[4], gpt(five)[4]), "rows of one to five real tokens"
+    with pytest.raises(ValueError, match=r"attention_mask: expected \(2, 5\), True = a real token, got \(2, 4\)"):
+        gpt(IDS, PADDING[:, :4])
+    layer = MultiHeadAttention(16, H)
+    assert torch.equal(layer(X, is_causal=True), layer(X, mask=Mask(causal=True)))
 
 
 def test_the_names_of_other_libraries_give_the_same_results() -> None:

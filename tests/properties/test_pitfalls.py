@@ -258,8 +258,7 @@ def test_pitfall_12_the_recurrent_attention_order_follows_the_configuration(name
     _, state = model.step(inputs.token_ids[:, :5], model.start(2, 6, **inputs.others))
     _, after = model.step(inputs.token_ids[:, 5:], state, tap=tap)
     looks = state if model.config.attention.kind == "before" else after
-    attention, (keys, values) = model.decoder.cross_attn, state.source.memory
-    context = attention(looks.layers[-1][0][:, None], keys, values)
+    context, _ = model.decoder.cross_attn(looks.layers[-1][0][:, None], state.source.memory)
     assert_close(tap.seen["decoder.cross_attn.context"][:, 0], context)
 
 
@@ -371,11 +370,11 @@ def test_pitfall_30_logits_and_tables_have_the_vocabularys_size() -> None:
         model = build_model(config)
         inputs = random_inputs(model)
         assert model(inputs.token_ids, **inputs.others).shape[-1] == config.vocab_size
-        with pytest.raises(IndexError):
+        with pytest.raises(ValueError, match="expected ids from 0 to"):
             model(inputs.token_ids + config.vocab_size, **inputs.others)
     source = random_ids(19, 1, 4) % 13
     assert random_model("two_vocabularies")(source, source_ids=source).isfinite().all()
-    with pytest.raises(IndexError):  # 13 source tokens, 19 target tokens
+    with pytest.raises(ValueError, match="expected ids from 0 to 12"):  # 13 source tokens, 19 target tokens
         random_model("two_vocabularies")(source, source_ids=source + 13)
 
 

@@ -114,8 +114,6 @@ ADVICE = {
     "bias": "use projections=Projections(qkv_bias=…, out_bias=…)",
     "norm_first": 'norm_first=True is norm_order="pre", and False is "post"',
     "elementwise_affine": "elementwise_affine=False is weight=False",
-    "is_causal": "use mask=Mask(causal=True)",
-    "causal": "use mask=Mask(causal=True)",
     "padding": "leave it out, because rows of unequal length are padded",
     "truncation": "leave it out, because max_len cuts",
     "return_tensors": "torch.from_numpy(ids) is a tensor of the ids",

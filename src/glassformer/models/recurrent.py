@@ -75,7 +75,7 @@ class RecurrentModel(NetworkBase):
         """Return the input of the head, (B, T, d_readout): the decoder's state, Luong's h̃ or the maxout layer."""
         require_rows("token_ids", token_ids, self.decoder.tokens)
         require_rows("source_ids", source_ids, self.encoder.tokens)
-        attention_mask = real_tokens("attention_mask", attention_mask, token_ids)
+        attention_mask = real_tokens("attention_mask", attention_mask, token_ids, is_causal=True)
         source_attention_mask = real_tokens("source_attention_mask", source_attention_mask, source_ids)
         encoding = self.encode(source_ids, source_attention_mask, tap=tap)
         state = self.first_state(encoding, source_attention_mask)

@@ -54,7 +54,7 @@ class Transformer(NetworkBase):
         """
         if source_ids is None and self.config.needs_source and is_ids(attention_mask):
             token_ids, source_ids, attention_mask = cast(Tensor, attention_mask), token_ids, None
-        attention_mask = real_tokens("attention_mask", attention_mask, token_ids)
+        attention_mask = real_tokens("attention_mask", attention_mask, token_ids, self.decoder is not None)
         others |= {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
         hidden = self.hidden(token_ids, attention_mask, tap=tap, **others)
         if loss_positions is not None:
@@ -77,7 +77,7 @@ class Transformer(NetworkBase):
         name = self.config.head_stack_name
         stack = getattr(self, name)
         require_rows("token_ids", token_ids, stack.embeddings.tokens)
-        inputs = Inputs(real_tokens("attention_mask", attention_mask, token_ids), **others)
+        inputs = Inputs(real_tokens("attention_mask", attention_mask, token_ids, self.decoder is not None), **others)
         if self.config.reads_text_twice and inputs.source_ids is None:
             start = self.config.decoder_start_id
             if start is None:
@@ -124,7 +124,7 @@ class Transformer(NetworkBase):
         if self.encoder is None or self.decoder is None:
             raise ValueError("decode needs a model with an encoder and a decoder: use model.hidden(token_ids)")
         require_rows("token_ids", token_ids, self.decoder.embeddings.tokens)
-        real = real_tokens("attention_mask", attention_mask, token_ids)
+        real = real_tokens("attention_mask", attention_mask, token_ids, self.decoder is not None)
         of_source = real_tokens("source_attention_mask", source_attention_mask, memory[:, :, 0])
         return self.decoder(token_ids, Inputs(real, memory=memory, source_attention_mask=of_source))
 

@@ -352,7 +352,8 @@ class MultiHeadAttention(nn.Module):
         are made of one memory. Raises `TypeError` and `ValueError` for other inputs.
         """
         if others:
-            here = renamed("MultiHeadAttention", others, ("x", "memory", "values", "mask", "need_weights"))
+            here = renamed("MultiHeadAttention", others, ("x", "memory", "values", "mask", "need_weights", "causal"))
+            mask = Mask(causal=True) if here.pop("causal", False) and mask is None else mask
             given = {"x": x, "memory": memory, "values": values, "mask": mask, "rotary": rotary, "cache": cache}
             return self.forward(**given | {"tap": tap, "need_weights": need_weights} | here)
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.d_model:

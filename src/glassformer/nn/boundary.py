@@ -120,8 +120,11 @@ def as_bool(name: str, mask: Any) -> Tensor:
     return mask.bool()
 
 
-def real_tokens(name: str, mask: Any, ids: Any) -> Any:
+def real_tokens(name: str, mask: Any, ids: Any, is_causal: bool = False) -> Any:
     """Return the mask (B, T) of real tokens as bool, for ids (B, T); None without a mask.
+
+    If the stack `is_causal`, a causal mask (T, T) asks for what it does by itself, so None is returned, too. Raises
+    `ValueError` for a mask of another shape, and for a causal mask of numbers that has the shape of the ids.
 
     >>> real_tokens("attention_mask", torch.tensor([[1, 0]]), torch.tensor([[5, 0]]))
     tensor([[ True, False]])
@@ -132,11 +135,14 @@ def real_tokens(name: str, mask: Any, ids: Any) -> Any:
     mask = as_bool(name, mask)
     if mask.dim() > 2 and mask.numel() == ids.numel() and mask.shape[0] == ids.shape[0]:
         mask = mask.reshape(ids.shape)  # such as (B, 1, 1, T)
-    hint = "it marks real tokens, and a decoder hides later tokens by itself"
-    if mask.shape != ids.shape:
-        raise ValueError(f"{name}: expected (B, T) as the ids, {tuple(ids.shape)}, got {tuple(mask.shape)}; {hint}")
-    if is_number and mask.shape[0] == mask.shape[1] > 1 and torch.equal(mask, torch.ones_like(mask).tril()):
-        raise ValueError(f"{name}: expected real tokens (B, T), got a causal mask; {hint}")
+    square = (ids.shape[1], ids.shape[1])
+    if is_number or mask.shape != ids.shape:
+        later_is_hidden = mask.shape[-2:] == square != (1, 1) and bool((mask == mask.new_ones(square).tril()).all())
+        if later_is_hidden and is_causal and mask.shape != ids.shape:
+            return None
+        if later_is_hidden or mask.shape != ids.shape:
+            hint = "a causal mask, which a decoder applies by itself" if later_is_hidden else f"{tuple(mask.shape)}"
+            raise ValueError(f"{name}: expected {tuple(ids.shape)}, True = a real token, got {hint}")
     return mask
 
 
