@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 61_198,
-    "lines of Python in the core": 41_439,
+    "lines of Python": 61_199,
+    "lines of Python in the core": 41_440,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 329,
     "files of Python under 60 lines": 42,
@@ -26,8 +26,8 @@ LIMITS = {
     "rooms, and files beside them": 24,
     "floors": 12,
     "calls of isinstance": 675,
-    "conditional expressions": 874,
-    "words of documents, without tables of results": 125_814,
+    "conditional expressions": 876,
+    "words of documents, without tables of results": 125_790,
 }
 
 

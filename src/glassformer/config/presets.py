@@ -317,9 +317,9 @@ def changed(config: M, changes: Mapping[str, Any]) -> M:
     its ratio to `d_model`; with a smaller `vocab_size`, special ids beyond it are dropped. `n_labels` sets a head for
     labels of texts, `dropout` all rates of a usual network. Raises `TypeError` for an unknown name.
 
-    >>> small = changed(preset("gpt2"), {"hidden_size": 64, "n_layers": 2})
+    >>> small = changed(preset("gpt2"), {"hidden_size": 96, "n_layers": 2})
     >>> small.d_model, small.decoder.n_layers, small.decoder.d_ff
-    (64, 2, 256)
+    (96, 2, 384)
     """
     own, of_stack = [field.name for field in fields(config)], [field.name for field in fields(Stack)]
     stacks = {side: stack for side in ("encoder", "decoder") if (stack := getattr(config, side, None)) is not None}

@@ -72,7 +72,7 @@ def build_model(config: ModelConfig | str | None = None, device: str | torch.dev
     >>> build_model(small).n_parameters()
     1976
     >>> build_model("gpt2", n_layers=2, n_heads=4, d_model=32, vocab_size=50, max_len=16).n_parameters()
-    27616
+    27584
     """
     if isinstance(config, str):
         return build_model(preset(config), device, **changes)

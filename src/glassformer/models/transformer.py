@@ -54,7 +54,6 @@ class Transformer(NetworkBase):
         """
         if source_ids is None and self.config.needs_source and is_ids(attention_mask):
             token_ids, source_ids, attention_mask = cast(Tensor, attention_mask), token_ids, None
-        attention_mask = real_tokens("attention_mask", attention_mask, token_ids, self.decoder is not None)
         others |= {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
         hidden = self.hidden(token_ids, attention_mask, tap=tap, **others)
         if loss_positions is not None:
@@ -62,12 +61,7 @@ class Transformer(NetworkBase):
         return self.head(hidden, attention_mask)
 
     def hidden(
-        self,
-        token_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        tap: Tap | None = None,
-        **others: Any,
+        self, token_ids: Tensor, attention_mask: Tensor | None = None, *, tap: Tap | None = None, **others: Any
     ) -> Tensor:
         """Return the hidden states (B, T, D) that the head reads, for the arguments of `forward`.
 
@@ -77,7 +71,8 @@ class Transformer(NetworkBase):
         name = self.config.head_stack_name
         stack = getattr(self, name)
         require_rows("token_ids", token_ids, stack.embeddings.tokens)
-        inputs = Inputs(real_tokens("attention_mask", attention_mask, token_ids, self.decoder is not None), **others)
+        real = real_tokens("attention_mask", attention_mask, token_ids, self.config.decoder is not None)
+        inputs = Inputs(real, **others)
         if self.config.reads_text_twice and inputs.source_ids is None:
             start = self.config.decoder_start_id
             if start is None:
@@ -93,6 +88,8 @@ class Transformer(NetworkBase):
         """Map hidden states to logits; only pooling over a sequence needs the mask."""
         head = self.output
         if isinstance(head, SequenceVector):
+            if attention_mask is not None:
+                attention_mask = real_tokens("attention_mask", attention_mask, hidden[:, :, 0])
             return head(hidden, attention_mask)
         return head(hidden)
 
@@ -124,7 +121,7 @@ class Transformer(NetworkBase):
         if self.encoder is None or self.decoder is None:
             raise ValueError("decode needs a model with an encoder and a decoder: use model.hidden(token_ids)")
         require_rows("token_ids", token_ids, self.decoder.embeddings.tokens)
-        real = real_tokens("attention_mask", attention_mask, token_ids, self.decoder is not None)
+        real = real_tokens("attention_mask", attention_mask, token_ids, self.config.decoder is not None)
         of_source = real_tokens("source_attention_mask", source_attention_mask, memory[:, :, 0])
         return self.decoder(token_ids, Inputs(real, memory=memory, source_attention_mask=of_source))
 

@@ -348,8 +348,7 @@ class MultiHeadAttention(nn.Module):
 
         Without a `mask`, every query sees every key; a tensor has True or 1 where a query may attend (`allowed_pairs`).
         With `need_weights`, also return the weights (B, H, T, S). With a `cache`, keys and values of `x` are written to
-        its slots, and queries attend to all filled slots. `layer(x, x, x)` is `layer(x)`: keys and values of one layer
-        are made of one memory. Raises `TypeError` and `ValueError` for other inputs.
+        its slots, and queries attend to all filled slots. `layer(x, x, x)` is `layer(x)`, and other values are refused.
         """
         if others:
             here = renamed("MultiHeadAttention", others, ("x", "memory", "values", "mask", "need_weights", "causal"))

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from glassformer.models.build import POOLERS
 from glassformer.models.heads import pool
-from glassformer.nn import attention as a
 from glassformer.nn import layers as norms
 from glassformer.nn import positions, recurrence
+from glassformer.nn.attention import masked_softmax, repeat_kv, scaled_dot_product_scores
 from glassformer.nn.layers import ACTIVATIONS
 from glassformer.nn.masks import Mask
 from inspector.network.node import run_node
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, str, list[Any], Callable[[], Any]]] = {
         "attention_functions",
         "scaledDotProductScores",
         [Q, K],
-        lambda: a.scaled_dot_product_scores(Q, a.repeat_kv(K[None], 4)[0]),
+        lambda: scaled_dot_product_scores(Q, repeat_kv(K[None], 4)[0]),
     ),
     "additive": (
         "attention_functions",
@@ -70,24 +70,24 @@ CASES: dict[str, tuple[str, str, list[Any], Callable[[], Any]]] = {
         [X, X[:2]],
         lambda: recurrence.multiplicative_scores(X, X[:2]),
     ),
-    "softmax": ("attention_functions", "maskedSoftmax", [SCORES, None], lambda: a.masked_softmax(SCORES, None)),
+    "softmax": ("attention_functions", "maskedSoftmax", [SCORES, None], lambda: masked_softmax(SCORES, None)),
     "masked softmax": (
         "attention_functions",
         "maskedSoftmax",
         [SCORES, as_allowed(ALLOWED)],
-        lambda: a.masked_softmax(SCORES, ALLOWED),
+        lambda: masked_softmax(SCORES, ALLOWED),
     ),
     "softmax of an empty row": (
         "attention_functions",
         "maskedSoftmax",
         [SCORES, as_allowed(EMPTY_ROW)],
-        lambda: a.masked_softmax(SCORES, EMPTY_ROW),
+        lambda: masked_softmax(SCORES, EMPTY_ROW),
     ),
     "weighted values": (
         "attention_functions",
         "weightedValues",
         [random(4, 5, 7).softmax(-1), V],
-        lambda: CASES["weighted values"][2][0] @ a.repeat_kv(V[None], 4)[0],
+        lambda: CASES["weighted values"][2][0] @ repeat_kv(V[None], 4)[0],
     ),
     "layer norm": ("layers", "layerNorm", [X, ROW, ROW, 1e-5], lambda: norms.layer_norm_reference(X, ROW, ROW, 1e-5)),
     "layer norm alone": (
