@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 61_199,
-    "lines of Python in the core": 41_440,
+    "lines of Python": 61_291,
+    "lines of Python in the core": 41_532,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 329,
     "files of Python under 60 lines": 42,
@@ -25,9 +25,9 @@ LIMITS = {
     "verbs and sub-verbs": 40,
     "rooms, and files beside them": 24,
     "floors": 12,
-    "calls of isinstance": 675,
-    "conditional expressions": 876,
-    "words of documents, without tables of results": 125_790,
+    "calls of isinstance": 689,
+    "conditional expressions": 881,
+    "words of documents, without tables of results": 126_411,
 }
 
 

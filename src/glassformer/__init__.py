@@ -112,7 +112,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _FAMILIES:
         return partial(import_module(_HOMES["build_model"]).build_model, _FAMILIES[name])
-    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
+    is_layer = name[:1].isupper() or any(part in name for part in ("attention", "mask", "norm", "position", "sinus"))
+    if is_layer and find_spec(f"{__name__}.{name}") is None:  # other names load no torch
         nn = import_module(f"{__name__}.nn")
         if name in nn.__all__ or name in nn.OTHER_NAMES:
             return getattr(nn, name)

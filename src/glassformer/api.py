@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.common import files
 from glassformer.common.errors import Log, UserError, nearest_name, no_attribute, once, require_type, suggestion, warn
-from glassformer.config import recipes
-from glassformer.config.presets import PRESETS, RECURRENT_PRESETS, preset
+from glassformer.config import presets, recipes
+from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import LabelData, MaskedConfig, Run
 from glassformer.config.train import require_changeable
 from glassformer.cost.hardware import MFU, find_gpu, require_mfu
@@ -211,7 +211,7 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
     The second result is a text that describes how own data was recognised.
     """
     place = str(source)
-    if place in PRESETS or place in RECURRENT_PRESETS:
+    if place in presets.names():
         run = Run(name=place, model=preset(place))
         if place in PRESETS and PRESETS[place].decoder is None:
             run = replace(run, objective=MaskedConfig())
@@ -222,7 +222,7 @@ def run_to_plan(source: str | Path, given: Mapping[str, str]) -> tuple[Run, str]
     if (path / RUN).exists():
         return read_run(path), ""
     if not (files.exists(path) or is_pattern(place) or place.startswith(HUB)):
-        near = nearest_name(place, [*PRESETS, *RECURRENT_PRESETS, *recipes.names()], cutoff=0.4)
+        near = nearest_name(place, [*presets.names(), *recipes.names()], cutoff=0.4)
         hint = suggestion(near, "; see `glassformer presets` and `glassformer recipes`")
         raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
     from glassformer.training.checks import run_of

@@ -313,7 +313,10 @@ def test_a_trace_takes_the_names_of_transformer_lens(config: str, is_rotated: bo
     if is_rotated:
         with pytest.raises(KeyError, match=r"use hook_rot_q and hook_rot_k, not 'blocks\.1\.attn\.hook_q'"):
             trace["blocks.1.attn.hook_q"]
+        with pytest.raises(KeyError, match="use hook_rot_q and hook_rot_k"):
+            trace["q", 1]
     else:
         assert torch.equal(trace["blocks.1.attn.hook_q"], query) and torch.equal(trace["q", 1], query)
     with pytest.raises(KeyError, match=r"the trace has no tensor 'blocks\.0\.hook_resid_mid'"):
         trace["blocks.0.hook_resid_mid"]
+    assert 0 not in trace and ("q",) not in trace

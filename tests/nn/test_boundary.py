@@ -73,7 +73,7 @@ def test_a_mask_of_other_keys_or_queries_is_understood_by_its_shape() -> None:
         (torch.zeros(T, S).masked_fill(TRIL == 0, -1e9), r"added to scores"),
         (torch.full((T, S), 2), r"got numbers from 2 to 2"),
         (TRIL.bool().logical_not(), r"only later keys are allowed; .*nn\.MultiheadAttention: use ~mask"),
-        (PADDING == 0, r"a row has no key; .*nn\.MultiheadAttention: use ~mask"),
+        (PADDING == 0, r"a row has no key, .*nn\.MultiheadAttention: use ~mask"),
         (torch.ones(3, 4), r"expected \(T, S\) \(5, 5\), \(B, S\) \(2, 5\), .*got \(3, 4\)"),
     ],
     ids=["-inf", "-1e9", "numbers", "opposite, causal", "opposite, padding", "shape"],
@@ -88,8 +88,68 @@ def test_a_square_mask_of_two_meanings_is_refused() -> None:
     mask = torch.tensor([[1, 0], [0, 1]])
     with pytest.raises(ValueError, match=r"\(2, 2\) is both \(B, S\) and \(T, S\): give mask\[:, None\] for the keys"):
         attention(Q[:, :, :2], KEY[:, :, :2], V[:, :, :2], mask)
-    values, _ = attention(Q[:, :, :2], KEY[:, :, :2], V[:, :, :2], TRIL[:2, :2])
+    with pytest.raises(ValueError, match=r"is both \(B, S\) and \(T, S\)"):  # rows of lengths 1 and 2, or causal
+        attention(Q[:, :, :2], KEY[:, :, :2], V[:, :, :2], TRIL[:2, :2])
+    values, _ = attention(Q[:, :, :2], KEY[:, :, :2], V[:, :, :2], TRIL[None, :2, :2])
     assert_close(values, F.scaled_dot_product_attention(Q[:, :, :2], KEY[:, :, :2], V[:, :, :2], is_causal=True))
+
+
+def test_two_rules_hold_together() -> None:
+    layer, both = MultiHeadAttention(16, H), Mask(causal=True, keys=PADDING.bool())
+    assert_close(layer(X, mask=PADDING, is_causal=True), layer(X, mask=both))
+    assert_close(layer(X, attn_mask=PADDING, causal=True), layer(X, mask=both))
+    assert_close(attention(Q, KEY, V, PADDING, causal=True)[0], attention(Q, KEY, V, both)[0])
+    for given in ({"mask": Mask(causal=True), "attn_mask": PADDING}, {"query": X}):
+        with pytest.raises(TypeError, match="is given twice"):
+            layer(X, **given)
+
+
+def test_a_row_without_a_key_gets_zeros() -> None:
+    layer, mask = MultiHeadAttention(16, H), torch.tensor([[True] * 5, [False] * 5])
+    assert_close(layer(X, mask=mask), layer(X, mask=Mask(keys=mask)))
+    assert torch.equal(layer(X, mask=mask)[1, 0], layer.out_proj.bias)
+
+
+def test_a_mask_of_zeros_that_is_added_is_named() -> None:
+    for mask in (torch.zeros(T, S), torch.zeros(B, 1, 1, S)):
+        with pytest.raises(ValueError, match="all numbers are 0, so nothing may attend; leave out a mask"):
+            MultiHeadAttention(16, H)(X, mask=mask)
+
+
+def test_a_subclass_is_applied_once() -> None:
+    class Twice(MultiHeadAttention):
+        def forward(self, x: Tensor, **given: Any) -> Any:
+            return super().forward(2 * x, **given)
+
+    layer = Twice(16, H)
+    assert_close(layer(X, attn_mask=PADDING), MultiHeadAttention.forward(layer, 2 * X, mask=PADDING))
+
+
+def test_tensors_of_other_batches_are_refused() -> None:
+    for query in (Q[0, 0], Q[:1, 0]):
+        with pytest.raises(ValueError, match="query, key, value: expected the same axes of batch and heads"):
+            attention(query, KEY[:, 0], V[:, 0])
+    assert attention(Q[:0], KEY[:0], V[:0])[0].shape == (0, H, T, K)
+
+
+def test_masks_without_values_are_taken() -> None:
+    """In a compiled graph, on the meta device, and in `torch.func`."""
+    layer = MultiHeadAttention(16, H)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    for mask in (TRIL.bool(), PADDING.bool(), TRIL):
+        assert_close(compiled(X, mask=mask), layer(X, mask=mask))
+    assert layer.to("meta")(X.to("meta"), mask=TRIL.to("meta")).shape == X.shape
+    rows = torch.func.vmap(lambda q, m: attention(q, q, q, m)[0])(Q[:, 0], TRIL.expand(B, T, S))
+    assert_close(rows, attention(Q[:, 0], Q[:, 0], Q[:, 0], TRIL)[0])
+
+
+def test_a_network_keeps_parts_with_the_names_of_other_libraries() -> None:
+    gpt = random_model(GPT)
+    with pytest.raises(AttributeError, match=r"a network has no attribute 'lm_head': use network\.output"):
+        gpt.lm_head  # noqa: B018
+    gpt.lm_head = nn.Linear(2, 3)
+    gpt.register_buffer("embed", X)
+    assert gpt.lm_head.out_features == 3 and gpt.embed is X
 
 
 @pytest.mark.parametrize("n_dims", [2, 3, 4])
@@ -186,6 +246,12 @@ def test_a_causal_mask_of_a_network_is_explained() -> None:
         memory = paper.encode(IDS)
         assert torch.equal(paper.decode(memory, IDS, tgt_mask=mask), paper.decode(memory, IDS))
     five = IDS[:1].expand(5, 5)
+    padded = TRIL.bool() & PADDING.bool()[:, None]
+    assert torch.equal(gpt(IDS, padded), gpt(IDS, PADDING)) and torch.equal(
+        gpt(IDS, padded[:, None]), gpt(IDS, PADDING)
+    )
+    lengths = torch.ones(5, 5, dtype=torch.long).tril()
+    assert torch.equal(gpt(five, lengths), gpt(five, lengths.bool())), "rows of one to five real tokens"
     for model, ids in ((random_model(BERT), IDS), (random_model(BERT), five), (gpt, five)):
         with pytest.raises(ValueError, match=r"attention_mask: .*got a causal mask, which a decoder applies by itself"):
             model(ids, TRIL)
@@ -204,6 +270,11 @@ def test_the_names_of_other_libraries_give_the_same_results() -> None:
     assert torch.equal(both(IDS, IDS[:, :3]), expected), "the order of torch.nn.Transformer"
     with pytest.raises(ValueError, match=r"needs source_ids"):
         both(IDS, PADDING)
+    masks = {"src_mask": PADDING, "tgt_mask": PADDING[:, :3]}
+    named = {"source_attention_mask": PADDING, "attention_mask": PADDING[:, :3]}
+    assert torch.equal(both(IDS, IDS[:, :3], **masks), both(IDS[:, :3], source_ids=IDS, **named))
+    hf = {"input_ids": IDS, "attention_mask": PADDING, "decoder_input_ids": IDS[:, :3]}
+    assert torch.equal(both(**hf), both(IDS[:, :3], source_ids=IDS, source_attention_mask=PADDING))
     assert torch.equal(gpt(input_ids=IDS, attention_mask=PADDING), gpt(IDS, PADDING))
     with pytest.raises(TypeError, match=r"forward has no argument 'labels': a network returns logits"):
         gpt(IDS, labels=IDS)

@@ -52,7 +52,8 @@ OTHER_NAMES = {
     "d_model": "embed_dim hidden_size dim n_embd embed_size model_dim d emb_dim embedding_dim hidden_dim input_dim "
     "in_size out_size features width",
     "d_embedding": "emb_dim embedding_dim embedding_size embed_size",
-    "d_decoder": "dec_hid_dim hidden_size hid_dim units",
+    "d_decoder": "dec_hid_dim hidden_size hidden_dim hid_dim units",
+    "d_encoder": "enc_hid_dim",
     "n_heads": "num_heads nhead heads n_head num_attention_heads head_count h",
     "n_kv_heads": "num_kv_heads num_key_value_heads kv_heads",
     "n_layers": "num_layers N n_layer depth num_hidden_layers n_blocks num_blocks layers",
@@ -66,18 +67,22 @@ OTHER_NAMES = {
     "merges": "num_merges n_merges",
     "token_ids": "input_ids idx ids inputs tgt tgt_ids decoder_input_ids target_ids x",
     "source_ids": "src src_ids encoder_input_ids input_ids source",
-    "attention_mask": "mask padding_mask tgt_mask decoder_attention_mask",
+    "attention_mask": "mask tgt_mask decoder_attention_mask",
     "source_attention_mask": "src_mask source_mask encoder_attention_mask attention_mask",
+    "target_attention_mask": "tgt_mask decoder_attention_mask",
     "mask": "attn_mask attention_mask input_mask",
     "x": "query q hidden_states inputs",
     "values": "value v",
-    "positions": "max_len seq_len n_positions",
+    "positions": "position_ids max_len seq_len n_positions",
+    "token_types": "token_type_ids segment_ids",
     "weight": "gamma",
     "bias": "beta",
     "n": "size sz T seq_len",
     "causal": "is_causal",
     "memory": "encoder_output encoder_hidden_states context enc encoder_outputs key k",
-    "query": "dec decoder_state hidden",
+    "query": "q dec decoder_state hidden",
+    "key": "k keys",
+    "value": "v values",
     "need_weights": "return_attention return_weights output_attentions need_attention return_attn",
     "d_attention": "hid_size attention_dim attn_dim hidden_size",
     "d_query": "dec_size decoder_dim dec_hid_dim query_dim query_size",
@@ -104,6 +109,7 @@ def names_here(name: str) -> list[str]:
 
 ADVICE = {
     "batch_first": "leave it out, because the first axis is always the batch",
+    "padding_mask": "use attention_mask, where True = a real token: ~padding_mask, if True = padding there",
     "key_padding_mask": "use mask=~key_padding_mask, because True = may attend here",
     "src_key_padding_mask": "give the opposite, ~mask, as attention_mask, or as source_attention_mask beside a target",
     "tgt_key_padding_mask": "use attention_mask=~tgt_key_padding_mask, because True = a real token here",
@@ -114,6 +120,7 @@ ADVICE = {
     "bias": "use projections=Projections(qkv_bias=…, out_bias=…)",
     "norm_first": 'norm_first=True is norm_order="pre", and False is "post"',
     "elementwise_affine": "elementwise_affine=False is weight=False",
+    "add_special_tokens": "tokenizer.frames.text.around(ids) puts the special tokens around a text",
     "padding": "leave it out, because rows of unequal length are padded",
     "truncation": "leave it out, because max_len cuts",
     "return_tensors": "torch.from_numpy(ids) is a tensor of the ids",
@@ -149,9 +156,14 @@ def renamed(owner: str, named: Mapping[str, Any], parameters: Iterable[str]) -> 
         free = [here for here in meanings[name] if here not in found]
         if free:
             found[free[0]] = named[name]
-        elif found[meanings[name][0]] != named[name]:
+        elif found[meanings[name][0]] is not named[name] and not _is_same(found[meanings[name][0]], named[name]):
             raise TypeError(f"{owner}: {meanings[name][0]} is given twice, the second time as {name}")
     return found
+
+
+def _is_same(first: object, second: object) -> bool:
+    """Return True for equal numbers or texts; other objects, such as tensors, are not compared."""
+    return isinstance(first, int | float | str) and isinstance(second, int | float | str) and first == second
 
 
 def takes_other_names(function: F, also: Iterable[str] = ()) -> F:
@@ -179,7 +191,8 @@ def takes_other_names(function: F, also: Iterable[str] = ()) -> F:
             rest = ", ".join(name for name in parameters if name not in by_position)
             raise TypeError(f"{owner}: only {first} are given by position; give others by name: {rest}")
         if any(name not in parameters for name in named):
-            named = renamed(owner, named, parameters)
+            given = by_position[: len(args)]
+            named = renamed(owner, named, [name for name in parameters if name not in given])
         return function(*args, **named)
 
     return call  # type: ignore[return-value]

@@ -293,6 +293,11 @@ N_PARAMETERS = {
 """Numbers of parameters of the presets with a vocabulary, for lists that do not import torch."""
 
 
+def names() -> list[str]:
+    """Return the names of all presets."""
+    return [*PRESETS, *RECURRENT_PRESETS]
+
+
 @overload
 def preset(name: Literal["bahdanau", "luong", "seq2seq"], **changes: Any) -> RecurrentConfig: ...
 @overload
@@ -305,8 +310,7 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     """
     found = (PRESETS | RECURRENT_PRESETS).get(SAME_PRESET.get(name, name))
     if found is None:
-        known = [*PRESETS, *RECURRENT_PRESETS]
-        raise UserError(f"unknown preset {name!r:.60}: {did_you_mean(name, known, 'known presets are', cutoff=0.4)}")
+        raise UserError(f"unknown preset {name!r:.60}: {did_you_mean(name, names(), 'known presets are', cutoff=0.4)}")
     return changed(found, changes)
 
 
@@ -340,6 +344,8 @@ def changed(config: M, changes: Mapping[str, Any]) -> M:
         new = dict(inner)
         if "d_model" in named and isinstance(config, TransformerConfig):
             new.setdefault("d_ff", stack.d_ff * named["d_model"] // config.d_model)
+        if inner and side in named:
+            raise UserError(f"{side} is given, and {min(inner)}, which is one of its fields: give one")
         if new:
             named.setdefault(side, replace(stack, **new))
     return replace(config, **named)

@@ -121,8 +121,11 @@ def checked(cls: type[T]) -> type[T]:
 
     @functools.wraps(init)
     def checked_init(self: T, *values: Any, **named: Any) -> None:
-        for name in named:
-            if name not in names:
+        for name in [*named]:
+            same = [here for here in names_here(name) if here in names and here not in named]
+            if name not in names and same:
+                named[same[0]] = named.pop(name)
+            elif name not in names:
                 raise UserError(f"{cls.__name__} has no field {shown(name)}{_nearest_field(cls, name)}")
         hints = hints_of(cast(Any, cls))
 

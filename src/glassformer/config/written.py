@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from glassformer.common.errors import UserError
+from glassformer.config import presets
 from glassformer.config.extensions import members
-from glassformer.config.presets import PRESETS, RECURRENT_PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import hints_of, setting_doc, to_dict, type_text
 
@@ -110,7 +110,7 @@ def json_schema() -> dict[str, Any]:
     table = _schema_of_table(Run)
     for model in table["properties"]["model"]["anyOf"]:
         model["properties"]["preset"] = {
-            "enum": [*PRESETS, *RECURRENT_PRESETS],
+            "enum": presets.names(),
             "description": "the preset that the other keys change",
         }
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "A recipe of glassformer"} | table

@@ -308,6 +308,8 @@ def of_transformer_lens(name: str | tuple[str, int]) -> tuple[str, bool]:
     >>> of_transformer_lens(("pattern", 0))
     ('blocks.0.self_attn.weights', False)
     """
+    if not isinstance(name, str) and not (isinstance(name, tuple) and len(name) > 1):
+        return str(name), False
     if isinstance(name, tuple):
         hooks = [hook for hook in (*LENS_NAMES, "hook_resid_pre") if hook.endswith(f"hook_{name[0]}")]
         name = f"blocks.{name[1]}.{next(iter(hooks), name[0])}"
@@ -343,7 +345,7 @@ class Trace(Mapping[str, Tensor]):
         if name in self.tensors:
             return self.tensors[str(name)]
         here, turns = of_transformer_lens(name)
-        if self.is_rotated and str(name).endswith(("hook_q", "hook_k")):
+        if self.is_rotated and here.endswith((".query", ".key")) and "rot" not in str(name):
             raise KeyError(
                 f"the trace has queries and keys after their rotation: use hook_rot_q and hook_rot_k, not {name!r}"
             )

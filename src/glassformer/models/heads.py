@@ -27,9 +27,12 @@ class NetworkBase(nn.Module):
     num_parameters = count_parameters = n_parameters
 
     def __getattr__(self, name: str) -> Any:
-        if name in _INSTEAD:
-            raise no_attribute("a network", name, _INSTEAD[name])
-        return super().__getattr__(name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name in _INSTEAD:
+                raise no_attribute("a network", name, _INSTEAD[name]) from None
+            raise
 
 
 _INSTEAD = {

@@ -48,6 +48,7 @@ class RecurrentModel(NetworkBase):
         *,
         source_ids: Tensor | None = None,
         source_attention_mask: Tensor | None = None,
+        target_attention_mask: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """Return logits (B, T, V) of `token_ids` (B, T) and `source_ids` (B, S); masks have True or 1 at a real token.
@@ -56,8 +57,8 @@ class RecurrentModel(NetworkBase):
         and "decoder.embeddings". At each step, with T = 1, it receives "decoder.hidden" and
         "decoder.cross_attn.scores", ".weights" and ".context", with source positions in the order of the source.
         """
-        if source_ids is None and is_ids(attention_mask):  # the order of `torch.nn.Transformer`
-            token_ids, source_ids, attention_mask = cast(Tensor, attention_mask), token_ids, None
+        if source_ids is None and is_ids(attention_mask, token_ids):  # the order of `torch.nn.Transformer`
+            token_ids, source_ids, attention_mask = cast(Any, attention_mask), token_ids, target_attention_mask
         if source_ids is None:
             raise ValueError("a model with an encoder and a decoder needs source_ids: model(target_ids, source_ids=…)")
         source = {"source_ids": source_ids, "source_attention_mask": source_attention_mask}

@@ -42,6 +42,7 @@ class Transformer(NetworkBase):
         *,
         source_ids: Tensor | None = None,
         source_attention_mask: Tensor | None = None,
+        target_attention_mask: Tensor | None = None,
         loss_positions: Tensor | None = None,
         tap: Tap | None = None,
         **others: Any,
@@ -50,10 +51,10 @@ class Transformer(NetworkBase):
 
         `token_ids` (B, T), `source_ids` (B, S); masks have True or 1 at a real token. Other fields of `Inputs` are
         given by name. With `loss_positions` (N,), each b · T + t, return only the logits (N, V) of these positions.
-        `model(source_ids, token_ids)` is the order of `torch.nn.Transformer`.
+        `model(source_ids, token_ids)` is the order of `torch.nn.Transformer`, with `target_attention_mask`.
         """
-        if source_ids is None and self.config.needs_source and is_ids(attention_mask):
-            token_ids, source_ids, attention_mask = cast(Tensor, attention_mask), token_ids, None
+        if source_ids is None and self.config.needs_source and is_ids(attention_mask, token_ids):
+            token_ids, source_ids, attention_mask = cast(Any, attention_mask), token_ids, target_attention_mask
         others |= {"source_ids": source_ids, "source_attention_mask": source_attention_mask}
         hidden = self.hidden(token_ids, attention_mask, tap=tap, **others)
         if loss_positions is not None:
@@ -89,7 +90,7 @@ class Transformer(NetworkBase):
         head = self.output
         if isinstance(head, SequenceVector):
             if attention_mask is not None:
-                attention_mask = real_tokens("attention_mask", attention_mask, hidden[:, :, 0])
+                attention_mask = real_tokens("attention_mask", attention_mask, hidden[:, :, 0], is_causal=True)
             return head(hidden, attention_mask)
         return head(hidden)
 

@@ -135,7 +135,9 @@ __all__ = [
 def _positional_encoding(
     d_model: int, max_len: int = 5000, dropout: float = 0.0, sinusoidal: bool = True
 ) -> torch.nn.Module:
-    """Return a module that adds positions to embeddings, with dropout after it."""
+    """Return a module that adds positions to embeddings, with dropout after it; dropout may come before `max_len`."""
+    if isinstance(max_len, float):
+        max_len, dropout = int(dropout) if dropout >= 1 else 5000, max_len
     positions = SinusoidalPositions(d_model) if sinusoidal else LearnedPositions(max_len, d_model)
     return torch.nn.Sequential(positions, torch.nn.Dropout(dropout))
 
@@ -166,7 +168,7 @@ _SAME: dict[str, Any] = {
     "LuongAttention MultiplicativeAttention": partial(SingleHeadAttention, score="general"),
     "DotProductAttention DotProductAttentionLayer": partial(SingleHeadAttention, score="scaled_dot"),
     "PositionalEncoding SinusoidalPositionalEncoding": _positional_encoding,
-    "InputEmbeddings TokenEmbedding": _input_embeddings,
+    "InputEmbeddings": _input_embeddings,
     "LearnedPositionalEncoding PositionalEmbedding PositionEmbedding": LearnedPositions,
     "positional_encoding position_encode sinusoidal_encoding get_positional_encoding": sinusoid,
     "LayerNormalization": LayerNorm,
@@ -177,6 +179,8 @@ OTHER_NAMES = {name: layer for names, layer in _SAME.items() for name in names.s
 """Layers and functions by their names in other libraries and in teaching notebooks."""
 _INSTEAD = {
     "TransformerBlock EncoderBlock DecoderBlock Block EncoderLayer DecoderLayer": "glassformer.TransformerBlock",
+    "TokenEmbedding Embedding": "InputEmbeddings(d_model=…, vocab_size=…)",
+    "SwiGLU GEGLU GatedFeedForward": "FeedForward(d_model, d_ff, 'silu', gated=True)",
     "ProjectionLayer Generator LMHead": "Linear(d_model, vocab_size)",
     "Encoder Decoder Transformer GPT BERT TransformerEncoder TransformerDecoder": "glassformer.build_model",
     "CausalSelfAttention MaskedMultiHeadAttention MaskedSelfAttention": "MultiHeadAttention, mask=Mask(causal=True)",

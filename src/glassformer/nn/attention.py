@@ -19,7 +19,7 @@ from glassformer.nn.kernels.flex_attention import attention_flex, prefers_flex
 from glassformer.nn.kernels.linear import linear_layers
 from glassformer.nn.kv_cache import Cache, LayerCache
 from glassformer.nn.layers import LayerNorm, Linear, NormFactory, RMSNorm
-from glassformer.nn.masks import Mask, as_mask
+from glassformer.nn.masks import Mask, as_mask, causal_as_well
 from glassformer.nn.positions import apply_rotary
 
 # Formulas: scores → weights → context
@@ -91,12 +91,10 @@ def attention(
     """
     q, k, v = with_heads(query=query, key=key, value=value)
     shape = (*q.shape[:3], k.shape[2])
-    rules = as_mask("mask", mask, shape)
-    if causal:
-        earlier = Mask(causal=True).dense(shape[2], shape[3], q.device)
-        rules = as_mask("mask", rules.dense(shape[2], shape[3], q.device) & earlier, shape)
+    rules = causal_as_well(mask, shape) if causal else as_mask("mask", mask, shape)
     context, weights, _ = attention_reference(q, k, v, rules, scale, dropout)
-    return context.reshape(*query.shape[:-1], -1), weights.reshape(*query.shape[:-1], -1)
+    added = (0,) * (4 - query.dim()) if query.dim() < 3 else (slice(None), 0)[: 2 * (4 - query.dim())]
+    return context[added], weights[added]
 
 
 def attention_reference(
@@ -352,15 +350,19 @@ class MultiHeadAttention(nn.Module):
         """
         if others:
             here = renamed("MultiHeadAttention", others, ("x", "memory", "values", "mask", "need_weights", "causal"))
-            mask = Mask(causal=True) if here.pop("causal", False) and mask is None else mask
             given = {"x": x, "memory": memory, "values": values, "mask": mask, "rotary": rotary, "cache": cache}
-            return self.forward(**given | {"tap": tap, "need_weights": need_weights} | here)
+            if twice := [name for name in here if given.get(name) is not None]:
+                raise TypeError(f"MultiHeadAttention: {twice[0]} is given twice")
+            given |= {"tap": tap, "need_weights": need_weights} | here
+            if given.pop("causal", False):
+                n_keys = len(given["x"][0]) if given["memory"] is None else given["memory"].shape[1]
+                given["mask"] = causal_as_well(given["mask"], (*given["x"].shape[:1], 1, given["x"].shape[1], n_keys))
+            return MultiHeadAttention.forward(self, **given)
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.d_model:
             raise wrong_activations("x", x, self.d_model, "d_model")
         if values is not None and values is not memory:
             raise ValueError("values: expected the memory again, because one memory gives keys and values: (x, memory)")
-        if memory is x:
-            memory = None
+        memory = None if memory is x else memory
         # 1. Projections, split into heads. In generation, earlier keys and values come before the new ones.
         query, key, value = self.project(x, memory, rotary)  # (B, H, T, K), (B, G, S, K), (B, G, S, K)
         if cache is not None:
@@ -407,7 +409,7 @@ class MultiHeadAttention(nn.Module):
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, K)."""
-        if not self.fused_qkv and memory.shape[-1] != self.k_proj.in_features:
+        if isinstance(self.k_proj, nn.Linear) and memory.shape[-1] != self.k_proj.in_features:
             raise wrong_activations("memory", memory, self.k_proj.in_features, "d_memory")
         key = self.heads(self.k_proj(memory), self.k_norm)  # (B, S, G, K)
         return key.transpose(1, 2), self.heads(self.v_proj(memory)).transpose(1, 2)

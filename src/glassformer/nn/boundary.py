@@ -26,9 +26,16 @@ def described(x: Any) -> str:
     return f"a {type(x).__name__}"
 
 
-def is_ids(x: Any) -> bool:
-    """Return True for a tensor of whole numbers that is no mask of 0 and 1."""
-    return isinstance(x, Tensor) and x.dtype in _IDS and x.numel() > 0 and int(x.max()) > 1
+def is_ids(x: Any, beside: Tensor) -> bool:
+    """Return True if `x` (B, T) are ids `beside` others (B, S), and no mask: numbers of another shape, or above 1."""
+    if not (isinstance(x, Tensor) and isinstance(beside, Tensor) and x.dtype in _IDS and x.dim() == 2):
+        return False
+    return x.shape != beside.shape or (x.numel() > 0 and _is_readable(x) and int(x.max()) > 1)
+
+
+def _is_readable(x: Tensor) -> bool:
+    """Return False if the values of a tensor are unknown: in `torch.compile` and `torch.func`, on the meta device."""
+    return not (torch.compiler.is_compiling() or x.is_meta or torch._C._are_functorch_transforms_active())
 
 
 def require_rows(name: str, ids: Any, table: nn.Embedding) -> None:
@@ -94,9 +101,11 @@ def with_heads(*, query: Any, key: Any, value: Any) -> list[Tensor]:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor) or not 2 <= x.dim() <= 4:
             raise TypeError(f"{name}: expected a tensor (T, K), (B, T, K) or (B, H, T, K), got {described(x)}")
+    wanted, shapes = "query, key, value: expected", f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        shapes = f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
-        raise ValueError(f"query, key, value: expected (…, T, K), (…, S, K) and (…, S, W), got {shapes}")
+        raise ValueError(f"{wanted} (…, T, K), (…, S, K) and (…, S, W), got {shapes}")
+    if not query.dim() == key.dim() == value.dim() or len({len(x) for x in (query, key, value) if x.dim() > 2}) > 1:
+        raise ValueError(f"{wanted} the same axes of batch and heads, got {shapes}")
     return [x[:, None] if x.dim() == 3 else x[(None,) * (4 - x.dim())] for x in (query, key, value)]
 
 
@@ -110,39 +119,52 @@ def as_bool(name: str, mask: Any) -> Tensor:
     """
     if not isinstance(mask, Tensor):
         raise TypeError(f"{name}: expected a tensor, True = may attend, got {described(mask)}")
-    if mask.dtype == torch.bool or torch.compiler.is_compiling():
+    if mask.dtype == torch.bool or not _is_readable(mask):
         return mask.bool()
     if not bool(((mask == 0) | (mask == 1)).all()):
         wanted = f"{name}: expected True and False, or 1 and 0, and True = may attend"
         if bool(((mask == 0) | (mask <= -1000)).all()):
             raise ValueError(f"{wanted}; this mask is added to scores (0 and -inf): use mask == 0")
         raise ValueError(f"{wanted}; got numbers from {mask.min():g} to {mask.max():g}")
+    if mask.is_floating_point() and mask.numel() and not bool(mask.any()):
+        raise ValueError(f"{name}: all numbers are 0, so nothing may attend; leave out a mask that is added to scores")
     return mask.bool()
 
 
 def real_tokens(name: str, mask: Any, ids: Any, is_causal: bool = False) -> Any:
     """Return the mask (B, T) of real tokens as bool, for ids (B, T); None without a mask.
 
-    If the stack `is_causal`, a causal mask (T, T) asks for what it does by itself, so None is returned, too. Raises
-    `ValueError` for a mask of another shape, and for a causal mask of numbers that has the shape of the ids.
+    A stack that `is_causal` hides later tokens by itself. So of a causal mask (T, T), or (B, T, T) with padding, only
+    the real tokens are returned. Raises `ValueError` for another shape, and for a causal mask of floats that has the
+    shape of the ids.
 
     >>> real_tokens("attention_mask", torch.tensor([[1, 0]]), torch.tensor([[5, 0]]))
     tensor([[ True, False]])
     """
     if mask is None or not isinstance(ids, Tensor):
         return mask
-    is_number = getattr(mask, "dtype", torch.bool) != torch.bool and not torch.compiler.is_compiling()
+    is_float = isinstance(mask, Tensor) and mask.is_floating_point()
     mask = as_bool(name, mask)
-    if mask.dim() > 2 and mask.numel() == ids.numel() and mask.shape[0] == ids.shape[0]:
+    n_rows, n_tokens = ids.shape[:2]
+    if mask.dim() > 2 and mask.numel() == ids.numel() and mask.shape[0] == n_rows:
         mask = mask.reshape(ids.shape)  # such as (B, 1, 1, T)
-    square = (ids.shape[1], ids.shape[1])
-    if is_number or mask.shape != ids.shape:
-        later_is_hidden = mask.shape[-2:] == square != (1, 1) and bool((mask == mask.new_ones(square).tril()).all())
-        if later_is_hidden and is_causal and mask.shape != ids.shape:
-            return None
-        if later_is_hidden or mask.shape != ids.shape:
-            hint = "a causal mask, which a decoder applies by itself" if later_is_hidden else f"{tuple(mask.shape)}"
-            raise ValueError(f"{name}: expected {tuple(ids.shape)}, True = a real token, got {hint}")
+    elif mask.shape == (1, n_tokens):
+        mask = mask.expand(n_rows, -1)
+    if not is_float and mask.shape == ids.shape:
+        return mask
+    # A causal mask (T, T), or a causal mask with padding (B, T, T), of which the last query sees all real tokens
+    hint = f"{tuple(mask.shape)}"
+    if n_tokens > 1 and mask.shape[-2:] == (n_tokens, n_tokens) and _is_readable(mask):
+        pairs = mask.reshape(-1, n_tokens, n_tokens)
+        real = pairs[:, -1]
+        if torch.equal(pairs, real[:, None] & pairs.new_ones(n_tokens, n_tokens).tril()):
+            hint = "a causal mask, which a decoder applies by itself"
+            if is_causal and mask.shape != ids.shape and len(pairs) in (1, n_rows):
+                return real.expand(n_rows, -1)
+            if mask.shape != ids.shape or bool(real.all()):
+                raise ValueError(f"{name}: expected {tuple(ids.shape)}, True = a real token, got {hint}")
+    if mask.shape != ids.shape:
+        raise ValueError(f"{name}: expected {tuple(ids.shape)}, True = a real token, got {hint}")
     return mask
 
 
@@ -159,22 +181,21 @@ def allowed_pairs(name: str, mask: Any, shape: Sequence[int]) -> Tensor:
     mask = as_bool(name, mask)
     n_rows, _, n_queries, n_keys = shape
     is_pairs, is_keys = mask.shape == (n_queries, n_keys), mask.shape == (n_rows, n_keys)
-    if is_pairs and is_keys and n_rows > 1 and not bool(mask.all()):
-        is_keys = False
-        if not torch.equal(mask, torch.ones_like(mask).tril()):
-            meanings = "give mask[:, None] for the keys of each row, mask[None] for the keys of each query"
-            raise ValueError(f"{name}: {tuple(mask.shape)} is both (B, S) and (T, S): {meanings}")
+    is_checked = _is_readable(mask) and mask.device.type == "cpu"  # a look at values on a GPU would wait for it
+    if is_pairs and is_keys and n_rows > 1 and not (is_checked and bool(mask.all())):
+        meanings = "give mask[:, None] for the keys of each row, mask[None] for the keys of each query"
+        raise ValueError(f"{name}: {tuple(mask.shape)} is both (B, S) and (T, S): {meanings}")
     opposite = "True = may attend here, the opposite of nn.MultiheadAttention: use ~mask"
-    if n_queries == n_keys > 1 and mask.shape[-2:] == (n_queries, n_keys):
+    if is_checked and n_queries == n_keys > 1 and mask.shape[-2:] == (n_queries, n_keys):
         later = torch.ones(n_queries, n_keys, dtype=torch.bool, device=mask.device).triu(1)
         if bool((mask == later).all()):
             raise ValueError(f"{name}: only later keys are allowed; {opposite}")
     if is_pairs:
         mask = mask[None, None]
     elif is_keys or mask.dim() == 1:
+        if is_checked and not bool(mask.any(-1).all()) and bool((mask.any(-1) & ~mask[..., 0]).any()):
+            raise ValueError(f"{name}: a row has no key, and another one begins with a hidden key; {opposite}")
         mask = mask.expand(n_rows, -1)[:, None, None]
-        if not bool(mask.any(-1).all()):
-            raise ValueError(f"{name}: a row has no key; {opposite}")
     elif mask.dim() == 3:
         mask = mask[:, None]
     if mask.dim() != 4 or any(n not in (1, most) for n, most in zip(mask.shape, shape, strict=True)):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,15 +54,26 @@ def rms_norm_reference(x: Tensor, weight: Tensor | None = None, eps: float = 1e-
     return y if weight is None else y * weight
 
 
+def one_width(width: Any) -> int:
+    """Return the width of a norm, given as a number or, as in `torch.nn`, as a shape of one number.
+
+    >>> one_width(8), one_width((8,))
+    (8, 8)
+    """
+    return int(
+        number("width", width[0] if isinstance(width, tuple | list) and len(width) == 1 else width, 1, whole=True)
+    )
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation (`layer_norm_reference`) with PyTorch's fused kernel; scale and shift are optional."""
 
     @takes_other_names
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = True) -> None:
         super().__init__()
-        self.width, self.eps = width, number("eps", eps, 0)
-        self.weight = nn.Parameter(torch.ones(width)) if weight else None
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+        self.width, self.eps = one_width(width), number("eps", eps, 0)
+        self.weight = nn.Parameter(torch.ones(self.width)) if weight else None
+        self.bias = nn.Parameter(torch.zeros(self.width)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.width:
@@ -81,8 +93,8 @@ class RMSNorm(nn.Module):
     @takes_other_names
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True) -> None:
         super().__init__()
-        self.width, self.eps = width, number("eps", eps, 0)
-        self.weight = nn.Parameter(torch.ones(width)) if weight else None
+        self.width, self.eps = one_width(width), number("eps", eps, 0)
+        self.weight = nn.Parameter(torch.ones(self.width)) if weight else None
 
     forward = rms_norm_layer
 
@@ -151,7 +163,7 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        d_ff = 4 * d_model if d_ff is None else d_ff
+        self.d_model, d_ff = d_model, 4 * d_model if d_ff is None else d_ff
         self.gate_proj = Linear(d_model, d_ff, bias=bias) if gated else None
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
@@ -159,9 +171,9 @@ class FeedForward(nn.Module):
         self.dropout = number("dropout", dropout, 0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate_proj, down_proj = self.gate_proj, self.down_proj
-        if x.shape[-1] != down_proj.out_features:
-            raise wrong_activations("x", x, down_proj.out_features, "d_model")
+        gate_proj = self.gate_proj
+        if x.shape[-1] != self.d_model:
+            raise wrong_activations("x", x, self.d_model, "d_model")
         if gate_proj is None:
             h = self.activation(self.up_proj(x))
         else:
@@ -169,7 +181,7 @@ class FeedForward(nn.Module):
             h = self.activation(gate) * up
         if self.dropout:
             h = F.dropout(h, self.dropout, self.training)
-        return down_proj(h)
+        return self.down_proj(h)
 
 
 @dataclass(frozen=True)
@@ -202,6 +214,9 @@ class Embeddings(nn.Module):
         token_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not isinstance(tables, EmbeddingTables):
+            one = "InputEmbeddings(d_model, vocab_size) makes one table"
+            raise TypeError(f"tables: expected EmbeddingTables(torch.nn.Embedding(V, D)), got {tables!r:.60}; {one}")
         self.tokens = tables.tokens
         self.positions = tables.positions
         self.token_types = tables.token_types

@@ -147,6 +147,18 @@ def as_mask(name: str, mask: object, shape: tuple[int, int, int, int]) -> Mask:
     return Mask(is_prepared=True, allowed=allowed, empty=~allowed.any(dim=-1, keepdim=True))
 
 
+def causal_as_well(mask: object, shape: tuple[int, int, int, int]) -> Mask:
+    """Return a mask that `as_mask` takes, together with the causal rule.
+
+    >>> causal_as_well(torch.tensor([[True, False]]), (1, 1, 2, 2)).dense(2, 2).int()[0, 0]
+    tensor([[1, 0],
+            [1, 0]], dtype=torch.int32)
+    """
+    rules, device = as_mask("mask", mask, shape), mask.device if isinstance(mask, Tensor) else None
+    both = rules.dense(shape[2], shape[3], device) & Mask(causal=True).dense(shape[2], shape[3], device)
+    return as_mask("mask", both, shape)
+
+
 def with_rows(x: Tensor, n_dims: int) -> Tensor:
     """Return `x` with `n_dims` dimensions: add a first dimension of 1 if `x` has no dimension for the rows."""
     return x if x.dim() == n_dims else x[None]

@@ -65,7 +65,7 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         """Return the rows (..., T, D) of `positions` (..., T); or embeddings (B, T, D) with the rows of 0 to T - 1."""
-        if positions.is_floating_point():
+        if positions.dim() == 3 and positions.is_floating_point():
             return _added(self, positions, self.d_model)
         return sinusoid(positions + self.offset, self.d_model, self.layout, self.ends_at_base)
 
@@ -84,7 +84,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         """Return the rows (..., T, D) of `positions` (..., T); or embeddings (B, T, D) with the rows of 0 to T - 1."""
-        if positions.is_floating_point():
+        if positions.dim() == 3 and positions.is_floating_point():
             return _added(self, positions, self.table.embedding_dim)
         return self.table(positions + self.offset)
 

@@ -367,7 +367,7 @@ class SingleHeadAttention(nn.Module):
         keys, values = memory
         if is_one_step := query.dim() == 2:
             query = query[:, None]
-        if query.shape[-1] != self.d_query:
+        if query.shape[-1] != self.d_query or query.shape[0] != keys.shape[0]:
             raise wrong_activations("query", query, self.d_query, "d_query")
         if mask is not None:
             mask = real_tokens("mask", mask, keys[..., 0])[:, None]  # (B, 1, S)

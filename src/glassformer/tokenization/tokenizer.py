@@ -34,7 +34,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from glassformer.common import files
-from glassformer.common.arguments import takes_other_names
+from glassformer.common.arguments import number, takes_other_names
 from glassformer.common.errors import (
     UNKNOWN_SHOWN,
     Progress,
@@ -147,7 +147,9 @@ def is_text(text: str) -> bool:
     >>> is_text("to be or not to be"), is_text("my book.txt")
     (True, False)
     """
-    return files.is_no_path(text) or "\n" in text or (len(text.split()) > 3 and not files.exists(Path(text)))
+    if files.is_no_path(text) or "\n" in text:
+        return True
+    return len(text.split()) > 3 and not Path(text).suffix and not files.exists(Path(text))
 
 
 class Tokenizer:
@@ -405,6 +407,7 @@ class Tokenizer:
         """
         rows = self.encode_batch([text] if isinstance(text, str) else text)
         if max_len is not None:
+            number("max_len", max_len, 0, whole=True)
             rows = [row[:max_len] for row in rows]
             ids, mask = self.pad([*rows, [0] * max_len])  # the last row sets the length
             ids, mask = ids[:-1], mask[:-1]
@@ -431,6 +434,7 @@ class Tokenizer:
         [token_id] = checked_ids([token_id], self.vocab_size)
         return self._tokens[token_id]
 
+    @takes_other_names
     def encode(
         self, text: str, *, allow_special: Collection[str] = (), dropout: float = 0.0, seed: int | None = None
     ) -> list[int]:

@@ -142,9 +142,9 @@ def linear_layer(layer: nn.Linear, x: Tensor) -> Tensor:
     block = _here.block
     if block is None or torch.compiler.is_dynamo_compiling():
         return linear(x, layer.weight, layer.bias)
-    product = block.chosen.get((layer, None, x.dtype))
+    product = block.chosen.get((layer, id(layer._parameters.get("weight")), x.dtype))
     if product is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-        product = block.choose(layer, None, x)
+        product = block.choose(layer, id(layer._parameters.get("weight")), x)
     return product(x)
 
 
@@ -212,8 +212,10 @@ class PackedWeights:
     """
 
     def __init__(self) -> None:
-        self.chosen: dict[tuple[nn.Module, Names | None, torch.dtype], Callable[[Tensor], Any]] = {}
-        """Products of a layer (None for the groups) or of `linear_layers`, by the dtype of the input."""
+        self.chosen: dict[tuple[nn.Module, Names | int, torch.dtype], Callable[[Tensor], Any]] = {}
+        """Products of a layer (with the `id` of its weight) or of `linear_layers`, by the dtype of the input."""
+        self._used: list[Tensor] = []
+        """The weights of layers in `chosen`, so that no other weight gets the `id` of one."""
         self._before: list[PackedWeights | None] = []
 
     def __enter__(self) -> Self:
@@ -224,10 +226,10 @@ class PackedWeights:
     def __exit__(self, *_: object) -> None:
         _here.block = self._before.pop()
 
-    def choose(self, owner: Any, groups: Names | None, x: Tensor) -> Callable[[Tensor], Any]:
+    def choose(self, owner: Any, groups: Names | int, x: Tensor) -> Callable[[Tensor], Any]:
         """Return the product of a layer, or of groups; store it if it depends only on weights and the dtype of `x`."""
         product: Callable[[Tensor], Any]
-        if groups is None:
+        if isinstance(groups, int):
             layers, product = [owner], partial(linear, weight=owner.weight, bias=owner.bias)
         else:
             layers = [getattr(owner, name) for group in groups for name in group]
@@ -235,7 +237,9 @@ class PackedWeights:
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or is_transformed() or not x.numel():
             return product
         key, multiply = (owner, groups, x.dtype), _product(layers, x)
-        if multiply is None or groups is None:
+        if isinstance(groups, int):
+            self._used.append(owner.weight)
+        if multiply is None or isinstance(groups, int):
             return self.chosen.setdefault(key, multiply or product)
         sizes = [sum(getattr(owner, name).out_features for name in group) for group in groups]
         return self.chosen.setdefault(key, lambda x: multiply(x).split_with_sizes(sizes, -1))
