@@ -24,7 +24,17 @@ INNER = {
 }
 INNER |= {"added_to", "on_tensors", "scoped", "stacked", "tapped", "tapped_as_one", "where", "with_rows"}
 INNER |= {"Probe", "activation_of", "allowed_pairs", "as_bool", "as_mask", "at_least_fp32", "described"}
-INNER |= {"is_ids", "real_tokens", "require_even", "require_rows", "vectors_of", "with_heads", "wrong_activations"}
+INNER |= {
+    "causal_as_well",
+    "is_ids",
+    "one_width",
+    "real_tokens",
+    "require_even",
+    "require_rows",
+    "vectors_of",
+    "with_heads",
+    "wrong_activations",
+}
 """Parts of taps, caches, recurrent loops, fused layers, and checks of arguments, that a user does not need."""
 
 
