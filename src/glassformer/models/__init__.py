@@ -12,7 +12,6 @@ from glassformer.models.blocks import (
     PreNormBlock,
     Residual,
     SandwichBlock,
-    TransformerBlock,
 )
 from glassformer.models.build import build_model, build_transformer
 from glassformer.models.heads import (
@@ -50,7 +49,6 @@ __all__ = [
     "TokenLogits",
     "TokenTransform",
     "Transformer",
-    "TransformerBlock",
     "TransformerState",
     "add_lora",
     "build_model",
