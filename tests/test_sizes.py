@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 61_289,
-    "lines of Python in the core": 41_530,
+    "lines of Python": 61_291,
+    "lines of Python in the core": 41_532,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 329,
     "files of Python under 60 lines": 43,
@@ -27,7 +27,7 @@ LIMITS = {
     "floors": 12,
     "calls of isinstance": 689,
     "conditional expressions": 881,
-    "words of documents, without tables of results": 126_437,
+    "words of documents, without tables of results": 126_451,
 }
 
 

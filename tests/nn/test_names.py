@@ -59,8 +59,9 @@ def needed(distribution: str, found: set[str]) -> set[str]:
     """Return a distribution and those that it needs, without extras."""
     if distribution in found:
         return found
+    requirements = metadata.requires(distribution) or []
     found.add(distribution)
-    for requirement in metadata.requires(distribution) or []:
+    for requirement in requirements:
         name, _, marker = requirement.partition(";")
         if "extra" not in marker:
             try:

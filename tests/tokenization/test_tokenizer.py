@@ -413,6 +413,8 @@ def test_rows_of_one_length_are_cut_and_padded(characters: Tokenizer) -> None:
     assert both["input_ids"].tolist() == [characters.encode("to "), [*characters.encode("or"), 0]]
     assert both["attention_mask"].tolist() == [[True] * 3, [True, True, False]]
     assert both["ids"] is both[0] is both.ids
+    with pytest.raises(KeyError):
+        both["count"]
     with pytest.raises(TypeError, match=r"no argument 'return_tensors': torch\.from_numpy\(ids\)"):
         characters("to be", return_tensors="pt")
 

@@ -319,7 +319,8 @@ def changed(config: M, changes: Mapping[str, Any]) -> M:
 
     Names of other libraries are understood (`arguments.OTHER_NAMES`). With a new `d_model` and no `d_ff`, `d_ff` keeps
     its ratio to `d_model`; with a smaller `vocab_size`, special ids beyond it are dropped. `n_labels` sets a head for
-    labels of texts, `dropout` all rates of a usual network. Raises `TypeError` for an unknown name.
+    labels of texts, and `dropout` the rates of embeddings, residuals, attention and output. Raises `TypeError` for an
+    unknown name.
 
     >>> small = changed(preset("gpt2"), {"hidden_size": 96, "n_layers": 2})
     >>> small.d_model, small.decoder.n_layers, small.decoder.d_ff

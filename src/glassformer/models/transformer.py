@@ -122,7 +122,7 @@ class Transformer(NetworkBase):
         if self.encoder is None or self.decoder is None:
             raise ValueError("decode needs a model with an encoder and a decoder: use model.hidden(token_ids)")
         require_rows("token_ids", token_ids, self.decoder.embeddings.tokens)
-        real = real_tokens("attention_mask", attention_mask, token_ids, self.config.decoder is not None)
+        real = real_tokens("attention_mask", attention_mask, token_ids, is_causal=True)
         of_source = real_tokens("source_attention_mask", source_attention_mask, memory[:, :, 0])
         return self.decoder(token_ids, Inputs(real, memory=memory, source_attention_mask=of_source))
 

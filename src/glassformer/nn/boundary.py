@@ -1,7 +1,8 @@
 """Checks of the ids, activations and masks that callers give to layers and models, with one sentence per mistake.
 
-A mistake is explained after it has failed, or found by a comparison of shapes, so that a right call costs no time.
-Masks may be bool, or numbers 0 and 1: True or 1 = may attend, a real token.
+Ids, widths and the bool mask of a network cost a comparison of shapes; ids are read only after an error. The values of
+other masks are read: numbers on every device, the bool mask of a layer on a CPU. Masks may be bool, or numbers 0 and 1:
+True or 1 = may attend, a real token.
 
 Letters: B batch, H heads, T query length, S key length, D width.
 """
@@ -182,7 +183,7 @@ def allowed_pairs(name: str, mask: Any, shape: Sequence[int]) -> Tensor:
     n_rows, _, n_queries, n_keys = shape
     is_pairs, is_keys = mask.shape == (n_queries, n_keys), mask.shape == (n_rows, n_keys)
     is_checked = _is_readable(mask) and mask.device.type == "cpu"  # a look at values on a GPU would wait for it
-    if is_pairs and is_keys and n_rows > 1 and not (is_checked and bool(mask.all())):
+    if is_pairs and is_keys and n_rows > 1:
         meanings = "give mask[:, None] for the keys of each row, mask[None] for the keys of each query"
         raise ValueError(f"{name}: {tuple(mask.shape)} is both (B, S) and (T, S): {meanings}")
     opposite = "True = may attend here, the opposite of nn.MultiheadAttention: use ~mask"

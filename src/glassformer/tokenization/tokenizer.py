@@ -81,7 +81,7 @@ class Encoded(NamedTuple):
     def __getitem__(self, key: Any) -> Any:
         """Return a part by its index, or by its name here or in transformers: `input_ids`, `attention_mask`."""
         if isinstance(key, str):
-            return getattr(self, {"input_ids": "ids", "attention_mask": "mask"}.get(key, key))
+            key = {"ids": 0, "input_ids": 0, "mask": 1, "attention_mask": 1}[key]
         return tuple.__getitem__(self, key)
 
 
@@ -142,7 +142,7 @@ _OTHER_NAMES = {
 
 
 def is_text(text: str) -> bool:
-    """Return True for a text, False for what may be the path of a file: one line with few spaces.
+    """Return True for a text; False for a possible path: one line of at most three words, or with a file suffix.
 
     >>> is_text("to be or not to be"), is_text("my book.txt")
     (True, False)
