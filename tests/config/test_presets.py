@@ -201,6 +201,9 @@ def test_changes_of_a_preset_keep_what_belongs_together() -> None:
     assert (small.eos_id, small.mask_id) == (2, None), "an id beyond the vocabulary is dropped"
     assert preset("gpt2", d_model=96, d_ff=8).decoder == replace(PRESETS["gpt2"].decoder, d_ff=8)
     assert preset("encoder", n_labels=3, hidden_size=48).head == SequenceHead(3)
+    assert preset("transformer-base", decoder=None, share_embeddings=False, n_layers=2).decoder is None
+    with pytest.raises(UserError, match="decoder is given, and n_layers, which is one of its fields"):
+        preset("gpt2", decoder=PRESETS["gpt2"].decoder, n_layers=2)
     assert preset("bahdanau", hidden_size=32, src_vocab_size=70).source_vocab_size == 70
     with pytest.raises(TypeError, match=r"RecurrentConfig has no argument 'n_labels'"):
         preset("luong", n_labels=3)

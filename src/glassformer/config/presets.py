@@ -345,7 +345,7 @@ def changed(config: M, changes: Mapping[str, Any]) -> M:
         new = dict(inner)
         if "d_model" in named and isinstance(config, TransformerConfig):
             new.setdefault("d_ff", stack.d_ff * named["d_model"] // config.d_model)
-        if inner and side in named:
+        if inner and named.get(side) is not None:
             raise UserError(f"{side} is given, and {min(inner)}, which is one of its fields: give one")
         if new:
             named.setdefault(side, replace(stack, **new))
