@@ -4,7 +4,6 @@ It also has the pitfalls that no function of the workshop can make.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +14,7 @@ from glassformer.apps.course.workshop.exercise import Exercise
 from glassformer.apps.course.workshop.exercises import every_exercise
 
 PITFALLS = Path(__file__).parent / "pitfalls.md"
+CHAPTERS = Path(__file__).parent / "course"
 
 IN_NO_FUNCTION = {
     15: "The functions have no weights of their own. The classes that hold the tables are given.",
@@ -41,11 +41,11 @@ def page() -> str:
         "A pitfall is a mistake of [the list of common ones](../../pitfalls.md), and has its number.",
         "",
     ]
-    for module, group in groupby(every_exercise().values(), key=lambda exercise: exercise.solution.__module__):
-        first, *_ = (sys.modules[module].__doc__ or "").splitlines()
-        title = re.sub(r" \(.*?\)|\.$", "", first)  # without the papers
+    for chapter, group in groupby(every_exercise().values(), key=lambda exercise: exercise.chapter):
+        [page] = CHAPTERS.glob(f"{chapter:02}-*.md")
+        title = re.findall(r"^# (.*)$", page.read_text("utf-8"), re.MULTILINE)[0]
         rows = (row for exercise in group for row in mistakes(exercise))
-        lines += [f"## {title}", "", *table(("Function", "Mistake", "Explained in", "Pitfall"), rows)]
+        lines += [f"## {title}", "", *table(("Exercise", "Mistake", "Explained in", "Pitfall"), rows)]
     lines += ["## Pitfalls that no function of the workshop can make", ""]
     lines += table(("Pitfall", "Why"), ((f"{n}. {titles()[n]}", reason) for n, reason in IN_NO_FUNCTION.items()))
     return "\n".join(lines)

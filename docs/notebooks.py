@@ -22,33 +22,20 @@ import nbformat
 
 import glassformer
 from glassformer.apps import course
+from glassformer.apps.course.notebooks import ANSWER, chapters, to_read
 
-CHAPTERS = Path(__file__).parent / "course"
 PROGRAMS = Path(__file__).parent / "from-notebooks"
 """Programs of teaching notebooks, written with the package."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "course"
 RENDERED = ("01",)
 """Chapters that a short build runs: this one has a widget. `tests/course` runs the code of all."""
 WEEK = 7 * 24 * 3600
-ANSWER, PICTURE = "hide-cell", "hide-input"
-"""The tags of a cell with an answer, and of one whose code makes a picture: the site shows both after a click."""
+PICTURE = "hide-input"
+"""The tag of a cell whose code makes a picture. The site shows it, and an `ANSWER`, after a click."""
 CELL_TIMEOUT_S = 3600
 """Time limit of one cell. On two busy cores, the longest training of a chapter took over 15 minutes."""
 WORDS_PER_MINUTE, LINES_PER_MINUTE = 120, 10
 """The speed of a reader, in prose and in code."""
-INSTALL = """\
-# Install glassformer, if it is missing, from its wheel in this folder.
-import glob
-import importlib.util
-
-if importlib.util.find_spec("glassformer") is None:
-    wheels = glob.glob("glassformer-*.whl")
-    assert wheels, "glassformer is missing: put its wheel into the folder of this notebook"
-    %pip install --quiet "./{wheels[0]}[course]"
-"""
-"""The first cell of every notebook, which needs nothing but the wheel."""
-
-
 def cache_folder() -> Path:
     """Return the folder of results for this version of the package's source; remove those older than a week."""
     source = Path(glassformer.__file__).parent
@@ -61,11 +48,6 @@ def cache_folder() -> Path:
         if other != folder and time.time() - other.stat().st_mtime > WEEK:
             shutil.rmtree(other)
     return folder
-
-
-def chapters() -> list[Path]:
-    """Return the files of the chapters in their order."""
-    return sorted(CHAPTERS.glob("[0-9][0-9]*-*.md"))
 
 
 def programs() -> list[Path]:
@@ -104,12 +86,7 @@ def reading_time(chapter: str) -> str:
 def notebook(chapter: Path) -> str:
     """Return a chapter as the text of a Jupyter notebook, with its reading time and hidden answers."""
     text = chapter.read_text("utf-8")
-    made = jupytext.reads(below_title(text, reading_time(text)), fmt="md:myst")
-    for cell in made.cells:
-        if ANSWER in cell.metadata.get("tags", []):
-            cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
-    made.cells.insert(0, nbformat.v4.new_code_cell(INSTALL, id="install"))
-    return jupytext.writes(made, fmt="ipynb")
+    return to_read(below_title(text, reading_time(text)))
 
 
 def write_notebooks(folder: Path, pages: Iterable[Path] | None = None, *, replace: bool = True) -> list[Path]:

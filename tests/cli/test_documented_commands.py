@@ -159,7 +159,7 @@ EXAMPLES_NOT_RUN = {
     "glassformer serve smollm2": "needs an imported model; the line before it runs",
     "glassformer import hf:": "needs the network",
     "glassformer import SmolLM2": "needs a file of GGUF; tests/interop/test_gguf.py has one",
-    "glassformer course assemble": "needs all functions of a reader; tests/course/test_lineages.py runs it",
+    "glassformer course grade students": "needs the folders of students; tests/course/test_workshop.py grades some",
 }
 """Examples of verbs that are not run, by their beginning, with the reason."""
 

@@ -47,9 +47,9 @@ def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
 def mutants(source: str) -> Iterator[tuple[str, str]]:
     """Yield a description and the source of each mutant of a function; its docstring and annotations are kept."""
     tree = ast.parse(source)
-    [function] = tree.body
-    assert isinstance(function, ast.FunctionDef)
-    for parent in [node for statement in function.body[1:] for node in ast.walk(statement)]:
+    [definition] = tree.body
+    assert isinstance(definition, ast.FunctionDef | ast.ClassDef)
+    for parent in [node for statement in definition.body[1:] for node in ast.walk(statement)]:
         for field, value in ast.iter_fields(parent):
             if field == "annotation" or isinstance(parent, ast.JoinedStr):
                 continue

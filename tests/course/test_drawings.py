@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from glassformer.apps.course import drawing
+from glassformer.apps.course.mytransformer.bart import infill, span_corruption
+from glassformer.apps.course.mytransformer.generate import beam_search, greedy
+from glassformer.apps.course.mytransformer.tokenizer import learn_merges
+from glassformer.apps.course.mytransformer.tune import answer_labels
 from glassformer.apps.course.pictures import drawing_names
-from glassformer.apps.course.workshop.solutions.ch01_tokens import learn_merges
-from glassformer.apps.course.workshop.solutions.ch07_transformer import beam_search, greedy
-from glassformer.apps.course.workshop.solutions.ch10_denoising import infill, span_corruption
-from glassformer.apps.course.workshop.solutions.ch14_answers import answer_labels
 from glassformer.common.errors import UserError
 from tolerances import within
 

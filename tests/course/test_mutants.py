@@ -1,14 +1,12 @@
 """Every change of a solution of the workshop fails the check, or changes nothing that the stub states."""
 
 import ast
-import sys
-from types import CodeType, FunctionType
 
 import pytest
 
 from course.mutants import mutants
 from glassformer.apps.course.workshop.checking import Verdict, different, result_of, within
-from glassformer.apps.course.workshop.exercise import Exercise, Function
+from glassformer.apps.course.workshop.exercise import Function
 from glassformer.apps.course.workshop.exercises import every_exercise
 
 EXERCISES = every_exercise()
@@ -42,19 +40,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
 """Beginnings of the changes of a function that have no effect, and why."""
 
 
-def changed(exercise: Exercise, source: str) -> Function:
-    code = compile(source, f"<{exercise.name}, changed>", "exec")
-    [body] = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    names = dict(vars(sys.modules[exercise.solution.__module__]))
-    names[exercise.name] = function = FunctionType(body, names)
-    return function
-
-
 @pytest.mark.parametrize("name", EXERCISES)
 def test_every_change_of_a_solution_is_found(name: str) -> None:
     exercise, equivalent = EXERCISES[name], dict(EQUIVALENT.get(name, {}))
     cases, survivors = exercise.cases(), []
-    expected = [result_of(exercise.solution, given, exercise.has_gradient) for given in cases]
+    expected = [result_of(exercise.tested(exercise.solution), given, exercise.has_gradient) for given in cases]
 
     def judged(function: Function) -> Verdict:
         pairs = zip(cases, expected, strict=True)
@@ -62,7 +52,7 @@ def test_every_change_of_a_solution_is_found(name: str) -> None:
         return Verdict(name, "wrong" if is_wrong else "right")
 
     for what, source in mutants(exercise.source()):
-        function = changed(exercise, source)
+        function = exercise.tested(exercise.changed(source))
         if within(LIMIT_SECONDS, name, lambda function=function: judged(function)).state == "right":  # type: ignore[misc]
             survivors.append(what)
     unknown = [what for what in survivors if not any(what.startswith(known) for known in equivalent)]
@@ -75,7 +65,7 @@ def test_a_count_of_n_grams_without_a_limit_at_zero_is_wrong() -> None:
     """The number of n-grams of a text is max(0, length - n + 1)."""
     source = EXERCISES["bleu"].source()
     assert "found.total()" in source
-    function = changed(EXERCISES["bleu"], source.replace("found.total()", "len(hypothesis) - n + 1"))
+    function = EXERCISES["bleu"].changed(source.replace("found.total()", "len(hypothesis) - n + 1"))
     cases = EXERCISES["bleu"].cases()
     assert any(different(result_of(function, x, False), result_of(EXERCISES["bleu"].solution, x, False)) for x in cases)
 

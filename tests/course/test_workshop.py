@@ -1,7 +1,7 @@
 """The workshop: solutions pass, stubs are empty, every known mistake is recognised, and other errors are described."""
 
-import importlib
-import inspect
+import csv
+import json
 import os
 import re
 import sys
@@ -19,13 +19,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.apps import course
-from glassformer.apps.course.workshop import checking, exercises
+from glassformer.apps.cli.main import run
+from glassformer.apps.course.mytransformer.generate import NextLogP
+from glassformer.apps.course.workshop import checking
+from glassformer.apps.course.workshop.breaking import every_fault, write_broken
 from glassformer.apps.course.workshop.checking import difference, different, judged, result_of
-from glassformer.apps.course.workshop.exercise import Exercise, Mistake, stubs
-from glassformer.apps.course.workshop.exercises import every_exercise, exercise_of, mistakes_in
-from glassformer.apps.course.workshop.folder import PROGRESS, check, start
-from glassformer.apps.course.workshop.solutions import ch05_attention, names
-from glassformer.apps.course.workshop.solutions.ch07_transformer import NextLogP
+from glassformer.apps.course.workshop.exercise import Exercise, use_variant
+from glassformer.apps.course.workshop.exercises import every_exercise, exercise_of
+from glassformer.apps.course.workshop.folder import PACKAGE, PROGRESS, SOLUTIONS, check, start
+from glassformer.apps.course.workshop.grading import Grade, table
+from glassformer.apps.course.workshop.tables import Known, Mistake, every_table, read
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
@@ -44,20 +47,35 @@ from glassformer.training.schedules import inverse_sqrt
 from tolerances import NETWORK, assert_close, near
 
 EXERCISES = every_exercise()
-SOLUTIONS = {name: exercise.solution for name, exercise in EXERCISES.items()}
+SOLVED = {name: exercise.solution for name, exercise in EXERCISES.items()}
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_solution_is_right_and_its_stub_is_empty(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ch05_attention", ch05_attention)  # the reader's file, which another one imports
+def test_the_solution_is_right(name: str) -> None:
     exercise = EXERCISES[name]
-    assert judged(exercise, exercise.solution).state == "right"
-    names: dict[str, object] = {}
-    exec(stubs(inspect.getsource(inspect.getmodule(exercise.solution))), names)  # type: ignore[arg-type]
-    assert names[name].__doc__ == exercise.solution.__doc__
-    assert judged(exercise, names[name]).state == "empty"  # type: ignore[arg-type]
+    assert str(judged(exercise, exercise.solution)) == f"{name}: right."
     assert judged(exercise, None).state == "empty"
+
+
+def test_every_stub_is_empty_and_tells_what_the_solution_tells(tmp_path: Path) -> None:
+    start(tmp_path)
+    progress = check(tmp_path)
+    assert not progress.is_right and {verdict.state for verdict in progress.verdicts} == {"empty"}
+    for exercise in EXERCISES.values():
+        stub = (tmp_path / PACKAGE / exercise.file).read_text("utf-8")
+        assert exercise.solution.__doc__.split("\n")[0] in stub and "write this function" in stub
+
+
+def test_tests_with_other_numbers_accept_the_solutions_and_no_mistake(tmp_path: Path) -> None:
+    use_variant(7)
+    try:
+        for name, exercise in EXERCISES.items():
+            assert judged(exercise, exercise.solution).is_right, name
+            for mistake in exercise.mistakes[:2]:
+                assert not judged(exercise, exercise.with_mistakes(mistake)).is_right, mistake
+    finally:
+        use_variant(0)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -79,7 +97,7 @@ def test_the_known_mistakes_of_an_exercise_differ(name: str) -> None:
     exercise = EXERCISES[name]
     cases = exercise.cases()
     found = [
-        [result_of(exercise.with_mistakes(mistake), given, exercise.has_gradient) for given in cases]
+        [result_of(exercise.tested(exercise.with_mistakes(mistake)), given, exercise.has_gradient) for given in cases]
         for mistake in exercise.mistakes
     ]
     for (i, first), (j, second) in combinations(enumerate(found), 2):
@@ -89,19 +107,21 @@ def test_the_known_mistakes_of_an_exercise_differ(name: str) -> None:
         assert not all(result.error for result in results), mistake.new
 
 
-def test_each_table_has_the_functions_of_its_chapter_and_excerpts_that_occur_once() -> None:
-    tables = sorted(Path(exercises.__path__[0]).glob("*.mistakes"))
-    assert [table.stem for table in tables] == list(dict.fromkeys(names().values()))
-    for table in tables:
-        found = mistakes_in(table)
-        assert list(found) == [name for name, file in names().items() if file == table.stem]
-        for name, mistakes in found.items():
-            assert mistakes == EXERCISES[name].mistakes and len(set(mistakes)) == len(mistakes) > 0
-            for mistake in mistakes:
-                assert callable(EXERCISES[name].with_mistakes(mistake))
+def test_each_table_has_the_exercises_of_its_file_and_excerpts_that_occur_once() -> None:
+    assert every_table().keys() == EXERCISES.keys()
+    for name, known in every_table().items():
+        assert known.module == EXERCISES[name].module and known == EXERCISES[name].known
+        assert len(set(known.mistakes)) == len(known.mistakes) > 0, name
+        assert len(known.hints) == 2, name
+        for mistake in known.mistakes:
+            assert callable(EXERCISES[name].with_mistakes(mistake))
 
 
 TABLE = """# half
+
+hint Divide.
+
+hint Divide by 2.
 
 You double.
 see course/index
@@ -121,7 +141,8 @@ You return nothing.
 def test_a_table_is_read(tmp_path: Path) -> None:
     (tmp_path / "ch.mistakes").write_text(TABLE, "utf-8")
     double = Mistake("You double.", "    return x / 2\n", "    y = 2 * x\n\n    return y\n", "course/index", 7)
-    assert mistakes_in(tmp_path / "ch.mistakes") == {"half": (double, Mistake("You return nothing.", " / 2", ""))}
+    mistakes = (double, Mistake("You return nothing.", " / 2", ""))
+    assert read(tmp_path / "ch.mistakes") == {"half": Known("ch", ("Divide.", "Divide by 2."), mistakes)}
 
 
 @pytest.mark.parametrize(
@@ -129,36 +150,30 @@ def test_a_table_is_read(tmp_path: Path) -> None:
     [
         ("# half\n\n", "", 1),  # no function is named
         ("# half", "## half", 1),
-        ("\nYou return", "\n# half\n\nYou return", 13),  # a second heading of the function
-        ("You double.\n", "", 3),
-        ("You double.\n", "You double.\nYou do not divide.\n", 3),
-        ("pitfall 7", "pitfall seven", 3),
-        ("-  / 2\n", "", 13),  # a sentence alone
-        ("-  / 2\n", "+ x\n", 13),
-        ("-  / 2", "- / 2 ", 13),  # a space at the end
-        ("-  / 2\n", "- 2\n+ 1\n- 3\n+ 4\n", 13),
-        ("\n\nYou return", "\nYou return", 3),  # no empty line between two mistakes
-        ("\n\nYou return", "\n\n\nYou return", 13),
+        ("\nYou return", "\n# half\n\nYou return", 17),  # a second heading of the function
+        ("You double.\n", "", 7),
+        ("You double.\n", "You double.\nYou do not divide.\n", 7),
+        ("pitfall 7", "pitfall seven", 7),
+        ("-  / 2\n", "", 17),  # a sentence alone
+        ("-  / 2\n", "+ x\n", 17),
+        ("-  / 2", "- / 2 ", 17),  # a space at the end
+        ("-  / 2\n", "- 2\n+ 1\n- 3\n+ 4\n", 17),
+        ("\n\nYou return", "\nYou return", 7),  # no empty line between two mistakes
+        ("\n\nYou return", "\n\n\nYou return", 17),
+        ("hint Divide.\n", "hint\n", 3),
+        ("\n\nYou return", "\n\nhint Too late.\n\nYou return", 17),
     ],
 )
 def test_a_malformed_table_is_an_error_with_its_line(old: str, new: str, line: int, tmp_path: Path) -> None:
     assert TABLE.count(old) == 1
     (tmp_path / "ch.mistakes").write_text(TABLE.replace(old, new), "utf-8")
     with pytest.raises(ValueError, match=rf"^ch\.mistakes, line {line}: this is neither the heading"):
-        mistakes_in(tmp_path / "ch.mistakes")
+        read(tmp_path / "ch.mistakes")
 
 
 def headings(text: str) -> set[str]:
     """Return the anchors of the headings of a page."""
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)$", text, re.M)}
-
-
-def test_every_function_of_a_solution_is_an_exercise() -> None:
-    assert names() == {exercise.name: exercise.file for exercise in EXERCISES.values()}
-    for file in {exercise.file for exercise in EXERCISES.values()}:
-        module = importlib.import_module(f"glassformer.apps.course.workshop.solutions.{file}")
-        own = [name for name, x in vars(module).items() if inspect.isfunction(x) and x.__module__ == module.__name__]
-        assert own == [exercise.name for exercise in EXERCISES.values() if exercise.file == file]
 
 
 # Answers
@@ -173,7 +188,7 @@ HALF = Exercise(
     half,
     "course/index",
     lambda: [([1.0, 3.0],), ([],)],
-    (Mistake("You multiply.", "x / 2", "x * 2"), Mistake("You double the last.", "x / 2", "x")),
+    Known("x", (), (Mistake("You multiply.", "x / 2", "x * 2"), Mistake("You double the last.", "x / 2", "x"))),
 )
 
 
@@ -204,7 +219,10 @@ def test_empty_wrong_slow_and_endless_functions_get_different_answers(monkeypatc
     )
     assert "the function changes argument 1: work on a copy" in judged(HALF, half_in_place).sentence
     sentence = judged(HALF, broken).sentence
-    assert "it raises IndexError" in sentence and sentence.endswith("return [numbers[len(numbers)]]")
+    assert (
+        "it raises IndexError" in sentence
+        and "line 208: return [numbers[len(numbers)]] In test 2 of 2: the same." in sentence
+    )
 
     def without_end(numbers: list[float]) -> list[float]:
         while True:
@@ -316,7 +334,7 @@ def test_functions_written_in_another_way_are_judged_by_their_results(case: str)
     def bad() -> None:
         raise ValueError("it does not fit")
 
-    names = {"torch": torch, "np": np, "F": F, "solution": SOLUTIONS[name], "stub": stub, "bad": bad}
+    names = {"torch": torch, "np": np, "F": F, "solution": SOLVED[name], "stub": stub, "bad": bad}
     verdict = judged(EXERCISES[name], eval(code, names))
     assert verdict.state == state and sentence in verdict.sentence, verdict
 
@@ -339,10 +357,10 @@ def test_a_notebook_gets_the_answer_of_the_command(tmp_path: Path, capsys: pytes
     answer = capsys.readouterr().out
     assert answer.startswith("causal_mask: mistake. The mask has True where a query may NOT attend")
     start(tmp_path)
-    path = tmp_path / "ch05_attention.py"
+    path = tmp_path / PACKAGE / "attention.py"
     path.write_text(path.read_text("utf-8") + EXERCISES["causal_mask"].source().replace(".tril()", ".triu(1)"), "utf-8")
     assert str(check(tmp_path, ["causal_mask"])).startswith(answer)
-    course.check("causal_mask", SOLUTIONS["causal_mask"])
+    course.check("causal_mask", SOLVED["causal_mask"])
     assert capsys.readouterr().out == "causal_mask: right.\n"
     with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):
         course.check("causal_mas", causal_mask)
@@ -354,31 +372,40 @@ def test_a_notebook_gets_the_answer_of_the_command(tmp_path: Path, capsys: pytes
 # The folder
 
 
+def written(folder: Path, name: str, old: str = "", new: str = "") -> None:
+    """Append a solution, perhaps with a change, to the reader's file: the last definition counts, as in Python."""
+    path, source = folder / PACKAGE / EXERCISES[name].file, EXERCISES[name].source()
+    assert old in source
+    path.write_text(path.read_text("utf-8") + "\n\n" + source.replace(old, new), "utf-8")
+
+
 def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     paths = start(folder)
-    assert {path.stem for path in paths} == {exercise.file for exercise in EXERCISES.values()}
+    assert {path.name for path in paths} == {path.name for path in SOLUTIONS.glob("*.py")}
     with pytest.raises(UserError, match="has all files already: choose another folder"):
         start(folder)
-    path = folder / "ch05_attention.py"
+    path = folder / PACKAGE / "attention.py"
     path.unlink()
+    assert "attention.py has no causal_mask" in str(check(folder, ["causal_mask"]))
     assert start(folder) == [path], "a missing file is written again"
-    with pytest.raises(UserError, match="has no file of the workshop; glassformer course start"):
+    with pytest.raises(UserError, match="has no folder mytransformer; glassformer course start"):
         check(tmp_path)
     assert not (tmp_path / PROGRESS).exists()
     progress = check(folder)
     assert progress.n_right == 0 and "empty" not in str(progress)
     assert "causal_mask: empty. It is not written yet." in str(check(folder, ["causal_mask"]))
-    written = path.read_text("utf-8")
-    path.write_text(written + "\n" + EXERCISES["causal_mask"].source().replace(".tril()", ".triu(1)"), "utf-8")
+    stub = path.read_text("utf-8")
+    written(folder, "causal_mask", ".tril()", ".triu(1)")
     progress = check(folder, ["causal_mask"])
     assert progress.states["causal_mask"] == "mistake" and "May NOT attend".lower() in str(progress).lower()
-    path.write_text(written + "\n" + EXERCISES["causal_mask"].source(), "utf-8")
+    path.write_text(stub, "utf-8")
+    written(folder, "causal_mask")
     assert check(folder, ["causal_mask"]).n_right == 1
     assert check(folder, ["split_heads"]).n_right == 1, "the states of the others are kept"
-    path.write_text(written + "\n" + EXERCISES["causal_mask"].source().replace(".tril()", ".triu()"), "utf-8")
+    written(folder, "causal_mask", ".tril()", ".triu()")
     assert check(folder, ["split_heads"]).n_right == 0, "a state belongs to the text of its function"
-    path.write_text(written + "\n" + EXERCISES["causal_mask"].source(), "utf-8")
+    written(folder, "causal_mask")
     assert check(folder, ["causal_mask"]).n_right == 1
     (folder / PROGRESS).write_text("{", "utf-8")
     assert check(folder, ["split_heads"]).n_right == 0
@@ -386,23 +413,75 @@ def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
         exercise_of("causal_mas")
 
 
+def test_names_are_exercises_files_and_chapters(tmp_path: Path) -> None:
+    start(tmp_path)
+    assert {one.name for one in check(tmp_path, ["look.py"]).verdicts} == {
+        "capture",
+        "weights_of",
+        "lens",
+        "ablate",
+        "patch",
+    }
+    assert {one.name for one in check(tmp_path, ["11"]).verdicts} == {
+        "capture",
+        "weights_of",
+        "lens",
+        "ablate",
+        "patch",
+    }
+    assert [one.name for one in check(tmp_path, ["attention"]).verdicts] == ["attention"]
+    for name in ("15", "lens.py"):
+        with pytest.raises(UserError, match=r"chapter 15|no exercise 'lens\.py'"):
+            check(tmp_path, [name])
+
+
+def test_all_right_is_the_only_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start(tmp_path)
+    arguments = ["course", "check", str(tmp_path), "shift", "perplexity"]
+    assert run(arguments) == 1
+    written(tmp_path, "shift")
+    assert run(arguments) == 1
+    written(tmp_path, "perplexity")
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["right"], found["exercises"]) == (2, len(EXERCISES))
+    assert [one["state"] for one in found["verdicts"]] == ["right", "right"]
+    assert run(["course", "hint", "shift", "--more"]) == 0 and run(["course", "case", "shift", "2"]) == 0
+    assert "tensor([[3, 7]])" in capsys.readouterr().out
+
+
+def test_a_part_that_uses_a_wrong_part_names_it(tmp_path: Path) -> None:
+    start(tmp_path)
+    for name in ("masked_softmax", "attention", "split_heads", "join_heads", "MultiHeadAttention"):
+        written(tmp_path, name)
+    assert check(tmp_path, ["MultiHeadAttention"]).is_right
+    written(tmp_path, "join_heads", "x.transpose(1, 2)", "x.transpose(1, 3).contiguous()")
+    sentence = check(tmp_path, ["MultiHeadAttention"]).verdicts[0].sentence
+    assert "It uses join_heads, which is not right yet" in sentence
+    (tmp_path / PACKAGE / "attention.py").unlink()
+    start(tmp_path)
+    written(tmp_path, "MultiHeadAttention")
+    assert "It calls split_heads, which is not written yet." in str(check(tmp_path, ["MultiHeadAttention"]))
+
+
 def test_an_edit_of_equal_size_at_the_same_time_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python compares the time and the size of a source with those of its bytecode."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     start(folder := tmp_path / "mine")
-    path = folder / "ch05_attention.py"
-    written, right = path.read_text("utf-8"), EXERCISES["causal_mask"].source()
+    path = folder / PACKAGE / "attention.py"
+    stub, right = path.read_text("utf-8"), EXERCISES["causal_mask"].source()
     for part, n_right in ((right.replace(".tril()", ".triu()"), 0), (right, 1)):
-        path.write_text(written + "\n" + part, "utf-8")
+        path.write_text(stub + "\n" + part, "utf-8")
         os.utime(path, (1, 1))
         assert check(folder, ["causal_mask"]).n_right == n_right
 
 
 BROKEN = {
-    "def causal_mask(:\n": r"ch05_attention\.py, line 1: .*; correct it, and check again\.",
-    "\nimport nothing_of_this_name\n": r"ch05_attention\.py cannot be imported: ModuleNotFoundError: .* Line 2: import",
-    "raise SystemExit(3)\n": r"ch05_attention\.py cannot be imported: SystemExit: 3\.",
-    "name = '\xe9'\n": r"ch05_attention\.py.*: .*codec can't decode byte 0xe9.*; correct it, and check again\.",
+    "def causal_mask(:\n": r"attention\.py, line 1: .*; correct it, and check again\.",
+    "\nimport nothing_of_this_name\n": r"attention\.py cannot be imported: ModuleNotFoundError: .*\.py, line 2: import",
+    "raise SystemExit(3)\n": r"attention\.py cannot be imported: SystemExit: 3\.",
+    "name = '\xe9'\n": r"attention\.py.*: .*codec can't decode byte 0xe9.*; correct it, and check again\.",
 }
 
 
@@ -413,18 +492,54 @@ def test_a_file_that_cannot_be_imported_makes_its_own_functions_wrong(
     """Also with the relative path that a reader types."""
     monkeypatch.chdir(tmp_path.parent)
     start(tmp_path)
-    (tmp_path / "ch05_attention.py").write_text(text, "latin-1")
-    (tmp_path / "ch06_block.py").write_text("from ch05_attention import causal_mask\n", "utf-8")
-    (tmp_path / "lineages.py").write_text("def gpt(:\n", "utf-8")
-    with (tmp_path / "ch09_gpt.py").open("a", encoding="utf-8") as file:
-        file.write("\n\n" + EXERCISES["mean_loss"].source())
-    progress = check(Path(tmp_path.name), ["causal_mask", "gelu", "mean_loss", "gpt"])
+    (tmp_path / PACKAGE / "attention.py").write_text(text, "latin-1")
+    written(tmp_path, "mean_loss")
+    progress = check(Path(tmp_path.name), ["causal_mask", "gelu", "mean_loss"])
     found = {verdict.name: verdict for verdict in progress.verdicts}
-    for name in ("causal_mask", "gelu", "gpt"):
+    for name in ("causal_mask", "gelu"):  # block.py imports attention.py
         assert found[name].state == "wrong"
     assert re.match(BROKEN[text], found["causal_mask"].sentence), found["causal_mask"]
-    assert "ch0" in found["gelu"].sentence and found["gpt"].sentence.startswith("lineages.py, line 1: ")
+    assert "attention.py" in found["gelu"].sentence
     assert found["mean_loss"].state == "right"
+
+
+# A class
+
+
+def test_folders_are_graded_each_in_a_process_with_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [tmp_path / name for name in ("ada", "bob", "eve", "ida")]
+    for folder in folders:
+        start(folder)
+        written(folder, "shift")
+    written(folders[1], "shift", "ids[:, 1:]", "ids[:, :-1]")
+    (folders[2] / PACKAGE / "train.py").write_text("import os\nos._exit(3)\n", "utf-8")
+    (folders[3] / PACKAGE / "train.py").write_text("while True:\n    pass\n", "utf-8")
+    arguments = ["course", "grade", *map(str, folders), "--only", "shift,perplexity", "--seconds", "8", "--seed", "5"]
+    assert run([*arguments, "--csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["right"] for row in rows] == ["1", "0", "0", "0"]
+    assert [row["shift"] for row in rows] == ["right", "mistake", "", ""]
+    assert "ended early" in rows[2]["problem"] and "did not end within 8 seconds" in rows[3]["problem"]
+    assert not (folders[0] / PROGRESS).exists()
+    names = {one.name for one in EXERCISES.values()}
+    assert table([Grade("ada", {"shift": "right"}), Grade("bob", {}, "it ended")], {9: ["shift", *names][:3]}) == (
+        "folder  right  9\nada     1/3    1/3\nbob     it ended"
+    )
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_planted_fault_works_and_is_told(number: int, tmp_path: Path) -> None:
+    """The whole package can be imported, and some exercise is not right; the story names the file."""
+    assert len(every_fault()) == 8
+    write_broken(number, tmp_path)
+    fault = every_fault()[number - 1]
+    names = [one.name for one in EXERCISES.values() if one.file == fault.file]
+    states = {one.name: one.state for one in check(tmp_path, names).verdicts}
+    assert set(states.values()) - {"right", "slow"}, states
+    with pytest.raises(UserError, match="exists and is not replaced"):
+        write_broken(number, tmp_path)
+    with pytest.raises(UserError, match="the numbers 1 to 8, not 9"):
+        write_broken(9, tmp_path)
 
 
 # Solutions equal the package
@@ -434,24 +549,24 @@ def test_attention_equals_the_reference() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, n, 4) for n in (5, 7, 7))
     allowed = torch.rand(2, 1, 5, 7) < 0.6
-    found = SOLUTIONS["attention"](query, key, value, allowed)
+    found = SOLVED["attention"](query, key, value, allowed)
     expected = attention_reference(query, key, value, Mask(pairs=allowed[:, 0]))
     assert_close(found, expected[0])
 
 
 def test_softmax_and_its_gradient_equal_torch() -> None:
     logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    assert_close(SOLUTIONS["softmax"](logits), logits.softmax(-1))
+    assert_close(SOLVED["softmax"](logits), logits.softmax(-1))
     F.cross_entropy(logits[1:], torch.tensor([3])).backward()
     assert logits.grad is not None
-    assert_close(SOLUTIONS["gradient_of_softmax_cross_entropy"](logits[1].detach(), 3), logits.grad[1])
+    assert_close(SOLVED["gradient_of_softmax_cross_entropy"](logits[1].detach(), 3), logits.grad[1])
 
 
 def test_positions_equal_the_package() -> None:
-    assert_close(SOLUTIONS["sinusoids"](50, 8), sinusoid(torch.arange(50), 8))
+    assert_close(SOLVED["sinusoids"](50, 8), sinusoid(torch.arange(50), 8))
     x, positions = torch.randn(2, 3, 4, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 4, 90])
     expected = apply_rotary(x, *Rotary(rotary_frequencies(10_000.0, 8))(positions))
-    assert_close(SOLUTIONS["rotate"](x, positions), expected)
+    assert_close(SOLVED["rotate"](x, positions), expected)
 
 
 def test_the_smoothed_loss_and_bleu_equal_torch_and_sacrebleu() -> None:
@@ -460,12 +575,12 @@ def test_the_smoothed_loss_and_bleu_equal_torch_and_sacrebleu() -> None:
     for arguments in EXERCISES["label_smoothed_loss"].cases():
         logits, labels, smoothing = arguments
         expected = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=smoothing)
-        assert_close(SOLUTIONS["label_smoothed_loss"](*arguments), expected)
+        assert_close(SOLVED["label_smoothed_loss"](*arguments), expected)
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     for hypotheses, references in EXERCISES["bleu"].cases():
         texts, wanted = ([" ".join(tokens) for tokens in x] for x in (hypotheses, references))
         expected = metric.corpus_score(texts, [wanted]).score
-        assert SOLUTIONS["bleu"](hypotheses, references) == pytest.approx(expected)
+        assert SOLVED["bleu"](hypotheses, references) == pytest.approx(expected)
 
 
 def test_searches_equal_those_of_the_package() -> None:
@@ -479,15 +594,15 @@ def test_searches_equal_those_of_the_package() -> None:
         config = BeamConfig(beam=beam, length_penalty=alpha, max_new_tokens=max_len)
         search = Search(config, start_id=first, end_id=end, max_len=99)
         best = beam_search_reference(forward, torch.tensor([1]), search)[0]
-        ids, score = SOLUTIONS["beam_search"](*arguments)
+        ids, score = SOLVED["beam_search"](*arguments)
         assert (ids, near(score)) == (best.ids, best.score)
         if beam == 1:
-            assert ids == SOLUTIONS["greedy"](next_log_p, first, end, max_len)
+            assert ids == SOLVED["greedy"](next_log_p, first, end, max_len)
 
 
 def test_masking_equals_the_package_for_the_same_draws() -> None:
     ids, is_special, draws, random_ids, mask_id, rate = EXERCISES["mask_tokens"].cases()[1]
-    inputs, labels = SOLUTIONS["mask_tokens"](ids, is_special, draws, random_ids, mask_id, rate)
+    inputs, labels = SOLVED["mask_tokens"](ids, is_special, draws, random_ids, mask_id, rate)
     row, maskable = ids[0].numpy(), ~is_special[0].numpy()
     chosen = (labels[0] != -100).numpy()
     drawn = [draws[0][0].numpy()[maskable], draws[1][0].numpy()[chosen]]
@@ -501,31 +616,31 @@ def test_recurrent_cells_equal_torch() -> None:
     torch.manual_seed(0)
     x, h, c = torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4)
     gru, lstm = nn.GRUCell(3, 4), nn.LSTMCell(3, 4)
-    assert_close(SOLUTIONS["gru_step"](x, h, dict(gru.named_parameters())), gru(x, h))
-    assert_close(SOLUTIONS["lstm_step"](x, h, c, dict(lstm.named_parameters())), lstm(x, (h, c)))
+    assert_close(SOLVED["gru_step"](x, h, dict(gru.named_parameters())), gru(x, h))
+    assert_close(SOLVED["lstm_step"](x, h, c, dict(lstm.named_parameters())), lstm(x, (h, c)))
 
 
 def test_the_loss_and_a_step_of_training_equal_torch() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, -100, 4], [0, -100, -100]])
     expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    assert_close(SOLUTIONS["cross_entropy"](logits, labels), expected)
+    assert_close(SOLVED["cross_entropy"](logits, labels), expected)
     weight = nn.Parameter(torch.randn(3, 4))
     optimizer = torch.optim.AdamW([weight], lr=0.02, weight_decay=0.3)
     mine, moments = weight.detach().clone(), (torch.zeros(3, 4), torch.zeros(3, 4))
     for step in (1, 2, 3):
         weight.grad = torch.randn(3, 4)
-        (gradient,) = SOLUTIONS["clip_gradients"]([weight.grad], 2.0)
+        (gradient,) = SOLVED["clip_gradients"]([weight.grad], 2.0)
         nn.utils.clip_grad_norm_([weight], 2.0)
         assert_close(gradient, weight.grad)
         optimizer.step()
-        mine, moments = SOLUTIONS["adamw_step"](mine, gradient, moments, step, 0.02, 0.3)
+        mine, moments = SOLVED["adamw_step"](mine, gradient, moments, step, 0.02, 0.3)
         assert_close(mine, weight.detach())
 
 
 def test_the_schedule_equals_the_package() -> None:
     for step in (1, 3, 4, 5, 90):
-        found = SOLUTIONS["warmup_then_inverse_root"](step, 4, 0.5)
+        found = SOLVED["warmup_then_inverse_root"](step, 4, 0.5)
         assert found == pytest.approx(0.5 * inverse_sqrt(step - 1, 4))
 
 
@@ -537,26 +652,26 @@ def test_scores_and_context_equal_the_package() -> None:
     own = additive.state_dict()
     w = {"vector": own["vector"], "query": own["q_proj.weight"].mT, "memory": own["k_proj.weight"].mT}
     pairs = (
-        (dot, SOLUTIONS["dot_scores"](query, memory)),
-        (general, SOLUTIONS["general_scores"](query, memory, general.state_dict()["k_proj.weight"])),
-        (additive, SOLUTIONS["additive_scores"](query, memory, w)),
+        (dot, SOLVED["dot_scores"](query, memory)),
+        (general, SOLVED["general_scores"](query, memory, general.state_dict()["k_proj.weight"])),
+        (additive, SOLVED["additive_scores"](query, memory, w)),
     )
     is_token = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])
     for package, scores in pairs:
         keys, _ = package.project_memory(memory)
         assert_close(scores, package.scores(package.q_proj(query), keys))
-        found, _ = SOLUTIONS["context"](scores, memory, is_token)
+        found, _ = SOLVED["context"](scores, memory, is_token)
         assert_close(found, package(query, memory, is_token)[0])
 
 
 def test_norms_layers_and_dropout_equal_torch() -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(2, 3, 8), torch.randn(8), torch.randn(8)
-    assert_close(SOLUTIONS["layer_norm"](x, weight, bias, 1e-3), F.layer_norm(x, (8,), weight, bias, 1e-3))
-    assert_close(SOLUTIONS["rms_norm"](x, weight, 1e-3), F.rms_norm(x, (8,), weight, 1e-3))
-    assert_close(SOLUTIONS["gelu"](4 * x), F.gelu(4 * x))
+    assert_close(SOLVED["layer_norm"](x, weight, bias, 1e-3), F.layer_norm(x, (8,), weight, bias, 1e-3))
+    assert_close(SOLVED["rms_norm"](x, weight, 1e-3), F.rms_norm(x, (8,), weight, 1e-3))
+    assert_close(SOLVED["gelu"](4 * x), F.gelu(4 * x))
     dropped = F.dropout(x, 0.3)
-    assert_close(SOLUTIONS["dropout"](x, dropped != 0, 0.3), dropped)
+    assert_close(SOLVED["dropout"](x, dropped != 0, 0.3), dropped)
 
 
 BLOCK = {
@@ -584,26 +699,26 @@ def test_the_block_and_its_feed_forward_layer_equal_the_package() -> None:
     package.load_state_dict(own)
     w = {name: own[key].mT if own[key].dim() == 2 else own[key] for name, key in BLOCK.items()}
     x = torch.randn(2, 4, 8)
-    found = SOLUTIONS["feed_forward"](x, w)
+    found = SOLVED["feed_forward"](x, w)
     assert_close(found, package.get_submodule("ff")(x), terms=NETWORK)
     allowed = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
-    found = SOLUTIONS["block"](x, w, allowed, 2)
+    found = SOLVED["block"](x, w, allowed, 2)
     assert_close(found, package(x, Inputs(mask=Mask(causal=True))), terms=NETWORK)
 
 
 def test_sampling_equals_the_package() -> None:
     logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
     for k in (1, 3, 20):
-        assert torch.equal(SOLUTIONS["top_k"](logits, k), sampling.keep_top_k(logits, k))
+        assert torch.equal(SOLVED["top_k"](logits, k), sampling.keep_top_k(logits, k))
     for p in (0.0, 0.5, 0.9, 1.0):
-        assert torch.equal(SOLUTIONS["top_p"](logits, p), sampling.keep_top_p(logits, p))
-    probabilities = SOLUTIONS["with_temperature"](logits, 0.7)
+        assert torch.equal(SOLVED["top_p"](logits, p), sampling.keep_top_p(logits, p))
+    probabilities = SOLVED["with_temperature"](logits, 0.7)
     assert_close(probabilities, sampling.shape_logits(logits, GenerationConfig(temperature=0.7)).softmax(-1))
     for u in (0.0, 0.31, 0.99):
         expected = sampling.draw(probabilities, torch.full((4,), u))
-        assert [SOLUTIONS["draw"](row, u) for row in probabilities] == expected.tolist()
+        assert [SOLVED["draw"](row, u) for row in probabilities] == expected.tolist()
     is_token = torch.tensor([[False, False, True, True], [True] * 4])
-    assert torch.equal(SOLUTIONS["positions_of"](is_token), positions_from_mask(is_token))
+    assert torch.equal(SOLVED["positions_of"](is_token), positions_from_mask(is_token))
 
 
 def test_attention_with_a_cache_equals_attention_without() -> None:
@@ -613,29 +728,29 @@ def test_attention_with_a_cache_equals_attention_without() -> None:
     cache, parts = None, []
     for step in (slice(0, 3), slice(3, 4), slice(4, 7)):
         new = (x[:, :, step] for x in (query, key, value))
-        part, cache = SOLUTIONS["attend_with_cache"](*new, cache)
+        part, cache = SOLVED["attend_with_cache"](*new, cache)
         parts.append(part)
     assert_close(torch.cat(parts, dim=2), expected)
 
 
 def test_damage_is_undone_and_buckets_equal_the_package() -> None:
     for ids, spans, first in EXERCISES["span_corruption"].cases():
-        inputs, targets = SOLUTIONS["span_corruption"](ids, spans, first)
+        inputs, targets = SOLVED["span_corruption"](ids, spans, first)
         assert restore_spans(inputs, targets, sentinel_ids=range(first, first + len(spans))) == ids
     for distance, n_buckets, max_distance in EXERCISES["relative_bucket"].cases():
-        found = SOLUTIONS["relative_bucket"](distance, n_buckets, max_distance)
+        found = SOLVED["relative_bucket"](distance, n_buckets, max_distance)
         assert torch.equal(found, relative_bucket(distance, n_buckets, max_distance, bidirectional=True))
 
 
 def test_tuning_equals_torch_and_the_package() -> None:
     x, weight, a, b, alpha = EXERCISES["lora"].cases()[0]
-    merged = SOLUTIONS["merged_lora"](weight, a, b, alpha)
-    assert_close(SOLUTIONS["lora"](x, weight, a, b, alpha), F.linear(x, merged))
+    merged = SOLVED["merged_lora"](weight, a, b, alpha)
+    assert_close(SOLVED["lora"](x, weight, a, b, alpha), F.linear(x, merged))
     for chosen, rejected, of_chosen, of_rejected, beta in EXERCISES["dpo_loss"].cases():
         logits = beta * (chosen - rejected - of_chosen + of_rejected)
         expected = F.binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
-        found = SOLUTIONS["dpo_loss"](chosen, rejected, of_chosen, of_rejected, beta)
+        found = SOLVED["dpo_loss"](chosen, rejected, of_chosen, of_rejected, beta)
         assert_close(found, expected)
     (rewards,) = EXERCISES["group_advantages"].cases()[0]
-    found = SOLUTIONS["group_advantages"](rewards)
+    found = SOLVED["group_advantages"](rewards)
     assert_close(found, torch.from_numpy(preference.advantages(rewards.numpy())))

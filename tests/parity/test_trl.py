@@ -149,9 +149,10 @@ def test_the_loss_of_preferences(
     assert sum(parts) == near(sums.total.item()), "a preference is one row, so a batch can be divided"
 
 
+@pytest.mark.parametrize("is_old", [False, True], ids=["one update", "several updates"])
 @pytest.mark.parametrize("kind", ["grpo", "dr_grpo"])
 def test_the_loss_of_sampled_answers(
-    kind: str, pair: list[tuple[Transformer, Any]], their_tokenizer: Any, tmp_path: Path
+    kind: str, is_old: bool, pair: list[tuple[Transformer, Any]], their_tokenizer: Any, tmp_path: Path
 ) -> None:
     (ours, theirs), (reference, their_reference) = pair
     prompt, answers = list(range(10, 16)), [[20, 21, 22], [23, ENCODER.end_id], [24, 25, 26, 27, ENCODER.end_id]]
@@ -161,6 +162,8 @@ def test_the_loss_of_sampled_answers(
         str(tmp_path),
         loss_type=kind,
         beta=0.3,
+        epsilon=0.1,
+        use_bias_correction_kl=False,  # the KL of the paper, without the ratio
         max_completion_length=6,
         num_generations=3,
         per_device_train_batch_size=3,
@@ -185,13 +188,21 @@ def test_the_loss_of_sampled_answers(
     with torch.no_grad():
         logits = their_reference(torch.cat((prompts, completions), 1)).logits[:, 5:-1].log_softmax(-1)
     inputs["ref_per_token_logps"] = logits.gather(-1, completions[..., None]).squeeze(-1)
+    if is_old:  # the reference stands for the model that wrote the answers
+        inputs["old_per_token_logps"] = inputs["ref_per_token_logps"]
     expected = trainer.compute_loss(theirs, inputs)
     # Here
     rollouts = [
         Rollout(np.array(prompt + ids), labels=np.array([-100] * len(prompt) + ids), advantage=gain)
         for ids, gain in zip(answers, gains, strict=True)
     ]
-    objective = GroupPolicyObjective(reference, 0.3, 6 if kind == "dr_grpo" else None)
+    if is_old:
+        before, old = [0.0] * (len(prompt) - 1), inputs["ref_per_token_logps"].tolist()
+        rollouts = [
+            replace(rollout, old_log_p=np.array(before + log_p[: len(ids)], dtype=np.float32))
+            for rollout, ids, log_p in zip(rollouts, answers, old, strict=True)
+        ]
+    objective = GroupPolicyObjective(reference, 0.3, 6 if kind == "dr_grpo" else None, 0.1)
     sums = objective.loss(ours, objective.collate(rollouts, np.random.default_rng(0)))
     assert sums.total.item() / sums.n_targets == near(expected.item())
 

@@ -416,7 +416,7 @@ def test_no_code_reads_or_writes_pickles() -> None:
                 found = dotted(node.func)
             elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 found = "allow_pickle"
-            if path == package / "apps" / "course" / "workshop" / "exercise.py" and found == "compile":
+            if path == package / "apps" / "course" / "workshop" / "exercise.py" and found in ("compile", "exec"):
                 continue
             assert not found, f"{path}:{node.lineno} uses {found}"
 

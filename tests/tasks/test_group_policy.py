@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from configs import GPT
 from glassformer import api
@@ -42,31 +43,43 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The objective
 
 
+@pytest.mark.parametrize("is_old", [False, True], ids=["one update", "several updates"])
 @pytest.mark.parametrize("length", [None, 10], ids=["grpo", "dr_grpo"])
-def test_the_loss_and_its_gradient_are_the_formula(length: int | None) -> None:
+def test_the_loss_and_its_gradient_are_the_formula(length: int | None, is_old: bool) -> None:
     """In fp64, one token at a time: Shao 2024, equations 3 and 4, and the reported loss β KL - reward."""
     torch.manual_seed(0)
-    policy, reference = (build_model(GPT).double().eval() for _ in range(2))
-    rollouts, beta = [], 0.3
+    policy, reference, older = (build_model(GPT).double().eval() for _ in range(3))
+    rollouts, beta, clip = [], 0.3, 0.1
+
+    def log_p_of(model: nn.Module, rollout: Rollout) -> Tensor:
+        """Return the log probability of each token of the answer."""
+        row = torch.from_numpy(rollout.token_ids)[None]
+        return model(row)[0, :-1].log_softmax(-1)[torch.arange(row.shape[1] - 1), row[0, 1:]][3:]
+
     for n, reward, advantage in ((3, 1.0, 0.7), (5, 0.0, -0.7)):
         ids = np.arange(1, 5 + n)
         labels = np.where(np.arange(len(ids)) < 4, -100, ids)
-        rollouts.append(Rollout(ids, labels=labels, reward=reward, advantage=advantage))
-    objective = GroupPolicyObjective(reference, beta, length)
+        rollout = Rollout(ids, labels=labels, reward=reward, advantage=advantage)
+        if is_old:
+            of_answer = log_p_of(older, rollout).detach().numpy()
+            rollout = replace(rollout, old_log_p=np.concatenate([np.zeros(3), of_answer]).astype(np.float32))
+        rollouts.append(rollout)
+    objective = GroupPolicyObjective(reference, beta, length, clip)
     sums = objective.loss(policy, objective.collate(rollouts, np.random.default_rng(0)))
     [found] = torch.autograd.grad(sums.total, [policy.decoder.embeddings.tokens.weight])
-    loss, reported = torch.zeros((), dtype=torch.float64), 0.0
+    loss, reported, n_clipped = torch.zeros((), dtype=torch.float64), 0.0, 0
     for rollout in rollouts:
-        row = torch.from_numpy(rollout.token_ids)[None]
-        log_p, log_ref = (
-            model(row)[0, :-1].log_softmax(-1)[torch.arange(row.shape[1] - 1), row[0, 1:]][3:]
-            for model in (policy, reference)
-        )
+        log_p, log_ref = log_p_of(policy, rollout), log_p_of(reference, rollout)
+        old = log_p.detach() if rollout.old_log_p is None else torch.from_numpy(rollout.old_log_p[3:])
+        ratio = (log_p - old).exp()
+        n_clipped += int(((ratio - 1).abs() > clip).sum())
         kl = (log_ref.detach() - log_p).exp() - (log_ref.detach() - log_p) - 1
-        of_tokens = (log_p - log_p.detach()).exp() * rollout.advantage - beta * kl
+        gain = rollout.advantage
+        of_tokens = torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain) - beta * kl
         loss = loss - of_tokens.sum() / (length or len(of_tokens))
         reported += beta * kl.mean().item() - rollout.reward
     [expected] = torch.autograd.grad(loss, [policy.decoder.embeddings.tokens.weight])
+    assert (n_clipped > 2) == is_old
     assert sums.total.item() == near(loss.item())
     assert sums.nats.item() == near(reported) and sums.n_targets == 2
     assert is_close(found, expected, dtype=torch.float32), "advantages are stored in fp32"
@@ -76,7 +89,13 @@ def test_the_loss_and_its_gradient_are_the_formula(length: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"lora": LoraConfig(rank=4, targets=("decoder.blocks.*",))}], ids=["all weights", "lora"]
+    "changes",
+    [
+        {},
+        {"lora": LoraConfig(rank=4, targets=("decoder.blocks.*",))},
+        {"objective": GroupPolicyConfig(n_prompts=4, group=8, beta=0.01, updates=2)},
+    ],
+    ids=["all weights", "lora", "two updates"],
 )
 def test_a_run_raises_the_reward_and_resumes_to_the_bit(
     changes: dict[str, Any], start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +108,7 @@ def test_a_run_raises_the_reward_and_resumes_to_the_bit(
     assert found == valid, "the trainer's loss, computed again"
     assert found.scores["kl"] > 0 and 1 <= found.scores["answer_tokens"] <= 4
     assert valid.loss == near(0.01 * found.scores["kl"] - found.scores["reward"])
-    if not changes:
+    if "lora" not in changes:
         assert found.scores["reward"] > 0.9, "about 0.25 at the start"
     with monkeypatch.context() as patch:
         signal_at(patch, 3, signal.SIGTERM)
@@ -152,6 +171,10 @@ REFUSED: dict[str, tuple[Callable[[Run], Run], str]] = {
     "pattern": (lambda run: with_rewards(run, "regex:("), r"regex:\( is not a regular expression"),
     "length": (lambda run: with_rewards(run, "length:x"), "expected length:N with a number of characters"),
     "rows": (lambda run: replace(run, train=replace(run.train, batch_size=7)), "set objective.n_prompts instead"),
+    "updates": (
+        lambda run: replace(run, objective=GroupPolicyConfig(updates=5)),
+        "train.max_steps: expected a multiple of objective.updates, 5, got 12",
+    ),
     "metric": (
         lambda run: replace(run, train=replace(run.train, early_stopping=EarlyStopping(metric="bleu"))),
         "'bleu' is not available for group_policy; choose one of loss, reward, kl, equal_rewards, answer_tokens",

@@ -320,6 +320,10 @@ class GroupPolicyConfig:
     n_prompts: int = setting(8, "number of prompts per micro-batch", between(1, MAX_PROMPTS))
     group: int = setting(8, "number of answers that are sampled per prompt", between(2, MAX_PROMPTS))
     beta: float = setting(0.04, "weight of the KL divergence from the initial model", "[0, ∞)")
+    updates: int = setting(1, "number of steps that learn from the same sampled answers", between(1, 64))
+    clip: float = setting(
+        0.2, "with several updates, a token gains nothing from a probability ratio beyond 1 ± clip", "(0, 1)"
+    )
     normalisation: Literal["grpo", "dr_grpo"] = setting(
         "grpo",
         "grpo divides rewards by their spread in the group, and the loss of an answer by its length; dr_grpo divides "

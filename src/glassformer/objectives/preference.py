@@ -74,6 +74,8 @@ class Rollout(Example):
     """Text of the answer."""
     reward: float = 0.0
     advantage: float = 0.0
+    old_log_p: np.ndarray | None = None
+    """Log probability of each label by the model that wrote the answer, 0 where there is none; None = the model now."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +84,7 @@ class PolicyBatch(Batch):
 
     rewards: Tensor  # (B,)
     advantages: Tensor  # (B,)
+    old_log_p: Tensor | None = None  # (B, T)
 
 
 def advantages(rewards: np.ndarray, is_divided: bool = True) -> np.ndarray:
@@ -100,9 +103,9 @@ def advantages(rewards: np.ndarray, is_divided: bool = True) -> np.ndarray:
 class GroupPolicyObjective(Objective):
     """Maximise reward, and stay near the reference (Shao 2024, equations 3 and 4, with the reward of whole answers).
 
-    A step samples with the weights that it updates, so the probability ratio of equation 3 is 1. Therefore clipping has
-    no effect, and the gradient of the ratio equals the gradient of log π. The reported loss is β KL - reward, the
-    quantity that is minimised on average.
+    With r = π/π_old, where π_old wrote the answer, a token adds min(r A, clip(r, 1 - ε, 1 + ε) A) - β KL. If a step
+    samples with the weights that it updates, r is 1: clipping has no effect, and the gradient of the ratio equals the
+    gradient of log π. The reported loss is β KL - reward, the quantity that is minimised on average.
     """
 
     reference: Forward
@@ -110,13 +113,20 @@ class GroupPolicyObjective(Objective):
     length: int | None = None
     """The constant by which the loss of an answer is divided (Dr. GRPO; Liu 2025); None = the number of tokens of the
     answer."""
+    clip: float = 0.2
     is_density = True
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> PolicyBatch:
         """Make a batch of rollouts; each answer is one target."""
         rollouts = cast(Sequence[Rollout], examples)
+        rows, old = answer_rows(rollouts), None
+        if all(rollout.old_log_p is not None for rollout in rollouts):
+            old = torch.zeros(rows.labels.shape)  # (B, T)
+            for row, rollout in zip(old, rollouts, strict=True):
+                row[: len(rollout.old_log_p)] = torch.from_numpy(rollout.old_log_p)  # type: ignore[arg-type]
         return PolicyBatch(
-            **answer_rows(rollouts).tensors(),
+            **rows.tensors(),
+            old_log_p=old,
             n_targets=len(rollouts),
             rewards=torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32),
             advantages=torch.tensor([rollout.advantage for rollout in rollouts], dtype=torch.float32),
@@ -127,8 +137,10 @@ class GroupPolicyObjective(Objective):
         assert isinstance(batch, PolicyBatch)
         log_p, is_scored = scored_log_p(model, batch), batch.labels != NOT_SCORED  # (B, T)
         kl = self.divergences(log_p, batch)  # (B, T)
-        ratios = (log_p - log_p.detach()).exp()
-        of_tokens = (ratios * batch.advantages[:, None] - self.beta * kl) * is_scored
+        old = log_p.detach() if batch.old_log_p is None else batch.old_log_p
+        ratios, gains = (log_p - old).exp(), batch.advantages[:, None]
+        gained = torch.minimum(ratios * gains, ratios.clamp(1 - self.clip, 1 + self.clip) * gains)
+        of_tokens = (gained - self.beta * kl) * is_scored
         n_tokens = is_scored.sum(dim=1)  # (B,)
         total = -(of_tokens.sum(dim=1) / (self.length or n_tokens)).sum()
         nats = (self.beta * kl.detach().sum(dim=1) / n_tokens - batch.rewards).sum()

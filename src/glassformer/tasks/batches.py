@@ -48,6 +48,8 @@ class TrainingData:
     can_be_ahead: bool = True
     """True if a thread may make a batch before its step. Such a batch depends only on its number, and does not set or
     use torch's random generator."""
+    n_inseparable: int = 1
+    """The run is saved, and stops, only after a multiple of this number of steps."""
 
 
 @dataclass(frozen=True)

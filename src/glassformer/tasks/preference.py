@@ -6,7 +6,8 @@ whole preference, so a batch can be divided like any other batch.
 
 In group relative policy optimization (GRPO), the model samples answers to prompts, and a function rewards the answers.
 A batch is sampled with the newest weights, just before its step (`can_be_ahead` is False). The answers depend only on
-the weights, the seed and the number of the micro-batch, so a resumed run needs no stored answers.
+the weights, the seed and the number of the micro-batch, so a resumed run needs no stored answers. If several updates
+use the same answers, a run is saved and stopped only after the last of them.
 """
 
 import copy
@@ -241,7 +242,7 @@ def policy_objective_of(run: Run, reference: Network) -> GroupPolicyObjective:
     """Return the objective of a run, which compares the trained model with `reference`."""
     settings = settings_of(run)
     length = run.generation.max_new_tokens if settings.normalisation == "dr_grpo" else None
-    return GroupPolicyObjective(reference.eval(), settings.beta, length)
+    return GroupPolicyObjective(reference.eval(), settings.beta, length, settings.clip)
 
 
 def frozen_copy(network: Network) -> Network:
@@ -290,6 +291,17 @@ class Policy:
         n = settings_of(self.run).n_prompts
         for number, begin in enumerate(range(0, len(prompts), n)):
             yield self.rollouts(prompts[begin : begin + n], seed_of(0, Stream.ROLLOUTS, number))
+
+    @torch.no_grad()
+    def log_p(self, objective: GroupPolicyObjective, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+        """Return the log probability of each label of the answers, as the loss computes it."""
+
+        def of_part(part: Sequence[Rollout]) -> list[np.ndarray]:
+            batch = objective.collate(part, np.random.default_rng(0)).to(self.device)
+            return list(scored_log_p(self.network, batch).float().cpu().numpy())
+
+        with evaluation_mode(self.network), in_precision(self.run.train.precision, self.device):
+            return [row for part in InParts()(rollouts, of_part) for row in part]
 
     def _settings(self, seed: int, group: int) -> Settings:
         """Return the settings of a generation that draws every token with its probability under the model."""
@@ -373,11 +385,12 @@ class PreparedPrompts(PreparedAnswers):
 
         return TrainingData(
             objective,
-            RolloutSampler(policy, self.train),
+            RolloutSampler(policy, self.train, objective),
             {"valid": evaluated},
             sample=sample,
             score=score,
             can_be_ahead=False,
+            n_inseparable=settings_of(run).updates,
         )
 
 
@@ -385,17 +398,33 @@ class RolloutSampler:
     """Sampler whose batches are answers to shuffled prompts, sampled with the newest weights.
 
     A batch depends only on these weights, the seed and the number of the batch. So a resumed run samples the same
-    answers.
+    answers. With several updates, the answers of the first step are the batches of the next ones too.
     """
 
-    def __init__(self, policy: Policy, prompts: Sequence[tuple[Prompt, list[int]]]) -> None:
-        self.policy, self.prompts, self.seed = policy, prompts, policy.run.train.seed
+    def __init__(
+        self, policy: Policy, prompts: Sequence[tuple[Prompt, list[int]]], objective: GroupPolicyObjective
+    ) -> None:
+        self.policy, self.prompts, self.objective = policy, prompts, objective
+        self.seed, self.updates = policy.run.train.seed, settings_of(policy.run).updates
+        self._n_per_step = policy.run.train.grad_accumulation
         self._order = EpochOrder(len(prompts), settings_of(policy.run).n_prompts, self.seed)
-        self.n_batches_per_epoch = self._order.n_batches_per_epoch
+        self._kept: dict[int, list[Example]] = {}
+        self.n_batches_per_epoch = self._order.n_batches_per_epoch * self.updates
 
     def batch(self, number: int) -> list[Example]:
+        step, place = divmod(number, self._n_per_step)
+        if step % self.updates == 0:
+            first = step // self.updates * self._n_per_step + place
+            self._kept[place] = self._sampled(first)
+        return self._kept[place]
+
+    def _sampled(self, number: int) -> list[Example]:
         prompts = [self.prompts[place] for place in self._order.batch(number)]
-        return [*self.policy.rollouts(prompts, seed_of(self.seed, Stream.ROLLOUTS, number))]
+        rollouts = self.policy.rollouts(prompts, seed_of(self.seed, Stream.ROLLOUTS, number))
+        if self.updates == 1:
+            return [*rollouts]
+        found = self.policy.log_p(self.objective, rollouts)
+        return [replace(rollout, old_log_p=row) for rollout, row in zip(rollouts, found, strict=True)]
 
 
 GROUP_POLICY = GroupPolicyTask()

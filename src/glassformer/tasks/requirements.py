@@ -121,6 +121,13 @@ def check_compared(data: type[PreferenceData] | type[PromptData], run: Run) -> N
         raise UserError(f"parallel.strategy: expected ddp for {data.kind}, got {run.parallel.strategy}")
     if isinstance(run.objective, GroupPolicyConfig):
         rewards.require_rewards(run.objective.rewards)
+        n, train = run.objective.updates, run.train
+        for key in ("max_steps", "eval_every", "checkpoint_every"):
+            if (value := getattr(train, key) or 0) % n:
+                raise UserError(
+                    f"train.{key}: expected a multiple of objective.updates, {n}, got {value:,}; a run is saved after "
+                    "the last update of its answers"
+                )
 
 
 def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: Run) -> None:

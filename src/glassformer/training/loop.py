@@ -249,6 +249,8 @@ class Trainer:
             self.reports = reports or self.reports
         # Save; a later signal stops the run after the next step
         self.stop_code, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
+        if progress.step % self.data.n_inseparable:
+            self.stop_code = 0  # the signal is kept for the next steps
         ends = is_last or progress.finished
         is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
         is_scheduled = ends or is_due or progress.best_step == progress.step

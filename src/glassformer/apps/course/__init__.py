@@ -1,6 +1,6 @@
 """Helpers of the course's notebooks: pictures, computed sentences, the workshop's check, sizes of short runs.
 
-It imports `models`, `config` and `common`. Begin with `workshop/checking.py`.
+It imports `common`. `mytransformer` is the package of the solutions; begin with `workshop/checking.py`.
 """
 
 import os
@@ -14,7 +14,7 @@ from glassformer.apps.course.pictures import Drawing, Widget, drawing, widget
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import show
 
-__all__ = ["Drawing", "Note", "Widget", "case", "check", "drawing", "new_folder", "steps", "widget"]
+__all__ = ["Drawing", "Note", "Widget", "case", "check", "drawing", "new_folder", "part", "steps", "widget"]
 
 SHORT = "GLASSFORMER_COURSE"
 """Environment variable: with the value "short", trainings are only long enough to run every line of a chapter."""
@@ -39,10 +39,11 @@ def new_folder(name: str) -> str:
     return str(Path(tempfile.mkdtemp(prefix="glassformer-course-")) / name)
 
 
-def check(name: str, mine: Callable[..., Any]) -> None:
-    """Test your function `mine` by an exercise of the workshop, and print what `glassformer course check` would print.
+def check(name: str, mine: Callable[..., Any], keep: str | Path | None = None) -> None:
+    """Test your function or class by an exercise of the workshop, and print what `course check` would print.
 
-    `mine` runs in this process, for 30 seconds at most. Raises `UserError` for an unknown name.
+    `mine` runs in this process, for 30 seconds at most. If it is right, its text is put into the package in the folder
+    `keep`. Raises `UserError` for an unknown name.
 
     >>> check("most_frequent_pair", lambda counts: min(counts, key=lambda pair: (counts[pair], pair)))
     most_frequent_pair: mistake. This is the pair with the smallest count: change the sign. See course/01-text-to-ids.
@@ -54,7 +55,23 @@ def check(name: str, mine: Callable[..., Any]) -> None:
     from glassformer.apps.course.workshop.checking import judged  # imports torch
     from glassformer.apps.course.workshop.exercises import exercise_of
 
-    show(str(judged(exercise_of(name), mine)))
+    verdict = judged(exercise_of(name), mine)
+    show(str(verdict))
+    if keep is not None and verdict.is_right:
+        from glassformer.apps.course.workshop.folder import keep_part
+
+        show(keep_part(Path(keep), name, mine))
+
+
+def part(name: str, folder: str | Path = "mycourse") -> Any:
+    """Return your own function or class from the folder of the workshop, or its solution if you have not written it.
+
+    >>> part("softmax", "nowhere").__module__
+    'glassformer.apps.course.mytransformer.train'
+    """
+    from glassformer.apps.course.workshop.folder import own_part
+
+    return own_part(Path(folder), name)
 
 
 def case(name: str, number: int = 1) -> tuple[Any, ...]:

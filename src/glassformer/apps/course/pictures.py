@@ -30,6 +30,10 @@ class Drawing:
     def _repr_html_(self) -> str:
         return self.svg
 
+    def _repr_svg_(self) -> str:
+        """Return the drawing for viewers that remove HTML; there it has the colour black."""
+        return self.svg
+
 
 def drawing(name: str) -> Drawing:
     """Return a drawing by its name; raise `UserError` for an unknown name."""

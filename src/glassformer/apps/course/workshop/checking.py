@@ -2,28 +2,35 @@
 
 import copy
 import ctypes
+import inspect
 import math
 import numbers
 import re
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import combinations, permutations
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, Function
+from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, Use, variant
 
 TOLERANCE = 1e-4
+Function = Callable[..., Any]
 State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
 SLOW_RATIO, SLOW_SECONDS = 20, 1.0
 """A right function is slow if its tests take `SLOW_SECONDS`, and `SLOW_RATIO` times as long as the solution's."""
 LIMIT_SECONDS = 30.0
+SHOWN_TESTS = 3
+"""Number of further tests that fail and are described."""
 
 
 # Results, and their first difference
@@ -47,7 +54,7 @@ def result_of(function: Function, arguments: Sequence[Any], has_gradient: bool) 
     if has_gradient:
         leaves = [x.requires_grad_() for x in tensors_in(given) if x.is_floating_point()]
     try:
-        with torch.set_grad_enabled(has_gradient):
+        with torch.set_grad_enabled(has_gradient or any(isinstance(x, Use) for x in given)):
             value = function(*given)
             gradients = gradients_of(value, leaves)
     except (Exception, SystemExit) as error:
@@ -156,6 +163,8 @@ def difference(found: Any, expected: Any) -> str:
         return f"{number:.6g} instead of {expected:.6g}"
     if isinstance(found, Tensor):
         return f"a tensor instead of the number or text {described(expected)}"
+    if expected is True and found is False:
+        return "it is not so"
     return "" if found == expected else f"{described(found)} instead of {described(expected)}"
 
 
@@ -222,6 +231,8 @@ def described(x: Any) -> str:
     if isinstance(x, Tensor):
         numbers = str([round(number, 4) for number in x.flatten().tolist()]) if x.dim() == 1 else str(x.tolist())
         return numbers if x.numel() <= 6 and len(numbers) <= 60 else f"a tensor of shape {tuple(x.shape)}"
+    if isinstance(x, Use):
+        return x.title
     if callable(x):
         return "a function of the test"
     text = repr(x)
@@ -258,7 +269,7 @@ class Verdict:
         return f"{self.name}: {self.state}. {self.sentence}{more}".rstrip()
 
 
-def judged(exercise: Exercise, mine: Function | None, limit: float = LIMIT_SECONDS) -> Verdict:
+def judged(exercise: Exercise, mine: Any, limit: float = LIMIT_SECONDS) -> Verdict:
     """Test a function, for at most `limit` seconds."""
     return within(limit, exercise.name, lambda: _judged(exercise, mine))
 
@@ -287,38 +298,77 @@ def within(limit: float, name: str, judge: Callable[[], Verdict]) -> Verdict:
     return verdict
 
 
-def _judged(exercise: Exercise, mine: Function | None) -> Verdict:
+def _judged(exercise: Exercise, mine: Any) -> Verdict:
     if mine is None:
-        return Verdict(exercise.name, "empty", f"{exercise.file}.py has no function {exercise.name}.")
+        return Verdict(exercise.name, "empty", f"{exercise.file} has no {exercise.name}.")
     # Compare the results with those of the solution
-    cases = exercise.cases()
-    expected, own_seconds = _results(exercise, exercise.solution, cases)
-    found, seconds = _results(exercise, mine, cases)
+    cases, expected, own_seconds = results_of_solution(exercise)
+    watched = Watched(exercise.own_work)
+    with watched if exercise.own_work else nullcontext():
+        found, seconds = _results(exercise, mine, cases)
     differences = [different(one, other) for one, other in zip(found, expected, strict=True)]
     if not any(differences):
+        if watched.called:
+            sentence = f"It is right, and it calls torch's {watched.called}: here, write that yourself."
+            return Verdict(exercise.name, "wrong", sentence)
         if seconds > max(SLOW_SECONDS, SLOW_RATIO * own_seconds):
             sentence = f"It is right, and its tests take {seconds:.1f} s, where the solution takes {own_seconds:.2g} s."
             return Verdict(exercise.name, "slow", sentence)
         return Verdict(exercise.name, "right")
-    # The first test that fails: a function that is not written yet, or a known mistake
+    # The first test that fails: what is not written yet, or a known mistake
     number = next(number for number, where in enumerate(differences) if where)
     error = found[number].error
     if isinstance(error, NotImplementedError) and str(error) == UNWRITTEN:
-        stub = traceback.extract_tb(error.__traceback__)[-1].name
+        stub = _stub_of(error)
         if stub == exercise.name:
             return Verdict(exercise.name, "empty", "It is not written yet.")
         return Verdict(exercise.name, "wrong", f"It calls {stub}, which is not written yet.")
     if known := _recognised(exercise, found, cases):
         return known
-    # An unknown mistake: what differs, and for which arguments
-    sentences = [f"In test {number + 1} of {len(cases)}: {differences[number]}."]
+    # An unknown mistake: what differs, and for which arguments; and all other tests that fail
+    sentences = [f"{_test(cases, number)}: {differences[number]}."]
     if error is None and expected[number].error is None:
         sentences += also(found[number], expected[number], differences[number])
-    sentences.append(f"Given: {', '.join(described(x) for x in cases[number])}.")
-    sentence = " ".join(sentences)
+    if not isinstance(cases[number][0], Use):
+        sentences.append(f"Given: {', '.join(described(x) for x in cases[number])}.")
     if error is not None:
-        sentence += place_of(error, getattr(getattr(mine, "__code__", None), "co_filename", ""))
-    return Verdict(exercise.name, "wrong", sentence)
+        sentences.append(place_of(error, getattr(inspect.unwrap(mine), "__module__", None) or "").lstrip())
+    others = [other for other, where in enumerate(differences) if where and other != number]
+    for other in others[:SHOWN_TESTS]:
+        where = "the same" if differences[other] == differences[number] else differences[other]
+        sentences.append(f"{_test(cases, other)}: {where}.")
+    if len(others) > SHOWN_TESTS:
+        sentences.append(f"{len(others) - SHOWN_TESTS} more tests fail.")
+    return Verdict(exercise.name, "wrong", " ".join(filter(None, sentences)))
+
+
+def _test(cases: Sequence[tuple[Any, ...]], number: int) -> str:
+    """Return the name of a test: the title of a use, or its number."""
+    use = cases[number][0] if cases[number] else None
+    return f"With “{use.title}”" if isinstance(use, Use) else f"In test {number + 1} of {len(cases)}"
+
+
+def _stub_of(error: BaseException) -> str:
+    """Return the name of the function or class whose stub raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = trace.tb_frame.f_code.co_qualname if trace is not None else ""
+    return name.rpartition("<locals>.")[2].partition(".")[0]
+
+
+class Watched(TorchFunctionMode):
+    """Note a call of one of torch's functions in `names`."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names, self.called = names, ""
+
+    def __torch_function__(self, function: Any, types: Any, given: Any = (), more: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        if name in self.names:
+            self.called = self.called or name
+        return function(*given, **(more or {}))
 
 
 def also(found: Result, expected: Result, difference: str) -> list[str]:
@@ -331,8 +381,20 @@ def also(found: Result, expected: Result, difference: str) -> list[str]:
     return sentences
 
 
-def _results(exercise: Exercise, function: Function, cases: Sequence[tuple[Any, ...]]) -> tuple[list[Result], float]:
-    began = time.thread_time()
+def results_of_solution(exercise: Exercise) -> tuple[Sequence[tuple[Any, ...]], list[Result], float]:
+    """Return the tests of an exercise, the results of its solution, and their seconds; each is computed once."""
+    key = (exercise.name, exercise.solution, variant())
+    if key not in _EXPECTED:
+        cases = exercise.cases()
+        _EXPECTED[key] = (cases, *_results(exercise, exercise.solution, cases))
+    return _EXPECTED[key]
+
+
+_EXPECTED: dict[Any, tuple[Sequence[tuple[Any, ...]], list[Result], float]] = {}
+
+
+def _results(exercise: Exercise, mine: Any, cases: Sequence[tuple[Any, ...]]) -> tuple[list[Result], float]:
+    began, function = time.thread_time(), exercise.tested(mine)
     results = [result_of(function, arguments, exercise.has_gradient) for arguments in cases]
     return results, time.thread_time() - began
 
@@ -347,7 +409,7 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
     known = [exercise.explained(mistake) for mistake in exercise.mistakes]
     for group in (*((one,) for one in known), *permutations(known, 2)):
         try:
-            function = exercise.with_mistakes(*group)
+            function = exercise.tested(exercise.with_mistakes(*group))
         except ValueError:  # the first mistake replaces the code that the second one changes
             continue
         results = (result_of(function, arguments, exercise.has_gradient) for arguments in cases)
@@ -358,13 +420,18 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
     return None
 
 
-def told(error: BaseException, file: str) -> str:
-    """Return the type and message of an error in one line, and the last line of the reader's file in its traceback."""
+def told(error: BaseException, module: str) -> str:
+    """Return the type and message of an error in one line, and the last line of the reader's package in it."""
     message = " ".join(str(error).split()).rstrip(".")
-    return f"{type(error).__name__}: {message}.{place_of(error, file)}"
+    return f"{type(error).__name__}: {message}.{place_of(error, module)}"
 
 
-def place_of(error: BaseException, file: str) -> str:
-    """Return the last line of the reader's file in the traceback of an error."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f" Line {own[-1].lineno}: {own[-1].line}" if own else ""
+def place_of(error: BaseException, module: str) -> str:
+    """Return the last line of the reader's package in the traceback of an error."""
+    package, lines, trace = module.partition(".")[0], "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == package:
+            line = traceback.extract_tb(trace, limit=1)[0]
+            lines = f" {Path(line.filename).name}, line {line.lineno}: {line.line}"
+        trace = trace.tb_next
+    return lines

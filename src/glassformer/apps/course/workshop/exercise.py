@@ -1,4 +1,4 @@
-"""An exercise of the workshop: a function that the reader writes, the known mistakes, and random arguments of tests."""
+"""An exercise of the workshop: a function or class that the reader writes, and the uses of it that are tested."""
 
 import ast
 import inspect
@@ -7,14 +7,14 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-Function = Callable[..., Any]
-_SOLUTIONS = "glassformer.apps.course.workshop.solutions"
+from glassformer.apps.course import mytransformer
+from glassformer.apps.course.workshop.tables import Known, Mistake
+
 UNWRITTEN = "write this function"
 """The message of the error that a stub raises."""
 CLASSICAL = "course/12-classical-mistakes"
@@ -32,69 +32,106 @@ PITFALLS = {
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """A change of the solution that makes a known mistake."""
+class Use:
+    """A use of a class or function, and its result: what differs from the solution's is a fault with this title."""
 
-    sentence: str
-    """The sentence that names the mistake and its correction."""
-    old: str
-    """The excerpt of the solution that the mistake replaces. It occurs once in the solution."""
-    new: str
-    """The code that replaces the excerpt."""
-    section: str = ""
-    """The section of the documentation that explains the mistake. Default: the section of the pitfall or exercise."""
-    pitfall: int = 0
-    """The number of the mistake in docs/pitfalls.md; 0 if it is not listed there."""
+    title: str
+    run: Callable[[Any], Any]
+
+    def __call__(self, mine: Any) -> Any:
+        torch.manual_seed(0)
+        return self.run(mine)
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function to write: its solution, the arguments of its tests, and its known mistakes."""
+    """A function or class to write: its solution, what is tested, and its known mistakes."""
 
-    solution: Function
+    solution: Any
     section: str
-    """The section of the course that explains the function."""
+    """The section of the course that explains it."""
     cases: Callable[[], Sequence[tuple[Any, ...]]]
-    """Function that makes the arguments of each test, the same in every call."""
-    mistakes: tuple[Mistake, ...] = ()
+    """Function that makes the arguments of each test, the same in every call; of a class, uses in place of them."""
+    known: Known = Known("")
     has_gradient: bool = False
     """True if the gradients with respect to the tensors of floating-point numbers are compared too."""
+    own_work: tuple[str, ...] = ()
+    """Names of torch's functions that must not be called, because they are what the reader writes here."""
 
     @property
     def name(self) -> str:
         return self.solution.__name__
 
     @property
-    def file(self) -> str:
-        """Name of the reader's file, and of the module of the solution."""
+    def module(self) -> str:
+        """Name of the module of the solution, and of the reader's file without its ending."""
         return self.solution.__module__.rsplit(".", 1)[1]
+
+    @property
+    def file(self) -> str:
+        return f"{self.module}.py"
+
+    @property
+    def chapter(self) -> int:
+        return int(self.section.removeprefix("course/")[:2])
+
+    def is_named(self, names: Sequence[str]) -> bool:
+        """Return True if names of exercises, files or chapters select this exercise; no names select all."""
+        return not names or not {self.name, self.file, str(self.chapter)}.isdisjoint(names)
+
+    @property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        return self.known.mistakes
 
     def source(self) -> str:
         """Return the solution as text."""
         return textwrap.dedent(inspect.getsource(self.solution))
 
-    def with_mistakes(self, *mistakes: Mistake) -> Function:
+    def tested(self, mine: Any) -> Callable[..., Any]:
+        """Return the function of the arguments of a test."""
+        uses = any(isinstance(x, Use) for x in self.cases()[0])
+        return (lambda use: use(mine)) if uses else mine
+
+    def with_mistakes(self, *mistakes: Mistake) -> Any:
         """Return the solution with mistakes; raise `ValueError` if an excerpt does not occur exactly once."""
         source = self.source()
         for mistake in mistakes:
             if source.count(mistake.old) != 1:
                 raise ValueError(f"{self.name} contains {mistake.old!r} {source.count(mistake.old)} times")
             source = source.replace(mistake.old, mistake.new)
-        code = compile(source, f"<{self.name} with a mistake>", "exec")
-        [body] = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        return self.changed(source)
+
+    def changed(self, source: str) -> Any:
+        """Return the function or class of another text, with the names of the solution's module."""
         names = dict(vars(sys.modules[self.solution.__module__]))
-        names[self.name] = FunctionType(body, names)  # a recursive function must call itself
-        function: Function = names[self.name]
-        return function
+        exec(compile(source, f"<{self.name} with a mistake>", "exec"), names)
+        return names[self.name]
 
     def explained(self, mistake: Mistake) -> Mistake:
         """Return the mistake with the section that explains it."""
         return replace(mistake, section=mistake.section or PITFALLS.get(mistake.pitfall, self.section))
 
 
+# What tests are made of
+
+_variant = 0
+"""A number that is added to every seed, so that each student can be tested with other numbers."""
+
+
+def use_variant(number: int) -> None:
+    """Draw other numbers for all tests of this process; 0 gives those that everybody sees."""
+    global _variant
+    _variant = 1000 * number
+
+
+def variant() -> int:
+    """Return what is added to every seed."""
+    return _variant
+
+
 def normal(*shape: int, seed: int = 0) -> Tensor:
     """Draw numbers of the standard normal distribution. Equal seeds give equal numbers."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + _variant))
 
 
 def weights(first_seed: int, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
@@ -104,15 +141,81 @@ def weights(first_seed: int, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
 
 def mask(*shape: int, seed: int = 0) -> Tensor:
     """Draw a mask that is True in about two thirds of its places."""
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.67
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed + _variant)) < 0.67
 
 
-def stubs(module_source: str) -> str:
-    r"""Return the source of a module without the bodies of its functions; docstrings stay.
+def ids(*shape: int, n: int = 11, seed: int = 0) -> Tensor:
+    """Draw ids from 0 to n - 1."""
+    return torch.randint(n, shape, generator=torch.Generator().manual_seed(seed + _variant))
 
-    If the module imports from another solution, the stub imports from the reader's file of the same name.
 
-    >>> print(stubs('import math\n\n\ndef half(x: float) -> float:\n    "Return x / 2."\n    return x / 2\n'))
+class UnlikeWeights(Exception):
+    """The weights of a class have other shapes than the docstring states."""
+
+
+class Filled:
+    """An instance of the reader's class in evaluation mode, with the same weights as the solution's instance.
+
+    Weights belong together by the names of the docstring, and if the names differ, by shape and order.
+    """
+
+    def __init__(self, part: type[nn.Module], *sizes: Any, **more: Any) -> None:
+        self.module: Any = part(*sizes, **more).eval()
+        wanted = dict(solution_of(part.__name__)(*sizes, **more).named_parameters())
+        self.weights = matched(dict(self.module.named_parameters()), wanted)
+        with torch.no_grad():
+            for number, weight in enumerate(self.weights.values()):
+                weight.copy_(normal(*weight.shape, seed=100 + number) / max(1, weight.dim()))
+
+    def __call__(self, *inputs: Any, **more: Any) -> dict[str, Any]:
+        """Return the output, and the gradients of the sum of its sines."""
+        output = self.module(*inputs, **more)
+        total = output.sin().sum()
+        found = torch.autograd.grad(total, list(self.weights.values()), allow_unused=True)
+        zeros = (torch.zeros_like(weight) for weight in self.weights.values())
+        gradients = [zero if one is None else one for one, zero in zip(found, zeros, strict=True)]
+        return {"output": output, **{f"gradient of {name}": x for name, x in zip(self.weights, gradients, strict=True)}}
+
+
+def solution_of(name: str) -> Any:
+    """Return the class or function of a name from the solutions."""
+    for module in vars(mytransformer).values():
+        found = getattr(module, name, None)
+        if found is not None and getattr(found, "__module__", "") == getattr(module, "__name__", None):
+            return found
+    raise KeyError(name)
+
+
+def matched(own: dict[str, nn.Parameter], wanted: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Return the reader's weights under the names of the solution."""
+    if own.keys() == wanted.keys() and all(own[name].shape == x.shape for name, x in wanted.items()):
+        return {name: own[name] for name in wanted}
+    found, left = {}, dict(own)
+    for name, x in wanted.items():
+        mine = next((one for one, y in left.items() if y.shape == x.shape), None)
+        if mine is None:
+            raise UnlikeWeights(
+                f"it has no weight {name} of shape {tuple(x.shape)}; it has {_shapes(left) or 'no more'}"
+            )
+        found[name] = left.pop(mine)
+    if left:
+        raise UnlikeWeights(f"it has weights too many: {_shapes(left)}")
+    return found
+
+
+def _shapes(weights: dict[str, nn.Parameter]) -> str:
+    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in list(weights.items())[:4])
+
+
+# Stubs
+
+
+def stubs(module_source: str, names: Sequence[str]) -> str:
+    r"""Return the source of a module without the bodies of the functions and classes in `names`.
+
+    Docstrings stay, and the public methods of a class with theirs. Everything else is given to the reader.
+
+    >>> print(stubs('import math\n\n\ndef half(x: float) -> float:\n    "Return x / 2."\n    return x / 2\n', ["half"]))
     import math
     <BLANKLINE>
     <BLANKLINE>
@@ -121,13 +224,40 @@ def stubs(module_source: str) -> str:
         raise NotImplementedError("write this function")
     <BLANKLINE>
     """
-    lines = module_source.replace(f"from {_SOLUTIONS}.", "from ").splitlines()
+    lines = module_source.splitlines()
     for node in reversed(ast.parse(module_source).body):
-        if isinstance(node, ast.FunctionDef):
-            docstring = node.body[0]
-            assert docstring.end_lineno is not None and node.end_lineno is not None
-            lines[docstring.end_lineno : node.end_lineno] = [f'    raise NotImplementedError("{UNWRITTEN}")']
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names:
+            lines[node.lineno - 1 : node.end_lineno] = _stub(node, lines, 4)
     return "\n".join(lines) + "\n"
+
+
+def _stub(node: ast.FunctionDef | ast.ClassDef, lines: list[str], indent: int) -> list[str]:
+    """Return the lines of a function or class without its work."""
+    docstring = node.body[0] if ast.get_docstring(node) else None
+    begins = node.body[0].lineno - 1 if not isinstance(node.body[0], ast.FunctionDef) else first_line(node.body[0])
+    head = lines[node.lineno - 1 : docstring.end_lineno if docstring else begins]
+    if isinstance(node, ast.FunctionDef):
+        return [*head, f'{" " * indent}raise NotImplementedError("{UNWRITTEN}")']
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+    shown = [one for one in methods if one.name == "__init__" or not one.name.startswith("_")]
+    for one in shown:
+        decorators = lines[first_line(one) : one.lineno - 1]
+        head += ["", *decorators, *_stub(one, lines, indent + 4)]
+    return head
+
+
+def definition_of(module_source: str, name: str) -> str:
+    """Return the text of the last function or class of a name in a module, as Python uses it; "" without one."""
+    nodes = [
+        x for x in ast.parse(module_source).body if isinstance(x, ast.FunctionDef | ast.ClassDef) and x.name == name
+    ]
+    lines = module_source.split("\n")  # as `ast` counts them: splitlines() also splits at a form feed
+    return "\n".join(lines[first_line(nodes[-1]) : nodes[-1].end_lineno]) if nodes else ""
+
+
+def first_line(node: ast.FunctionDef | ast.ClassDef) -> int:
+    """Return the place of the first line of a definition with its decorators, from 0."""
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
 
 
 def unreadable(path: Path, error: SyntaxError | ValueError) -> str:

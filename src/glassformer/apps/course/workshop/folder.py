@@ -1,54 +1,56 @@
-"""The reader's folder: one file of stubs per chapter, and the check of its content."""
+"""The reader's folder: the package `mytransformer` as stubs, and the check of its content."""
 
 import hashlib
-import importlib.util
+import importlib
 import inspect
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from glassformer.apps.course.workshop.assembling import Definition, definitions
+from glassformer.apps.course import mytransformer
 from glassformer.apps.course.workshop.checking import Verdict, judged, told
-from glassformer.apps.course.workshop.exercise import Exercise, stubs, unreadable
-from glassformer.apps.course.workshop.exercises import every_exercise
-from glassformer.apps.course.workshop.lineage_checks import EVERY_LINEAGE, Lineage, judged_lineage
-from glassformer.apps.course.workshop.solutions import LINEAGES_FILE, require_checked
-from glassformer.apps.course.workshop.solutions import names as solution_names
+from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, definition_of, stubs, unreadable
+from glassformer.apps.course.workshop.exercises import every_exercise, exercise_of
+from glassformer.apps.course.workshop.tables import require_checked
 from glassformer.common.errors import UserError
 from glassformer.common.files import write_text
 
+PACKAGE = mytransformer.__name__.rpartition(".")[2]
+SOLUTIONS = Path(mytransformer.__path__[0])
 PROGRESS = "progress.json"
 MARKS = {"right": "✓", "slow": "✓", "empty": "·"}
 """Mark of a state on the map; all other states have ✗."""
 
 
 def start(folder: Path) -> list[Path]:
-    """Write the stubs of the chapters that have no file yet, and return their paths.
+    """Write the files of the reader's package that do not exist yet, and return their paths.
 
     Raises `UserError` if all files exist.
     """
-    sources = {}
-    for exercise in every_exercise().values():
-        module = sys.modules[exercise.solution.__module__]
-        sources[folder / f"{exercise.file}.py"] = stubs(inspect.getsource(module))
-    new = {path: source for path, source in sources.items() if not path.exists()}
+    exercises = every_exercise().values()
+    new = []
+    for solution in sorted(SOLUTIONS.glob("*.py")):
+        path = folder / PACKAGE / solution.name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            names = [exercise.name for exercise in exercises if exercise.file == solution.name]
+            write_text(path, stubs(solution.read_text("utf-8"), names))
+            new.append(path)
     if not new:
         raise UserError(f"{folder} has all files already: choose another folder, or delete a file to begin it again")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, source in new.items():
-        write_text(path, source)
-    return list(new)
+    return new
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The verdicts of a check, and the states of all functions and models after the check."""
+    """The verdicts of a check, and the states of all exercises after the check."""
 
     verdicts: tuple[Verdict, ...]
     states: dict[str, str]
@@ -59,67 +61,114 @@ class Progress:
     def n_right(self) -> int:
         return sum(state in ("right", "slow") for state in self.states.values())
 
+    @property
+    def is_right(self) -> bool:
+        """True if all that was asked for is right."""
+        return all(verdict.is_right for verdict in self.verdicts)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdicts and the number of exercises that are right, for other programs."""
+        return {"right": self.n_right, "exercises": len(every_exercise()), "verdicts": list(map(asdict, self.verdicts))}
+
     def __str__(self) -> str:
-        """Return what is wrong, and a map of the course."""
+        """Return what is wrong, and a map of the course by chapter."""
         lines = [str(one) for one in self.verdicts if self.names or one.state not in ("empty", "right")]
         lines += [""] * bool(lines)
-        by_file: dict[str, list[str]] = {}
-        for part in every_part():
-            mark = MARKS.get(self.states.get(part.name, "empty"), "✗")
-            by_file.setdefault(part.file, []).append(f"{mark} {part.name}")
-        lines += [f"{file:<18}{'  '.join(names)}" for file, names in by_file.items()]
-        return "\n".join([*lines, f"{self.n_right} of {len(every_part())} are right"])
+        by_chapter: dict[int, list[str]] = {}
+        for exercise in every_exercise().values():
+            mark = MARKS.get(self.states.get(exercise.name, "empty"), "✗")
+            by_chapter.setdefault(exercise.chapter, []).append(f"{mark} {exercise.name}")
+        lines += [f"chapter {chapter:<4}{'  '.join(names)}" for chapter, names in by_chapter.items()]
+        return "\n".join([*lines, f"{self.n_right} of {len(every_exercise())} are right"])
 
 
-def every_part() -> list[Exercise | Lineage]:
-    """Return everything that a check covers: the functions, and the models that join them."""
-    return [*every_exercise().values(), *EVERY_LINEAGE]
+def check(folder: Path, names: Sequence[str] = (), *, is_kept: bool = True) -> Progress:
+    """Check a whole folder, or the exercises, files or chapters in `names`.
 
-
-def check(folder: Path, names: Sequence[str] = ()) -> Progress:
-    """Check a whole folder, or only the functions, models or files in `names`; store the states in `progress.json`."""
+    With `is_kept`, the states are stored in `progress.json`.
+    """
     for name in names:
         require_checked(name)
-    parts = every_part()
-    if not any((folder / f"{part.file}.py").is_file() for part in parts):
-        raise UserError(f"{folder} has no file of the workshop; glassformer course start {folder} writes the stubs")
-    chosen = [part for part in parts if not names or part.name in names or part.file in names]
+    if not (folder / PACKAGE).is_dir():
+        raise UserError(f"{folder} has no folder {PACKAGE}; glassformer course start {folder} writes it")
+    exercises = every_exercise().values()
+    chosen = [one for one in exercises if one.is_named(names)]
+    if not chosen:
+        raise UserError(f"no exercise belongs to chapter {', '.join(names)}")
     verdicts = []
-    with importable(folder):
-        modules = {part.file: _loaded(folder, part.file) for part in chosen}
-        for part in chosen:
-            module = modules[part.file]
-            if isinstance(module, str):
-                verdicts.append(Verdict(part.name, "wrong", module))
-            elif isinstance(part, Lineage):
-                verdicts.append(_of_the_reader(folder, judged_lineage(part, module)))
-            else:
-                verdicts.append(judged(part, getattr(module, part.name, None)))
     texts = _texts(folder)
-    states = _known_states(folder, texts) | {verdict.name: verdict.state for verdict in verdicts}
-    kept = {name: {"state": state, "text": texts.get(name, "")} for name, state in states.items()}
-    write_text(folder / PROGRESS, json.dumps(kept, indent=1) + "\n")
+    with importable(folder):
+        modules = {exercise.module: _loaded(folder, exercise.module) for exercise in exercises}
+        for exercise in chosen:
+            verdict = _judged(exercise, modules)
+            if verdict.state == "wrong" and (cause := _cause(exercise, texts, modules)):
+                verdict = Verdict(verdict.name, verdict.state, f"{verdict.sentence} {cause}", verdict.section)
+            verdicts.append(verdict)
+    digests = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
+    states = _known_states(folder, digests) | {verdict.name: verdict.state for verdict in verdicts}
+    kept = {name: {"state": state, "text": digests[name]} for name, state in states.items()}
+    if is_kept:
+        write_text(folder / PROGRESS, json.dumps(kept, indent=1) + "\n")
     return Progress(tuple(verdicts), states, tuple(names))
 
 
-def _loaded(folder: Path, file: str) -> ModuleType | str:
-    """Import a file of the reader, or return why it cannot be imported; without the file, return an empty module."""
-    path = folder / f"{file}.py"
+def own_part(folder: Path, name: str) -> Any:
+    """Return what the reader wrote under the name of an exercise; the solution if it is a stub or not there."""
+    exercise = exercise_of(name)
+    text = _texts(folder)[name]
+    if not text or f'raise NotImplementedError("{UNWRITTEN}")' in text:
+        return exercise.solution
+    with importable(folder):
+        module = _loaded(folder, exercise.module)
+    if isinstance(module, str):
+        raise UserError(module)
+    return getattr(module, name)
+
+
+def keep_part(folder: Path, name: str, mine: Any) -> str:
+    """Put the text of a function or class of a notebook into the reader's package; return a sentence about it."""
+    exercise = exercise_of(name)
+    path = folder / PACKAGE / exercise.file
+    if not path.exists():
+        start(folder)
+    text, new = path.read_text("utf-8"), textwrap.dedent(inspect.getsource(mine)).rstrip("\n")
+    old = definition_of(text, name)
+    if old == new:
+        return f"{path} has it already."
+    if old and f'raise NotImplementedError("{UNWRITTEN}")' not in old:
+        return f"{path} has another {name}, which stays: delete it there to take this one."
+    write_text(path, text.replace(old, new) if old else f"{text}\n\n{new}\n")
+    verdict = check(folder, [name]).verdicts[0]
+    return f"{path} has it." if verdict.is_right else f"{path} has it, and there it is not right: {verdict.sentence}"
+
+
+def _judged(exercise: Exercise, modules: Mapping[str, Any]) -> Verdict:
+    module = modules[exercise.module]
+    if isinstance(module, str):
+        return Verdict(exercise.name, "wrong", module)
+    return judged(exercise, getattr(module, exercise.name, None))
+
+
+def _cause(exercise: Exercise, texts: Mapping[str, str], modules: Mapping[str, Any]) -> str:
+    """Return a sentence about the first exercise that this one uses and that is not right."""
+    used = set(re.findall(r"\w+", texts[exercise.name])) - {exercise.name}
+    for name, other in every_exercise().items():
+        if name in used and not (verdict := _judged(other, modules)).is_right:
+            return f"It uses {name}, which is not right yet ({verdict.state}): begin there."
+    return ""
+
+
+def _loaded(folder: Path, module: str) -> Any:
+    """Import a module of the reader, or return why it cannot be imported; without the file, return None."""
+    path = folder / PACKAGE / f"{module}.py"
     if not path.is_file():
-        return ModuleType(file)
-    if file in sys.modules:  # another file has imported it
-        return sys.modules[file]
-    spec = importlib.util.spec_from_file_location(file, path, loader=AsWritten(file, str(path.absolute())))
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[file] = importlib.util.module_from_spec(spec)
+        return None
     try:
-        spec.loader.exec_module(module)
+        return importlib.import_module(f"{PACKAGE}.{module}")
     except (Exception, SystemExit) as error:
-        sys.modules.pop(file, None)  # the files that import it fail too
         if isinstance(error, SyntaxError):
             return f"{unreadable(path, error)}; correct it, and check again."
-        return f"{path.name} cannot be imported: {told(error, str(module.__file__))}"
-    return module
+        return f"{path.name} cannot be imported: {told(error, PACKAGE)}"
 
 
 class AsWritten(SourceFileLoader):
@@ -131,59 +180,39 @@ class AsWritten(SourceFileLoader):
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Let the reader's files import one another."""
-    files = {part.file for part in every_part()}
-    sys.path.insert(0, str(folder))
-    sys.path_importer_cache[str(folder)] = FileFinder(str(folder), (AsWritten, [".py"]))
+    """Let `import mytransformer` find the reader's package, as it is now."""
+    places = [str(folder.absolute()), str(folder.absolute() / PACKAGE)]
+    sys.path.insert(0, places[0])
+    for place in places:
+        sys.path_importer_cache[place] = FileFinder(place, (AsWritten, [".py"]))
+    _forget()
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
-        sys.path_importer_cache.pop(str(folder), None)
-        for name in files:  # the next check reads them again
-            sys.modules.pop(name, None)
+        sys.path.remove(places[0])
+        for place in places:
+            sys.path_importer_cache.pop(place, None)
+        _forget()  # the next check reads them again
 
 
-def _of_the_reader(folder: Path, verdict: Verdict) -> Verdict:
-    """Return the verdict of a model. A model that runs with functions of the solutions counts as not written yet."""
-    if not verdict.is_right:
-        return verdict
-    used = _definitions(folder / f"{LINEAGES_FILE}.py")
-    borrowed = [name for name, file in solution_names().items() if name in used and _is_stub(folder, file, name)]
-    if not borrowed:
-        return verdict
-    sentence = f"It runs with functions of the solutions: write {', '.join(borrowed[:3])}, and assemble again."
-    return Verdict(verdict.name, "empty", sentence)
-
-
-def _is_stub(folder: Path, file: str, name: str) -> bool:
-    own = _definitions(folder / f"{file}.py").get(name)
-    return own is None or own[-1].is_stub
+def _forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
 
 
 def _texts(folder: Path) -> dict[str, str]:
-    """Return a digest of the text on which each part depends: a function's own text, or the models' whole file."""
-    parts = every_part()
-    files = {part.file: _definitions(folder / f"{part.file}.py") for part in parts}
-    texts: dict[str, str] = {}
-    for part in parts:
-        own = files[part.file]
-        used = [own.get(part.name, [])] if isinstance(part, Exercise) else list(own.values())
-        text = "\n".join(one.text for statements in used for one in statements)
-        texts[part.name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Return the text of each exercise in the reader's files; "" if it is not there or the file is not readable."""
+    texts = {}
+    for exercise in every_exercise().values():
+        try:
+            texts[exercise.name] = definition_of((folder / PACKAGE / exercise.file).read_text("utf-8"), exercise.name)
+        except (OSError, SyntaxError, ValueError):
+            texts[exercise.name] = ""
     return texts
 
 
-def _definitions(path: Path) -> dict[str, list[Definition]]:
-    """Return the statements of a file of the reader by name; nothing for a missing or unreadable file."""
-    try:
-        return definitions(path.read_text("utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return {}
-
-
 def _known_states(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the stored states of the functions and models whose text has not changed since their check."""
+    """Return the stored states of the exercises whose text has not changed since their check."""
     try:
         found = json.loads((folder / PROGRESS).read_text("utf-8"))
     except (OSError, ValueError):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from glassformer.apps.course.mytransformer import attention, bart, bert, embeddings, generate, train, tune
 from glassformer.apps.course.workshop.exercise import Exercise, normal
-from glassformer.apps.course.workshop.solutions import ch08_bert, ch09_gpt, ch10_denoising, ch14_answers
 
 # Chapter 8: masked language modelling, pairs of texts, and one vector per text
 
@@ -25,14 +25,14 @@ def masking_cases() -> list[tuple[object, ...]]:
 
 
 EXERCISES = [
-    Exercise(ch08_bert.mask_tokens, MASKING, masking_cases),
+    Exercise(bert.mask_tokens, MASKING, masking_cases),
     Exercise(
-        ch08_bert.segments,
+        bert.segments,
         f"{CH08}#the-rest-of-bert",
         lambda: [([7, 8, 9], [10, 11], 1, 2), ([7], [], 1, 2), ([], [7, 7], 3, 4)],
     ),
     Exercise(
-        ch08_bert.mean_of_tokens,
+        bert.mean_of_tokens,
         f"{CH08}#the-rest-of-bert",
         lambda: [
             (normal(3, 4, 5), torch.tensor([[True] * 4, [True, True, False, False], [False, False, False, True]])),
@@ -48,7 +48,6 @@ EXERCISES = [
 CH09 = "course/09-gpt"
 WRITE = f"{CH09}#write"
 CACHE = f"{CH09}#a-context-that-slides"
-POSITIONS = "course/12-classical-mistakes#positions-counted-from-the-first-column-32"
 NATS, COUNTS = [12.0, 3.0, 40.0], [8, 1, 16]
 
 
@@ -62,19 +61,19 @@ def cache_cases() -> list[tuple[object, ...]]:
 
 EXERCISES += [
     Exercise(
-        ch09_gpt.shift,
+        train.shift,
         f"{CH09}#predict-the-next-token",
         lambda: [(torch.arange(2, 12).view(2, 5),), (torch.tensor([[3, 7]]),)],
     ),
     Exercise(
-        ch09_gpt.mean_loss,
+        train.mean_loss,
         f"{CH09}#training",
         lambda: [(torch.tensor(NATS), torch.tensor(COUNTS)), (torch.tensor([5.0, 1.0]), torch.tensor([3, 0]))],
         has_gradient=True,
     ),
-    Exercise(ch09_gpt.perplexity, f"{CH09}#predict-the-next-token", lambda: [(NATS, COUNTS), ([2.0], [4])]),
+    Exercise(train.perplexity, f"{CH09}#predict-the-next-token", lambda: [(NATS, COUNTS), ([2.0], [4])]),
     Exercise(
-        ch09_gpt.with_temperature,
+        generate.with_temperature,
         WRITE,
         lambda: [
             *((normal(2, 5), t) for t in (0.5, 1.0, 2.0, 0.0)),
@@ -83,12 +82,12 @@ EXERCISES += [
         ],
     ),
     Exercise(
-        ch09_gpt.top_k,
+        generate.top_k,
         WRITE,
         lambda: [(normal(2, 6), 2), (normal(2, 6), 6), (normal(2, 6), 9), (torch.tensor([2.0, 1.0, 2.0, 3.0]), 2)],
     ),
     Exercise(
-        ch09_gpt.top_p,
+        generate.top_p,
         WRITE,
         lambda: [
             (torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.04, 0.06]]).log(), 0.7),
@@ -100,7 +99,7 @@ EXERCISES += [
         ],
     ),
     Exercise(
-        ch09_gpt.draw,
+        generate.draw,
         WRITE,
         lambda: (
             [(torch.tensor([0.0, 0.5, 0.25, 0.25]), u) for u in (0.0, 0.3, 0.5, 0.8)]
@@ -108,11 +107,11 @@ EXERCISES += [
         ),
     ),
     Exercise(
-        ch09_gpt.positions_of,
-        POSITIONS,
+        embeddings.positions_of,
+        CACHE,
         lambda: [(torch.tensor([[False, False, True, True, True], [True] * 5]),), (torch.tensor([[False, True]]),)],
     ),
-    Exercise(ch09_gpt.attend_with_cache, CACHE, cache_cases, has_gradient=True),
+    Exercise(attention.attend_with_cache, CACHE, cache_cases, has_gradient=True),
 ]
 
 
@@ -125,17 +124,17 @@ IDS = [11, 12, 13, 14, 15, 16, 17]
 
 EXERCISES += [
     Exercise(
-        ch10_denoising.span_corruption,
+        bart.span_corruption,
         T5,
         lambda: [(IDS, spans, 90) for spans in ([(1, 3), (5, 6)], [(0, 2), (4, 7)], [(2, 3)], [])],
     ),
     Exercise(
-        ch10_denoising.infill,
+        bart.infill,
         BART,
         lambda: [(IDS, spans, 5) for spans in ([(1, 3), (5, 6)], [(0, 2), (4, 4)], [(7, 7)], [(3, 7)], [])],
     ),
     Exercise(
-        ch10_denoising.relative_bucket,
+        embeddings.relative_bucket,
         T5,
         lambda: [(torch.arange(-140, 141), 32, 128), (torch.arange(-9, 10).view(1, 19), 8, 20)],
     ),
@@ -161,9 +160,9 @@ def log_p(scale: float) -> tuple[Tensor, ...]:
 
 
 EXERCISES += [
-    Exercise(ch14_answers.answer_labels, SCORED, conversations),
+    Exercise(tune.answer_labels, SCORED, conversations),
     Exercise(
-        ch14_answers.lora,
+        tune.lora,
         LORA,
         lambda: [
             (normal(2, 3, 6), normal(4, 6, seed=1), normal(r, 6, seed=2), normal(4, r, seed=3), alpha)
@@ -172,7 +171,7 @@ EXERCISES += [
         has_gradient=True,
     ),
     Exercise(
-        ch14_answers.merged_lora,
+        tune.merged_lora,
         LORA,
         lambda: [
             (normal(4, 6), normal(2, 6, seed=1), normal(4, 2, seed=2), 8.0),
@@ -180,13 +179,13 @@ EXERCISES += [
         ],
     ),
     Exercise(
-        ch14_answers.dpo_loss,
+        tune.dpo_loss,
         PREFERENCES,
         lambda: [(*log_p(1.0), 0.1), (*log_p(3.0), 0.5), (*log_p(400.0), 1.0)],
         has_gradient=True,
     ),
     Exercise(
-        ch14_answers.group_advantages,
+        tune.group_advantages,
         GROUPS,
         lambda: [
             (torch.tensor([[0.0, 1.0, 0.0, 4.0], [3.0, 3.0, 3.0, 3.0], [-1.0, 1.0, 2.0, 2.0]]),),

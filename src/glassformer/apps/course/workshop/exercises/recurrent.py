@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from glassformer.apps.course.mytransformer import embeddings, recurrent, tokenizer, train
 from glassformer.apps.course.workshop.exercise import Exercise, normal, weights
-from glassformer.apps.course.workshop.solutions import ch01_tokens, ch02_positions, ch03_recurrent, ch04_alignment
 
 # Chapter 1: byte-pair encoding
 
@@ -15,12 +15,12 @@ MERGES = [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w"), ("n", "e"), ("ne", "
 
 EXERCISES = [
     Exercise(
-        ch01_tokens.count_pairs,
+        tokenizer.count_pairs,
         CH01,
         lambda: [({tuple(word): n for word, n in TEXT.items()},), ({("lo", "w"): 3, ("lo",): 9},), ({},)],
     ),
     Exercise(
-        ch01_tokens.most_frequent_pair,
+        tokenizer.most_frequent_pair,
         CH01,
         lambda: [
             ({("l", "o"): 7, ("o", "w"): 7, ("e", "r"): 2},),
@@ -30,7 +30,7 @@ EXERCISES = [
         ],
     ),
     Exercise(
-        ch01_tokens.merge_pair,
+        tokenizer.merge_pair,
         CH01,
         lambda: [
             (("l", "o", "l", "o"), ("l", "o")),
@@ -42,9 +42,9 @@ EXERCISES = [
             ((), ("a", "n")),
         ],
     ),
-    Exercise(ch01_tokens.learn_merges, CH01, lambda: [(TEXT, 1), (TEXT, 9), (TIES, 3), ({"ab": 1}, 5), ({}, 2)]),
+    Exercise(tokenizer.learn_merges, CH01, lambda: [(TEXT, 1), (TEXT, 9), (TIES, 3), ({"ab": 1}, 5), ({}, 2)]),
     Exercise(
-        ch01_tokens.encode,
+        tokenizer.encode,
         CH01,
         lambda: [(word, MERGES) for word in ("newest", "lowest", "banana", "low", "xyz", "", "wow", "nest", " new")],
     ),
@@ -59,14 +59,14 @@ LARGE = torch.tensor([[1000.0, 1001.0, 999.0], [-1000.0, -1001.0, -1002.0]])
 
 EXERCISES += [
     Exercise(
-        ch02_positions.softmax,
+        train.softmax,
         LOSS,
         lambda: [(normal(2, 3, 4),), (LARGE,), (torch.tensor([[1000.0, 0.0, 0.0]]),)],
         has_gradient=True,
     ),
-    Exercise(ch02_positions.sinusoids, f"{CH02}#sines-and-cosines", lambda: [(5, 6), (40, 16), (1, 2), (3, 5)]),
+    Exercise(embeddings.sinusoids, f"{CH02}#sines-and-cosines", lambda: [(5, 6), (40, 16), (1, 2), (3, 5)]),
     Exercise(
-        ch02_positions.rotate,
+        embeddings.rotate,
         f"{CH02}#rotary-positions",
         lambda: [
             (normal(2, 3, 5, 8), torch.arange(5)),
@@ -76,7 +76,7 @@ EXERCISES += [
         has_gradient=True,
     ),
     Exercise(
-        ch02_positions.gradient_of_softmax_cross_entropy,
+        train.gradient_of_softmax_cross_entropy,
         LOSS,
         lambda: [(normal(5), 2), (normal(3, seed=1), 0), (LARGE[0], 1)],
     ),
@@ -120,13 +120,13 @@ def adamw_cases() -> list[tuple[object, ...]]:
 
 EXERCISES += [
     Exercise(
-        ch03_recurrent.gru_step,
+        recurrent.gru_step,
         GATES,
         lambda: [(normal(2, 3, seed=8), normal(2, 4, seed=9), cell(3))],
         has_gradient=True,
     ),
     Exercise(
-        ch03_recurrent.lstm_step,
+        recurrent.lstm_step,
         GATES,
         lambda: [
             (normal(2, 3, seed=7), normal(2, width, seed=8), normal(2, width, seed=9), cell(4, width))
@@ -134,11 +134,11 @@ EXERCISES += [
         ],
         has_gradient=True,
     ),
-    Exercise(ch03_recurrent.cross_entropy, TRAINING, loss_cases, has_gradient=True),
-    Exercise(ch03_recurrent.clip_gradients, TRAINING, clip_cases),
-    Exercise(ch03_recurrent.adamw_step, TRAINING, adamw_cases),
+    Exercise(train.cross_entropy, TRAINING, loss_cases, has_gradient=True),
+    Exercise(train.clip_gradients, TRAINING, clip_cases),
+    Exercise(train.adamw_step, TRAINING, adamw_cases),
     Exercise(
-        ch03_recurrent.warmup_then_inverse_root,
+        train.warmup_then_inverse_root,
         TRAINING,
         lambda: [(step, warmup, peak) for warmup, peak in ((4, 1.0), (100, 3.0)) for step in (1, 2, 4, 5, 100, 1000)],
     ),
@@ -166,7 +166,7 @@ def context_cases() -> list[tuple[Tensor, Tensor, Tensor]]:
 
 EXERCISES += [
     Exercise(
-        ch04_alignment.dot_scores,
+        recurrent.dot_scores,
         f"{CH04}#score-weights-context",
         lambda: [
             (normal(2, 3, 4), normal(2, 5, 4, seed=1)),
@@ -176,7 +176,7 @@ EXERCISES += [
         has_gradient=True,
     ),
     Exercise(
-        ch04_alignment.general_scores,
+        recurrent.general_scores,
         SCORES,
         lambda: [
             (normal(2, 3, 4), normal(2, 5, 4, seed=1), normal(4, 4, seed=2)),
@@ -185,7 +185,7 @@ EXERCISES += [
         has_gradient=True,
     ),
     Exercise(
-        ch04_alignment.additive_scores,
+        recurrent.additive_scores,
         SCORES,
         lambda: [
             (normal(2, 3, 4), normal(2, 5, 4, seed=1), hidden_layer(4, 4)),
@@ -193,5 +193,5 @@ EXERCISES += [
         ],
         has_gradient=True,
     ),
-    Exercise(ch04_alignment.context, f"{CH04}#score-weights-context", context_cases, has_gradient=True),
+    Exercise(recurrent.context, f"{CH04}#score-weights-context", context_cases, has_gradient=True),
 ]

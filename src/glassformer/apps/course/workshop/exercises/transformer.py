@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from glassformer.apps.course.mytransformer import attention, block, generate, train
 from glassformer.apps.course.workshop.exercise import Exercise, mask, normal, weights
-from glassformer.apps.course.workshop.solutions import ch05_attention, ch06_block, ch07_transformer
 
 # Chapter 5: scaled dot-product attention, masks and heads
 
@@ -44,20 +44,18 @@ def heads_cases() -> list[tuple[object, ...]]:
     w = weights(4, **dict.fromkeys("qkvo", (6, 6)))
     x, memory, allowed = normal(2, 3, 6), normal(2, 4, 6, seed=1), mask(2, 1, 3, 4, seed=9)
     short = (memory[:, :3], w, 2, allowed[..., :3])  # as many keys as queries
-    causal = ch05_attention.causal_mask(3)[None, None]
+    causal = attention.causal_mask(3)[None, None]
     return [(x, memory, w, 2, allowed), (x, memory, w, 3, allowed), (x, *short), (x, x, w, 2, causal)]
 
 
 EXERCISES = [
-    Exercise(ch05_attention.causal_mask, MASKS, lambda: [(1,), (5,)]),
-    Exercise(ch05_attention.causal_and_padding_mask, MASKS, lambda: [(padded(),), (padded()[:1],)]),
-    Exercise(ch05_attention.masked_softmax, MASKS, softmax_cases, has_gradient=True),
-    Exercise(ch05_attention.attention, QUERIES, attention_cases, has_gradient=True),
-    Exercise(
-        ch05_attention.split_heads, HEADS, lambda: [(normal(2, 3, 8), 4), (normal(1, 5, 6), 1), (normal(2, 3, 8), 3)]
-    ),
-    Exercise(ch05_attention.join_heads, HEADS, lambda: [(normal(2, 4, 3, 2),), (normal(1, 1, 5, 3),)]),
-    Exercise(ch05_attention.multi_head_attention, HEADS, heads_cases, has_gradient=True),
+    Exercise(attention.causal_mask, MASKS, lambda: [(1,), (5,)]),
+    Exercise(attention.causal_and_padding_mask, MASKS, lambda: [(padded(),), (padded()[:1],)]),
+    Exercise(attention.masked_softmax, MASKS, softmax_cases, has_gradient=True),
+    Exercise(attention.attention, QUERIES, attention_cases, has_gradient=True),
+    Exercise(attention.split_heads, HEADS, lambda: [(normal(2, 3, 8), 4), (normal(1, 5, 6), 1), (normal(2, 3, 8), 3)]),
+    Exercise(attention.join_heads, HEADS, lambda: [(normal(2, 4, 3, 2),), (normal(1, 1, 5, 3),)]),
+    Exercise(attention.multi_head_attention, HEADS, heads_cases, has_gradient=True),
 ]
 
 
@@ -94,13 +92,13 @@ def block_cases() -> list[tuple[object, ...]]:
 
 
 EXERCISES += [
-    Exercise(ch06_block.layer_norm, NORM, norm_cases, has_gradient=True),
-    Exercise(ch06_block.rms_norm, NORM, rms_cases, has_gradient=True),
-    Exercise(ch06_block.gelu, LAYER, lambda: [(3 * normal(2, 20),), (torch.linspace(-6, 6, 49),)], has_gradient=True),
-    Exercise(ch06_block.feed_forward, LAYER, lambda: [(normal(2, 3, 4), layer(4, 8))], has_gradient=True),
-    Exercise(ch06_block.block, f"{CH06}#a-block-from-its-parts", block_cases, has_gradient=True),
+    Exercise(block.layer_norm, NORM, norm_cases, has_gradient=True),
+    Exercise(block.rms_norm, NORM, rms_cases, has_gradient=True),
+    Exercise(block.gelu, LAYER, lambda: [(3 * normal(2, 20),), (torch.linspace(-6, 6, 49),)], has_gradient=True),
+    Exercise(block.feed_forward, LAYER, lambda: [(normal(2, 3, 4), layer(4, 8))], has_gradient=True),
+    Exercise(block.block, f"{CH06}#a-block-from-its-parts", block_cases, has_gradient=True),
     Exercise(
-        ch06_block.dropout,
+        block.dropout,
         f"{CH06}#dropout",
         lambda: [(normal(3, 8), mask(3, 8), 0.3), (normal(5, seed=1), torch.ones(5, dtype=torch.bool), 0.0)],
         has_gradient=True,
@@ -189,9 +187,9 @@ def smoothing_cases() -> list[tuple[object, ...]]:
 
 
 EXERCISES += [
-    Exercise(ch07_transformer.label_smoothed_loss, f"{CH07}#training", smoothing_cases, has_gradient=True),
+    Exercise(train.label_smoothed_loss, f"{CH07}#training", smoothing_cases, has_gradient=True),
     Exercise(
-        ch07_transformer.greedy,
+        generate.greedy,
         f"{CH07}#greedy-search",
         lambda: (
             [(language(5, of_end, seed), START, END, 6) for seed in range(3) for of_end in (-9.0, 0.5)]
@@ -199,18 +197,18 @@ EXERCISES += [
         ),
     ),
     Exercise(
-        ch07_transformer.length_penalty,
+        generate.length_penalty,
         f"{CH07}#length-penalty",
         lambda: [(1, 1.0), (7, 1.0), (7, 0.6), (3, 0.0), (13, 2.0), (4, 1.0)],
     ),
-    Exercise(ch07_transformer.beam_search, f"{CH07}#beam-search", searches),
+    Exercise(generate.beam_search, f"{CH07}#beam-search", searches),
     Exercise(
-        ch07_transformer.n_grams,
+        generate.n_grams,
         f"{CH07}#bleu-and-what-it-hides",
         lambda: [(["der", "Hund", "der", "Hund", "sieht"], n) for n in (1, 2, 3, 6)],
     ),
     Exercise(
-        ch07_transformer.bleu,
+        generate.bleu,
         f"{CH07}#bleu-and-what-it-hides",
         lambda: (
             [

@@ -1,0 +1,806 @@
+"""The larger exercises: classes, loops and instruments, each tested by uses with a title."""
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.apps.course.mytransformer import (
+    attention,
+    bart,
+    bert,
+    block,
+    embeddings,
+    generate,
+    gpt,
+    look,
+    recurrent,
+    tokenizer,
+    train,
+    transformer,
+    tune,
+)
+from glassformer.apps.course.workshop.exercise import Exercise, Filled, Use, ids, mask, normal
+
+V, D, H, F, L, N = 11, 8, 2, 12, 2, 9
+"""Sizes of the models of the tests: vocabulary, width, heads, inner width, blocks, longest text."""
+IS_TOKEN = torch.tensor([[1] * 5, [0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+IS_SOURCE = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()
+TEXT = "the lowest and the lower tower: a newer, wider, slower tower — naïve!\n\nthe end 12 12 "
+
+
+def uses(**titles: Any) -> list[tuple[Use]]:
+    """Return uses by their titles, with spaces in place of underscores."""
+    return [(Use(title.replace("_", " "), run),) for title, run in titles.items()]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# Chapter 1: the tokenizer
+
+
+def trained(part: Any, is_bytes: bool = False) -> Any:
+    return part.train(TEXT * 2, 30, is_bytes)
+
+
+def many_words(part: Any) -> Any:
+    """Learn from a text of many words, for which counting all pairs again after each merge is slow."""
+    drawn = torch.randint(97, 123, (6000, 6), generator=generator()).tolist()
+    return part.train(" ".join("".join(map(chr, word)) for word in drawn), 150).merges[:100]
+
+
+def saved(part: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        mine = trained(part)
+        mine.save(Path(folder) / "tokenizer.json")
+        again = part.load(Path(folder) / "tokenizer.json")
+        return again.encode(TEXT) == mine.encode(TEXT), again.symbols == mine.symbols
+
+
+def tokenizer_uses() -> list[tuple[Use]]:
+    new = [("a", "b"), ("ab", "c"), ("b", "c")]
+    return uses(
+        train=lambda part: trained(part).merges,
+        train_with_bytes=lambda part: trained(part, True).merges,
+        train_until_no_pair_is_left=lambda part: part.train("ab ab", 99).merges,
+        symbols_and_ids=lambda part: (trained(part).symbols, trained(part).ids, len(trained(part, True).symbols)),
+        encode=lambda part: trained(part).encode("the newest tower"),
+        encode_with_merges_in_their_order=lambda part: part(new, ["a", "b", "c"]).encode("abc bc"),
+        unknown_symbols=lambda part: (trained(part).encode("QQ the"), trained(part).encode_longest("Qthe")),
+        encode_longest=lambda part: (
+            trained(part).encode_longest(TEXT),
+            part(new, list("abc")).encode_longest("abcbc"),
+        ),
+        decode=lambda part: trained(part).decode([0, 2, 9, 12, 31, 3, 8]),
+        a_round_trip=lambda part: [
+            trained(part, kind).decode(trained(part, kind).encode(TEXT)) for kind in (False, True)
+        ],
+        bytes_of_other_alphabets=lambda part: trained(part, True).decode(trained(part, True).encode("日本 ж")),
+        broken_bytes=lambda part: trained(part, True).decode([4 + 0xE6, 4 + 0x97]),
+        pad=lambda part: trained(part).pad([[5, 6, 7], [], [8]]),
+        save_and_load=saved,
+        many_words=many_words,
+    )
+
+
+# Chapter 2: embeddings
+
+
+def embeddings_uses() -> list[tuple[Use]]:
+    places = torch.arange(5)
+
+    def of(part: Any, positions: str, where: Tensor = places, **more: Any) -> Any:
+        return Filled(part, V, D, N, positions, **more)(ids(3, 5), where)
+
+    return uses(
+        learned_positions=lambda part: of(part, "learned"),
+        sinusoids=lambda part: of(part, "sinusoids"),
+        no_positions=lambda part: of(part, "none"),
+        scaled=lambda part: of(part, "sinusoids", is_scaled=True),
+        a_narrow_table=lambda part: of(part, "learned", d_table=3, is_scaled=True),
+        positions_of_each_row=lambda part: of(part, "learned", ids(3, 5, n=N, seed=1)),
+        sinusoids_are_not_trained=lambda part: sorted(x.shape for x in part(V, D, N, "sinusoids").parameters()),
+        an_unknown_kind=lambda part: part(V, D, N, "rotary"),
+    )
+
+
+# Chapters 3 and 4: recurrent models
+
+
+def encoder_uses() -> list[tuple[Use]]:
+    def of(part: Any, is_token: Tensor) -> Any:
+        memory, first = Filled(part, V, D).module(ids(3, 5), is_token)
+        return {"memory": memory.masked_fill(~is_token[..., None], 0.0), "first state": first}
+
+    return uses(
+        whole_rows=lambda part: of(part, torch.ones_like(IS_TOKEN)),
+        padding_at_both_ends=lambda part: of(part, IS_TOKEN),
+    )
+
+
+def decoder_uses() -> list[tuple[Use]]:
+    def of(part: Any, is_source: Tensor) -> Any:
+        return Filled(part, V, D).module.step(ids(3), normal(3, D), normal(3, 4, 2 * D, seed=1), is_source)
+
+    return uses(
+        a_step=lambda part: of(part, torch.ones_like(IS_SOURCE)), padding_in_the_source=lambda part: of(part, IS_SOURCE)
+    )
+
+
+def translator_uses() -> list[tuple[Use]]:
+    given = (ids(3, 5), ids(3, 4, seed=1), IS_SOURCE)
+
+    def new(part: Any) -> Filled:
+        return Filled(part, V, V, D)
+
+    def alone(part: Any) -> Any:
+        model = new(part).module
+        return model(given[0][1:2], given[1][1:2, :2], IS_SOURCE[1:2, :2])
+
+    def ends(part: Any) -> Any:
+        model = new(part).module
+        end = model.write(*given[1:], 0, V, 3)[0][-1]
+        return model.write(*given[1:], 0, end, 6)
+
+    return uses(
+        logits_of_true_tokens=lambda part: new(part)(*given),
+        a_row_alone=alone,
+        write_without_an_end=lambda part: new(part).module.write(*given[1:], 0, V, 6),
+        write_until_the_end=ends,
+    )
+
+
+# Chapters 5 and 13: attention
+
+
+def attention_uses() -> list[tuple[Use]]:
+    x, memory, allowed = normal(2, 5, D), normal(2, 4, D, seed=1), mask(2, 1, 5, 4, seed=2)
+    causal = attention.causal_mask(5)[None, None]
+
+    def with_cache(part: Any) -> Any:
+        cache: list[Tensor] = []
+        layer = Filled(part, D, H).module
+        return torch.cat([layer(x[:, a:b], causal[:, :, a:b, :b], cache=cache) for a, b in pairwise((0, 2, 3, 5))], 1)
+
+    return uses(
+        causal_self_attention=lambda part: Filled(part, D, H)(x, causal),
+        one_head=lambda part: Filled(part, D, 1)(x, causal),
+        a_memory=lambda part: Filled(part, D, 4)(x, allowed, memory),
+        without_biases=lambda part: Filled(part, D, H, has_bias=False)(x, causal),
+        a_query_without_keys=lambda part: Filled(part, D, H)(x, allowed & (torch.arange(5) != 2)[:, None], memory),
+        a_cache=with_cache,
+        a_width_that_does_not_fit=lambda part: part(D, 3)(x, causal),
+    )
+
+
+def tiles_uses() -> list[tuple[Use]]:
+    parts = [3 * normal(2, 2, 10, 4, seed=seed) for seed in range(3)]
+    large = [parts[0] * 40, parts[1] * 40, parts[2]]
+
+    def largest(part: Any) -> Any:
+        """Return whether a tensor is as large as the matrix of all scores."""
+        sizes = Sizes()
+        with sizes:
+            part(*(normal(1, 1, 64, 2, seed=seed) for seed in range(3)), 8)
+        return sizes.largest < 64 * 64
+
+    return uses(
+        tiles_of_three=lambda part: part(*parts, 3),
+        one_tile=lambda part: part(*parts, 10),
+        a_tile_larger_than_the_text=lambda part: part(*parts, 16),
+        large_scores=lambda part: part(*large, 4),
+        no_matrix_of_all_scores=largest,
+    )
+
+
+class Sizes(torch.overrides.TorchFunctionMode):
+    """Keep the size of the largest tensor that a function of torch returns."""
+
+    largest = 0
+
+    def __torch_function__(self, function: Any, types: Any, given: Any = (), more: Any = None) -> Any:
+        value = function(*given, **(more or {}))
+        if isinstance(value, Tensor):
+            self.largest = max(self.largest, value.numel())
+        return value
+
+
+# Chapter 6: the block
+
+
+def residual_uses() -> list[tuple[Use]]:
+    x = 2 * normal(2, 3, D) + 1
+
+    def training(part: Any) -> Any:
+        step = Filled(part, D, "pre", 0.25).module.train()
+        added = step(torch.zeros(1, 4000, D), torch.ones_like)
+        return sorted({round(v, 4) for v in added.flatten().tolist()}), abs(added.mean().item() - 1) < 0.05
+
+    def order(name: str) -> Any:
+        return lambda part: Filled(part, D, name)(x, torch.sin)
+
+    return uses(
+        pre=order("pre"),
+        post=order("post"),
+        sandwich=order("sandwich"),
+        dropout_of_what_is_added=training,
+        no_dropout_in_evaluation=lambda part: Filled(part, D, "post", 0.5)(x, torch.sin),
+        another_order=lambda part: part(D, "middle"),
+    )
+
+
+def block_uses() -> list[tuple[Use]]:
+    x, memory = normal(2, 5, D), normal(2, 4, D, seed=1)
+    causal, allowed = attention.causal_mask(5)[None, None], mask(2, 1, 5, 4, seed=2)
+
+    def with_cache(part: Any) -> Any:
+        cache: list[Tensor] = []
+        layer = Filled(part, D, H, F).module
+        return torch.cat([layer(x[:, a:b], causal[:, :, a:b, :b], cache=cache) for a, b in ((0, 2), (2, 5))], 1)
+
+    def order(name: str) -> Any:
+        return lambda part: Filled(part, D, H, F, name)(x, causal)
+
+    return uses(
+        pre=order("pre"),
+        post=order("post"),
+        sandwich=order("sandwich"),
+        another_activation=lambda part: Filled(part, D, H, F, "post", torch.relu)(x, causal),
+        a_memory=lambda part: Filled(part, D, H, F, "post", has_memory=True)(x, causal, memory, allowed),
+        a_cache=with_cache,
+    )
+
+
+def drawing_uses() -> list[tuple[Use]]:
+    def spread(part: Any, *std: float) -> Any:
+        model = nn.Sequential(*(block.Block(96, 2, 192) for _ in range(3)), nn.Embedding(99, 96))
+        part(model, *std)
+        measured = {name: x.std().item() if x.numel() > 1 else 0.0 for name, x in model.named_parameters()}
+        unit = 0.002
+        return {name: float(f"{round(x / unit) * unit:.4f}") for name, x in measured.items()}
+
+    return uses(the_usual_spread=spread, another_spread=lambda part: spread(part, 0.06))
+
+
+def recomputed_uses() -> list[tuple[Use]]:
+    def gradients(part: Any) -> Any:
+        torch.manual_seed(0)
+        layer, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh()), normal(3, 4).requires_grad_()
+        y = part.apply(x, layer)
+        y.sin().sum().backward()
+        return [y, x.grad, *(p.grad for p in layer.parameters())]
+
+    def runs(part: Any) -> Any:
+        seen = []
+
+        def f(x: Tensor) -> Tensor:
+            seen.append(torch.is_grad_enabled())
+            return x * x
+
+        part.apply(normal(3).requires_grad_(), f).sum().backward()
+        return seen
+
+    return uses(outputs_and_gradients=gradients, the_inner_results_are_not_kept=runs)
+
+
+# Chapters 7 and 10: the Transformer and BART
+
+
+def transformer_uses() -> list[tuple[Use]]:
+    given = (ids(3, 5), ids(3, 4, seed=1), IS_SOURCE)
+
+    def new(part: Any, **more: Any) -> Filled:
+        return Filled(part, V, V, D, H, F, L, N, **more)
+
+    def steps(part: Any) -> Any:
+        model = new(part).module
+        memory = model.encode(*given[1:])
+        return model.project(model.decode(given[0], memory, IS_SOURCE))
+
+    def with_cache(part: Any) -> Any:
+        model = new(part).module
+        memory, cache = model.encode(*given[1:]), model.new_cache()
+        return torch.cat([model.decode(given[0][:, a:b], memory, IS_SOURCE, cache) for a, b in ((0, 3), (3, 5))], 1)
+
+    def without_future(part: Any) -> Any:
+        model, other = new(part).module, given[0].clone()
+        other[:, 3:] = (other[:, 3:] + 1) % V
+        return torch.allclose(model(*given)[:, :3], model(other, *given[1:])[:, :3], atol=1e-4)
+
+    def xavier(part: Any) -> Any:
+        torch.manual_seed(0)
+        model = part(V, V, 32, 2, 64, 1, N)
+        wanted = {name: (6 / sum(x.shape)) ** 0.5 for name, x in model.named_parameters() if x.dim() == 2}
+        found = {name: x.abs().max().item() for name, x in model.named_parameters() if x.dim() == 2}
+        return sum(0.9 * wanted[name] < x <= wanted[name] for name, x in found.items()) / len(found)
+
+    return uses(
+        logits=lambda part: new(part)(*given),
+        encode_decode_project=steps,
+        two_vocabularies=lambda part: Filled(part, V, 7, D, H, F, L, N)(ids(3, 5, n=7), *given[1:]),
+        a_row_alone=lambda part: new(part).module(given[0][1:2], given[1][1:2, :2], IS_SOURCE[1:2, :2]),
+        later_tokens_change_nothing=without_future,
+        a_cache=with_cache,
+        first_weights=xavier,
+        BART=lambda part: new(part, is_bart=True)(*given),
+    )
+
+
+def batch_uses() -> list[tuple[Use]]:
+    return uses(
+        rows_of_different_lengths=lambda part: part([([5, 6, 7], [8]), ([9], [4, 5, 6])], 0, 1, 2),
+        one_pair=lambda part: part([([5], [6])], 3, 4, 5),
+        ids_equal_to_the_padding=lambda part: part([([5, 2], [2, 6]), ([7], [8])], 0, 1, 2),
+    )
+
+
+def searched(alpha: float, beam: int) -> Any:
+    """Return a search in which some sources reach the end earlier than others."""
+
+    def run(part: Any) -> Any:
+        torch.manual_seed(0)
+        model = transformer.Transformer(V, V, D, H, F, L, 16).eval()
+        block.draw_weights(model, 0.6)
+        source, is_source = ids(6, 4), torch.ones(6, 4, dtype=torch.bool)
+        is_source[1::2, 2:] = False
+        end = generate.translate(model, source, is_source, 0, -1, beam=3, max_len=8)[0][5]
+        return part(model, source, is_source, 0, end, beam=beam, max_len=8, alpha=alpha)
+
+    return run
+
+
+def translate_uses() -> list[tuple[Use]]:
+    return uses(
+        one_hypothesis=searched(0.0, 1), a_beam_of_three=searched(0.0, 3), a_length_penalty=searched(2.0, 3),
+        shorter_is_better=searched(-2.0, 4),
+    )  # fmt: skip
+
+
+def noise_uses() -> list[tuple[Use]]:
+    rows = [list(range(4, 24)), list(range(4, 10))]
+    return uses(
+        batches=lambda part: [part(rows, 0.3, 3, 0, 1, 2, generator(seed)) for seed in range(3)],
+        half_of_the_text=lambda part: part(rows, 0.5, 3, 0, 1, 2, generator(9)),
+    )
+
+
+# Chapter 8: BERT
+
+
+def bert_uses() -> list[tuple[Use]]:
+    given = ids(3, 5)
+
+    def new(part: Any, **more: Any) -> Filled:
+        return Filled(part, V, D, H, F, L, N, **more)
+
+    def shown(x: Tensor) -> Tensor:
+        return x.masked_fill(~IS_TOKEN[..., None], 0.0)
+
+    return uses(
+        logits=lambda part: new(part)(given, torch.ones_like(IS_TOKEN)),
+        padding=lambda part: shown(new(part).module(given, IS_TOKEN)),
+        segments=lambda part: new(part).module(given, torch.ones_like(IS_TOKEN), ids(3, 5, n=2, seed=3)),
+        labels_of_places=lambda part: shown(new(part, n_labels=3).module.tag(given, IS_TOKEN)),
+        labels_of_texts=lambda part: new(part, n_labels=3).module.classify(given, IS_TOKEN),
+    )
+
+
+def fill_uses() -> list[tuple[Use]]:
+    given = ids(3, 5).masked_fill(IS_TOKEN.flip(1) & (ids(3, 5, n=2, seed=5) > 0), 4)
+
+    def run(part: Any) -> Any:
+        torch.manual_seed(0)
+        model = bert.BERT(V, D, H, F, L, N)
+        block.draw_weights(model, 0.5)
+        return part(model.train(), given, IS_TOKEN, 4)
+
+    return uses(hidden_tokens=run)
+
+
+def masked_batch_uses() -> list[tuple[Use]]:
+    given = ids(4, 40, n=99) + 5
+    return uses(
+        inputs_and_labels=lambda part: [part(given, given % 10 == 0, 4, 104, generator(seed)) for seed in range(2)]
+    )
+
+
+# Chapter 9: GPT, its training and its writing
+
+
+def windows_uses() -> list[tuple[Use]]:
+    return uses(
+        windows=lambda part: part(torch.arange(50), 4, 6, generator()),
+        the_shortest_text=lambda part: part(torch.arange(8), 40, 6, generator(1)),
+    )
+
+
+def gpt_uses() -> list[tuple[Use]]:
+    given = ids(3, 5)
+
+    def new(part: Any, **more: Any) -> Filled:
+        return Filled(part, V, D, H, F, L, N, **more)
+
+    def with_cache(part: Any) -> Any:
+        model = new(part).module
+        cache = model.new_cache()
+        return torch.cat([model(given[:, a:b], cache=cache) for a, b in pairwise((0, 3, 4, 5))], 1)
+
+    def padded_cache(part: Any) -> Any:
+        model, is_token = new(part).module, torch.tensor([[0, 0, 1, 1, 1], [1] * 5, [0, 1, 1, 1, 1]]).bool()
+        cache = model.new_cache()
+        return torch.cat([model(given[:, a:b], is_token[:, :b], cache)[:, -1:] for a, b in ((0, 3), (3, 5))], 1)
+
+    def without_future(part: Any) -> Any:
+        model, other = new(part).module, given.clone()
+        other[:, 3:] = (other[:, 3:] + 1) % V
+        return torch.allclose(model(given)[:, :3], model(other)[:, :3], atol=1e-4)
+
+    return uses(
+        logits=lambda part: new(part)(given),
+        later_tokens_change_nothing=without_future,
+        padding=lambda part: new(part).module(given, IS_TOKEN).masked_fill(~IS_TOKEN[..., None], 0.0),
+        another_activation=lambda part: new(part, activation=torch.relu)(given),
+        a_cache=with_cache,
+        a_cache_and_padding=padded_cache,
+        first_weights=lambda part: abs(part(500, 64, 4, 256, 2).embeddings.tokens.weight.std().item() - 0.02) < 1e-3,
+    )
+
+
+def small_gpt(rate: float = 0.0) -> gpt.GPT:
+    torch.manual_seed(0)
+    model = gpt.GPT(V, D, H, F, L, N, rate=rate)
+    block.draw_weights(model, 0.5)
+    return model
+
+
+def batch(source: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
+    inputs, labels = gpt.windows(torch.arange(200) % V, 4, 6, source)
+    return (inputs,), labels
+
+
+def evaluate_uses() -> list[tuple[Use]]:
+    def run(part: Any) -> Any:
+        model = small_gpt(0.5).train()
+        (inputs,), labels = batch(generator())
+        labels = labels.masked_fill(ids(4, 6, n=2) > 0, -100)
+        found = part(model, [((inputs[:1],), labels[:1]), ((inputs[1:],), labels[1:])])
+        return tuple(found), model.training, any(p.grad is not None for p in model.parameters())
+
+    return uses(
+        batches_with_different_counts=run,
+        a_model_in_evaluation_mode=lambda part: part(small_gpt().eval(), [batch(generator())]),
+    )
+
+
+def groups_uses() -> list[tuple[Use]]:
+    def run(part: Any) -> Any:
+        model = small_gpt()
+        names = {id(x): name for name, x in model.named_parameters()}
+        groups = [(g["weight_decay"], sorted(names[id(x)] for x in g["params"])) for g in part(model, 0.3)]
+        return dict(groups)
+
+    return uses(groups=run)
+
+
+def step_uses() -> list[tuple[Use]]:
+    def run(part: Any, scale: float = 1.0) -> Any:
+        model = small_gpt()
+        optimizer, losses = torch.optim.SGD(model.parameters(), lr=9.0), []
+        for rate in (0.1, 0.02):
+            (inputs,), labels = batch(generator(3))
+            losses.append(part(model, optimizer, scale * train.cross_entropy(model(inputs), labels), rate))
+        return losses, model.norm.weight, model.get_parameter("blocks.0.up.weight")
+
+    return uses(
+        two_steps=run, long_gradients=lambda part: run(part, 100.0), short_gradients=lambda part: run(part, 1e-3)
+    )
+
+
+def fit_uses() -> list[tuple[Use]]:
+    def fitted(part: Any, stops: list[int], **more: Any) -> Any:
+        reported: list[Any] = []
+        with tempfile.TemporaryDirectory() as folder:
+            losses: list[float] = []
+            for stop in stops:
+                model = small_gpt(0.2)
+                torch.manual_seed(5 + len(losses))
+                losses += part(
+                    model, batch, stop, lambda step: 0.02 / step, Path(folder) / "run", every=4,
+                    report=lambda step, loss: reported.append((step, loss)), **more,
+                )  # fmt: skip
+            return {"losses": losses, "weights": model.norm.weight, "reports": reported, "mode": model.training}
+
+    def exactly(part: Any) -> Any:
+        return torch.equal(fitted(part, [7])["weights"], fitted(part, [3, 7])["weights"])
+
+    def learns(part: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            model = small_gpt()
+            losses = part(model, batch, 30, lambda step: 0.05, Path(folder) / "run")
+            return losses[-1] < 0.5 * losses[0]
+
+    return uses(
+        six_steps=lambda part: fitted(part, [6]),
+        label_smoothing=lambda part: fitted(part, [3], smoothing=0.3),
+        decay=lambda part: fitted(part, [3], decay=5.0),
+        another_seed=lambda part: fitted(part, [3], seed=7),
+        stopped_and_continued=lambda part: fitted(part, [3, 7]),
+        equal_to_a_training_without_a_stop=exactly,
+        a_training_that_is_done=lambda part: fitted(part, [3, 3]),
+        learns_to_count=learns,
+    )
+
+
+def save_uses() -> list[tuple[Use]]:
+    def run(part: Any) -> Any:
+        model, source = small_gpt(), generator(4)
+        optimizer = torch.optim.AdamW(train.decay_groups(model, 0.1), lr=0.01)
+        (inputs,), labels = batch(source)
+        train.train_step(model, optimizer, train.cross_entropy(model(inputs), labels), 0.01)
+        with tempfile.TemporaryDirectory() as folder:
+            part(path := Path(folder) / "run", model, optimizer, source, 17)
+            torch.manual_seed(99)
+            other, source = gpt.GPT(V, D, H, F, L, N), generator(5)
+            optimizer = torch.optim.AdamW(train.decay_groups(other, 0.1), lr=0.01)
+            step = train.resume(path, other, optimizer, source)
+        states = [x for one in optimizer.state_dict()["state"].values() for x in one.values()]
+        return step, torch.rand(2), torch.rand(2, generator=source), other.norm.weight, sum(x.sum() for x in states)
+
+    return uses(everything_comes_back=run)
+
+
+def resume_uses() -> list[tuple[Use]]:
+    def run(part: Any) -> Any:
+        model, source = small_gpt(), generator(4)
+        optimizer = torch.optim.AdamW(train.decay_groups(model, 0.1), lr=0.01)
+        (inputs,), labels = batch(source)
+        train.train_step(model, optimizer, train.cross_entropy(model(inputs), labels), 0.01)
+        with tempfile.TemporaryDirectory() as folder:
+            train.save(path := Path(folder) / "run", model, optimizer, source, 17)
+            torch.manual_seed(99)
+            other, source = gpt.GPT(V, D, H, F, L, N), generator(5)
+            optimizer = torch.optim.AdamW(train.decay_groups(other, 0.1), lr=0.01)
+            step = part(path, other, optimizer, source)
+        states = [x for one in optimizer.state_dict()["state"].values() for x in one.values()]
+        return step, torch.rand(2), torch.rand(2, generator=source), other.norm.weight, sum(x.sum() for x in states)
+
+    return uses(everything_comes_back=run)
+
+
+def tensor_uses() -> list[tuple[Use]]:
+    def kinds() -> dict[str, Tensor]:
+        return {"a": normal(2, 3).mT, "b": torch.tensor(7), "c": normal(4).bfloat16(), "d": ids(3).to(torch.uint8)}
+
+    def run(part: Any) -> Any:
+        from safetensors.torch import load_file
+
+        with tempfile.TemporaryDirectory() as folder:
+            part(path := Path(folder) / "tensors", kinds())
+            return load_file(path), len(list(Path(folder).iterdir()))
+
+    return uses(a_file_that_others_read=run)
+
+
+def read_uses() -> list[tuple[Use]]:
+    def run(part: Any, **more: Any) -> Any:
+        from safetensors.torch import save_file
+
+        with tempfile.TemporaryDirectory() as folder:
+            save_file(
+                {"a": normal(2, 3), "b": torch.tensor(7), "c": normal(4).half()}, path := Path(folder) / "t", **more
+            )
+            return part(path)
+
+    return uses(a_file_of_others=run, a_file_with_notes=lambda part: run(part, metadata={"format": "pt"}))
+
+
+def names_uses() -> list[tuple[Use]]:
+    tensors = {"h.0.mlp.c_fc.bias": normal(2), "wte.weight": normal(3), "ln.h": normal(1)}
+    return uses(
+        parts_of_names=lambda part: part(tensors, {"h": "blocks", "mlp": "", "c_fc": "up"}),
+        none=lambda part: part(tensors, {}),
+    )
+
+
+def load_uses() -> list[tuple[Use]]:
+    def run(part: Any, left_out: str = "") -> Any:
+        model, state = nn.Linear(3, 2), {"weight": normal(2, 3), "bias": normal(2), "mask": normal(4)}
+        state.pop(left_out, None)
+        part(model, state)
+        return list(model.parameters())
+
+    return uses(tensors_too_many=run, a_weight_that_is_missing=lambda part: run(part, "bias"))
+
+
+def generate_uses() -> list[tuple[Use]]:
+    def new(**more: Any) -> Any:
+        return lambda part: part(small_gpt(0.5), [1, 2], 7, **more)
+
+    def reads(part: Any) -> Any:
+        """Return how many tokens the model reads in each step."""
+        model, seen = small_gpt(), []
+        model.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[1]))
+        part(model, [1, 2, 3], 5)
+        return seen
+
+    return uses(
+        the_largest_logit=new(temperature=0.0),
+        sampling=new(seed=3),
+        a_temperature=new(temperature=0.5, seed=4),
+        top_k=new(k=3, seed=5),
+        top_p=new(p=0.5, seed=6),
+        all_together=new(temperature=1.5, k=6, p=0.8, seed=7),
+        an_end=lambda part: part(
+            small_gpt(), [1, 2], 7, temperature=0.0, end=part(small_gpt(), [1, 2], 7, temperature=0.0)[3]
+        ),
+        each_step_reads_one_token=reads,
+        longer_than_the_model=lambda part: part(small_gpt(), [1, 2], 20, temperature=0.0),
+    )
+
+
+def gpt2_uses() -> list[tuple[Use]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (V, D),
+        "wpe.weight": (N, D),
+        "ln_f.weight": (D,),
+        "ln_f.bias": (D,),
+    }
+    for number in range(L):
+        part: dict[str, tuple[int, ...]] = {
+            "ln_1.weight": (D,),
+            "ln_1.bias": (D,),
+            "ln_2.weight": (D,),
+            "ln_2.bias": (D,),
+        }
+        part |= {"attn.c_attn.weight": (D, 3 * D), "attn.c_attn.bias": (3 * D,), "attn.c_proj.weight": (D, D)}
+        part |= {"attn.c_proj.bias": (D,), "mlp.c_fc.weight": (D, F), "mlp.c_fc.bias": (F,)}
+        part |= {"mlp.c_proj.weight": (F, D), "mlp.c_proj.bias": (D,), "attn.bias": (1, 1, N, N)}
+        shapes |= {f"h.{number}.{name}": shape for name, shape in part.items()}
+    tensors = {name: normal(*shape, seed=seed) / 2 for seed, (name, shape) in enumerate(shapes.items())}
+    prefixed = {f"transformer.{name}": x for name, x in tensors.items()} | {"lm_head.weight": tensors["wte.weight"]}
+    return uses(
+        logits=lambda part: part(tensors, H)(ids(3, 5)), names_with_a_prefix=lambda part: part(prefixed, H)(ids(3, 5))
+    )
+
+
+# Chapter 11: instruments
+
+
+def look_uses(*more: Any) -> Any:
+    """Return a use of an instrument, and what it leaves behind."""
+
+    def run(part: Any) -> Any:
+        model = small_gpt().eval()
+        before = model(ids(2, 5)).detach()
+        found = part(model, ids(2, 5), *more)
+        return {"found": found, "leaves no hook": torch.equal(before, model(ids(2, 5)))}
+
+    return lambda: uses(a_small_model=run)
+
+
+def capture_uses() -> list[tuple[Use]]:
+    def run(part: Any) -> Any:
+        model, names = small_gpt().eval(), ["blocks.1.attention.q", "blocks.0", "norm"]
+        found = part(model, names, ids(2, 5))
+        kept = {name: x.clone() for name, x in found.items()}
+        part(model, names, ids(2, 5, seed=8))
+        return {"found": kept, "hooks": sum(len(m._forward_hooks) for m in model.modules())}
+
+    return uses(outputs_of_modules=run, an_unknown_name=lambda part: part(small_gpt(), ["blocks.7"], ids(2, 5)))
+
+
+# Chapter 14: tuning
+
+
+def template_uses() -> list[tuple[Use]]:
+    turns = [("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello!\nYes?")]
+    return uses(three_turns=lambda part: part(turns), a_question=lambda part: part(turns[:2], ask=True))
+
+
+def label_uses() -> list[tuple[Use]]:
+    labels = ids(2, 5, seed=3).masked_fill(ids(2, 5, n=3) == 0, -100)
+    return uses(labels=lambda part: part(small_gpt().eval(), ids(2, 5), labels))
+
+
+def grpo_uses() -> list[tuple[Use]]:
+    old, scored = -normal(4, 5).abs(), torch.arange(5) < torch.tensor([[5], [3], [1], [4]])
+
+    def run(scale: float, clip: float) -> Any:
+        def of(part: Any) -> Any:
+            log_p = (old + scale * normal(4, 5, seed=1)).requires_grad_()
+            before = old.clone().requires_grad_()
+            loss = part(log_p, before, torch.tensor([1.0, -0.5, 2.0, -1.5]), scored, clip)
+            loss.backward()
+            return loss, log_p.grad, before.grad
+
+        return of
+
+    return uses(the_first_update=run(0.0, 0.2), later_updates=run(0.5, 0.2), far_away=run(3.0, 0.1))
+
+
+def lora_uses() -> list[tuple[Use]]:
+    def new(part: Any, has_bias: bool = True) -> Any:
+        torch.manual_seed(0)
+        layer = nn.Linear(6, 4, bias=has_bias)
+        mine = part(layer, 2, 8.0)
+        return layer, mine, normal(3, 6)
+
+    def trained_layer(part: Any, has_bias: bool = True) -> Any:
+        _, mine, x = new(part, has_bias)
+        with torch.no_grad():
+            mine.a.copy_(normal(2, 6, seed=1))
+            mine.b.copy_(normal(4, 2, seed=2))
+        mine(x).sin().sum().backward()
+        merged = mine.merged()
+        frozen = [name for name, weight in mine.named_parameters() if weight.grad is None]
+        return mine(x), mine.a.grad, merged(x), merged.weight, sorted(frozen)
+
+    return uses(
+        at_first_nothing_changes=lambda part: torch.equal((made := new(part))[0](made[2]), made[1](made[2])),
+        outputs_gradients_and_merged=trained_layer,
+        a_layer_without_bias=lambda part: trained_layer(part, has_bias=False),
+        the_start_of_a=lambda part: abs(part(nn.Linear(400, 3), 50, 1.0).a.std().item() - 0.05) < 0.003,
+    )
+
+
+def alibi_cases() -> list[tuple[int, int]]:
+    return [(2, 3), (8, 5), (1, 1)]
+
+
+TEXTS, POSITIONS = "course/01-text-to-ids", "course/02-embeddings-and-positions"
+GRU, ALIGNMENT, HEADS = "course/03-recurrent-encoder-decoder", "course/04-attention-is-alignment", "course/05-attention"
+BLOCK, ASSEMBLED, HIDDEN, NEXT = "course/06-the-block", "course/07-the-transformer", "course/08-bert", "course/09-gpt"
+DAMAGE, INSIDE, SCALE = "course/10-bart-and-t5", "course/11-looking-inside", "course/13-at-scale"
+ANSWERS = "course/14-a-model-that-answers"
+LIBRARY = ("scaled_dot_product_attention", "multi_head_attention_forward")
+
+EXERCISES = [
+    Exercise(tokenizer.Tokenizer, TEXTS, tokenizer_uses),
+    Exercise(embeddings.alibi, POSITIONS, alibi_cases),
+    Exercise(embeddings.Embeddings, POSITIONS, embeddings_uses),
+    Exercise(recurrent.RecurrentEncoder, GRU, encoder_uses, own_work=("gru",)),
+    Exercise(train.train_step, GRU, step_uses),
+    Exercise(recurrent.BahdanauDecoder, ALIGNMENT, decoder_uses),
+    Exercise(recurrent.LuongDecoder, ALIGNMENT, decoder_uses),
+    Exercise(recurrent.EncoderDecoder, ALIGNMENT, translator_uses),
+    Exercise(attention.MultiHeadAttention, HEADS, attention_uses, own_work=LIBRARY),
+    Exercise(block.Residual, BLOCK, residual_uses, own_work=("layer_norm", "dropout")),
+    Exercise(block.Block, BLOCK, block_uses, own_work=LIBRARY),
+    Exercise(block.draw_weights, BLOCK, drawing_uses),
+    Exercise(transformer.batch_of, ASSEMBLED, batch_uses),
+    Exercise(transformer.Transformer, ASSEMBLED, transformer_uses, own_work=LIBRARY),
+    Exercise(generate.translate, ASSEMBLED, translate_uses),
+    Exercise(bert.masked_batch, HIDDEN, masked_batch_uses),
+    Exercise(bert.BERT, HIDDEN, bert_uses, own_work=LIBRARY),
+    Exercise(bert.fill, HIDDEN, fill_uses),
+    Exercise(gpt.windows, NEXT, windows_uses),
+    Exercise(gpt.GPT, NEXT, gpt_uses, own_work=LIBRARY),
+    Exercise(train.decay_groups, NEXT, groups_uses),
+    Exercise(train.evaluate, NEXT, evaluate_uses),
+    Exercise(train.write_tensors, NEXT, tensor_uses),
+    Exercise(train.read_tensors, NEXT, read_uses),
+    Exercise(train.save, NEXT, save_uses),
+    Exercise(train.resume, NEXT, resume_uses),
+    Exercise(train.fit, NEXT, fit_uses),
+    Exercise(generate.generate, NEXT, generate_uses),
+    Exercise(bart.denoising_batch, DAMAGE, noise_uses),
+    Exercise(look.capture, INSIDE, capture_uses),
+    Exercise(look.weights_of, INSIDE, look_uses()),
+    Exercise(look.lens, INSIDE, look_uses()),
+    Exercise(look.ablate, INSIDE, look_uses(1, 1)),
+    Exercise(look.patch, INSIDE, look_uses(ids(2, 5, seed=4), 0, 2)),
+    Exercise(attention.attention_by_tiles, SCALE, tiles_uses),
+    Exercise(block.Recomputed, SCALE, recomputed_uses),
+    Exercise(train.renamed, ANSWERS, names_uses),
+    Exercise(train.load_weights, ANSWERS, load_uses),
+    Exercise(gpt.from_gpt2, ANSWERS, gpt2_uses),
+    Exercise(tune.template, ANSWERS, template_uses),
+    Exercise(tune.log_p_of_labels, ANSWERS, label_uses),
+    Exercise(tune.grpo_loss, ANSWERS, grpo_uses),
+    Exercise(tune.LoRA, ANSWERS, lora_uses),
+]

@@ -1,0 +1,116 @@
+"""The tables of the workshop: every exercise with its hints and its known mistakes, as texts in `tables/`.
+
+    # causal_mask
+
+    hint `tril` keeps the lower triangle of a matrix.
+
+    The mask has True where a query may NOT attend: here, True means that it may.
+    see course/05-attention#masks
+    pitfall 6
+    - .tril()
+    + .triu(1)
+
+A heading names the exercise, a function or a class. Hints follow, one after the other from general to precise. Empty
+lines separate its mistakes, which are tried in this order. A mistake has a sentence in one line. The section that
+explains it ("see") and the number of its pitfall are optional. "-" begins the lines of an excerpt of the solution, and
+"+" the lines that replace the excerpt; without "+", the excerpt is removed. An empty last line means that the excerpt
+includes the end of the line before it. No line ends with a space. This module does not import torch.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from glassformer.common.errors import UserError, did_you_mean
+
+TABLES = Path(__file__).with_name("tables")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A change of the solution that makes a known mistake."""
+
+    sentence: str
+    """The sentence that names the mistake and its correction."""
+    old: str
+    """The excerpt of the solution that the mistake replaces. It occurs once in the solution."""
+    new: str
+    """The code that replaces the excerpt."""
+    section: str = ""
+    """The section of the documentation that explains the mistake. Default: the section of the pitfall or exercise."""
+    pitfall: int = 0
+    """The number of the mistake in docs/pitfalls.md; 0 if it is not listed there."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a table says of an exercise."""
+
+    module: str
+    hints: tuple[str, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
+
+
+@cache
+def every_table() -> dict[str, Known]:
+    """Return what is known of each exercise, by its name."""
+    return {name: known for path in sorted(TABLES.glob("*.mistakes")) for name, known in read(path).items()}
+
+
+def require_exercise(name: str) -> None:
+    """Raise `UserError` if the workshop has no exercise of this name."""
+    _require(name, every_table())
+
+
+def require_checked(name: str) -> None:
+    """Raise `UserError` if a name is no exercise, file or number of a chapter."""
+    known = every_table()
+    if not name.isdecimal():
+        _require(name, [*known, *dict.fromkeys(f"{one.module}.py" for one in known.values())])
+
+
+def _require(name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise UserError(f"the workshop has no exercise {name!r}; {did_you_mean(name, known, 'exercises are')}")
+
+
+MISTAKE = re.compile(
+    r"(?P<sentence>(?!see |pitfall |hint |[-+#\s]).+\S)\n(?:see (?P<section>\S+)\n)?(?:pitfall (?P<pitfall>\d+)\n)?"
+    r"(?P<old>(?:-(?: .*\S)?\n)+)(?P<new>(?:\+(?: .*\S)?\n)*)"
+)
+
+
+def read(table: Path) -> dict[str, Known]:
+    """Return what a table says of each exercise, in its order; raise `ValueError` for a malformed table."""
+    found: dict[str, Known] = {}
+    name, number = "", 1
+    for block in table.read_text("utf-8").removesuffix("\n").split("\n\n"):
+        one = found.get(name, Known(table.stem))
+        if re.fullmatch(r"# \w+", block) and block[2:] not in found:
+            name = block[2:]
+            found[name] = Known(table.stem)
+        elif name and re.fullmatch(r"hint .*\S", block) and not one.mistakes:
+            found[name] = Known(one.module, (*one.hints, block[5:]))
+        elif name and (match := MISTAKE.fullmatch(block + "\n")):
+            old, new = _code(match["old"]), _code(match["new"])
+            mistake = Mistake(match["sentence"], old, new, match["section"] or "", int(match["pitfall"] or 0))
+            found[name] = Known(one.module, one.hints, (*one.mistakes, mistake))
+        else:
+            raise ValueError(
+                f"{table.name}, line {number}: this is neither the heading of a new exercise, such as '# causal_mask', "
+                "nor a hint before its mistakes, nor a mistake: a sentence, 'see' with a section and 'pitfall' with a "
+                "number where they are stated, lines of code after '-', and lines after '+'; no line ends with a space"
+            )
+        number += block.count("\n") + 2
+    return found
+
+
+def _code(lines: str) -> str:
+    """Return lines of code without their marks.
+
+    >>> _code("- a = 1\\n-     b = 2\\n")
+    'a = 1\\n    b = 2'
+    """
+    return "\n".join(line[2:] for line in lines.removesuffix("\n").split("\n"))
