@@ -75,7 +75,8 @@ def denoising_batch(
 ) -> Batch:
     """Damage each row with `infill` at drawn spans, and let the model restore it.
 
-    The batch is that of `batch_of` for the pairs of damaged and whole rows.
+    The batch is that of `batch_of` for the pairs of damaged and whole rows. Spans are
+    drawn row after row.
     """
     pairs = [
         infill(row, draw_spans(len(row), rate, generator), mask_id) for row in rows

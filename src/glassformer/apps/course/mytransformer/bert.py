@@ -74,12 +74,13 @@ def masked_batch(
 
 
 class BERT(nn.Module):
-    """BERT: post-norm blocks that see both sides, and three heads.
+    """BERT: post-norm blocks that see both sides, three heads, and `draw_weights`.
 
     The vectors of token, learned position and segment are added and normalised.
     Parameters: `embeddings`; `segments`, a table (2, D); `norm`; `blocks`; for hidden
     tokens `dense` (D → D), `dense_norm`, and `bias` (V,), zeros, beside the table of
     tokens, which is also the output matrix; with `n_labels`, `labels` (D → n_labels).
+    The heads are `forward`, `tag` and `classify`.
     """
 
     def __init__(
@@ -107,7 +108,10 @@ class BERT(nn.Module):
     def encode(
         self, ids: Tensor, is_token: Tensor, segments: Tensor | None = None
     ) -> Tensor:
-        """Return the states (B, T, D) of ids (B, T); without segments, all are 0."""
+        """Return the states (B, T, D) of ids (B, T); without segments, all are 0.
+
+        Positions count places, padding included.
+        """
         if segments is None:
             segments = torch.zeros_like(ids)
         x = self.embeddings(ids, torch.arange(ids.shape[1])) + self.segments(segments)
@@ -134,6 +138,9 @@ class BERT(nn.Module):
 
 @torch.no_grad()
 def fill(model: BERT, ids: Tensor, is_token: Tensor, mask_id: int) -> Tensor:
-    """Replace each `mask_id` of ids (B, T) by the most probable id at its place."""
+    """Replace each `mask_id` of ids (B, T) by the most probable id at its place.
+
+    One pass of the model, in evaluation mode, gives all of them. The argument stays.
+    """
     model.eval()
     return torch.where(ids == mask_id, model(ids, is_token).argmax(dim=-1), ids)

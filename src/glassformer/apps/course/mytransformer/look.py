@@ -14,8 +14,10 @@ from .gpt import GPT
 @contextmanager
 def hooked(hooks: Iterable[Any]) -> Iterator[None]:
     """Remove hooks of torch at the end, also after an error."""
-    kept = list(hooks)
+    kept = []
     try:
+        for hook in hooks:  # one after the other: a later one may raise
+            kept.append(hook)
         yield
     finally:
         for hook in kept:

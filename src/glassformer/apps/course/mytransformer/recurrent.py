@@ -222,7 +222,10 @@ class EncoderDecoder(nn.Module):
     def write(
         self, source: Tensor, is_source: Tensor, start: int, end: int, max_len: int
     ) -> list[list[int]]:
-        """Translate greedily: return the ids after `start` and before `end`."""
+        """Translate greedily: return the ids after `start` and before `end`.
+
+        A row without `end` has `max_len` ids.
+        """
         memory, h = self.encode(source, is_source)
         ids = torch.full((len(source), 1), start)
         for _ in range(max_len):

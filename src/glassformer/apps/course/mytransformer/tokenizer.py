@@ -92,9 +92,9 @@ class Tokenizer:
 
     Symbols are characters. With `is_bytes`, a symbol is one byte, written as the
     character of this number, so that no text is unknown. Ids count the `special`
-    tokens, then the `alphabet`, then the merged symbols in their order. Attributes:
-    `merges`, `symbols` (a list: id → symbol), `ids` (a dict: symbol → id), `is_bytes`,
-    `special`.
+    tokens, then the `alphabet`, then the merged symbols in their order, each symbol
+    once. Attributes: `merges`, `symbols` (a list: id → symbol), `ids` (a dict: symbol →
+    id), `is_bytes`, `special`.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class Tokenizer:
         special: tuple[str, ...] = ("[PAD]", "[UNK]", "[BOS]", "[EOS]"),
     ) -> None:
         self.merges, self.is_bytes, self.special = list(merges), is_bytes, special
+        self.alphabet = list(alphabet)
         self.symbols = list(dict.fromkeys([*special, *alphabet, *map("".join, merges)]))
         self.ids = {symbol: number for number, symbol in enumerate(self.symbols)}
         self.ranks = {pair: rank for rank, pair in enumerate(self.merges)}
@@ -189,17 +190,14 @@ class Tokenizer:
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.full((len(rows), int(lengths.max())), self.ids["[PAD]"])
         is_token = torch.arange(ids.shape[1]) < lengths[:, None]
-        ids[is_token] = torch.tensor(list(chain.from_iterable(rows)))
+        ids[is_token] = torch.tensor(list(chain.from_iterable(rows)), dtype=torch.long)
         return ids, is_token
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that `load` reads."""
-        alphabet = self.symbols[
-            len(self.special) : len(self.symbols) - len(self.merges)
-        ]
         kept = {
             "merges": self.merges,
-            "alphabet": alphabet,
+            "alphabet": self.alphabet,
             "is_bytes": self.is_bytes,
             "special": self.special,
         }

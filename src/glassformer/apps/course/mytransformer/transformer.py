@@ -41,7 +41,9 @@ class Transformer(nn.Module):
     the two embeddings, GELU, and one table of tokens for source, target and output.
     Parameters: `source` and `target`, both `Embeddings`; in BART `source_norm` and
     `target_norm`; `encoder` and `decoder`, lists of blocks; and `output`, D → V without
-    bias, in BART with the weight of the table.
+    bias, in BART with the weight of the table. The first weights are those of
+    `xavier_uniform_` for every matrix and table, in BART those of `draw_weights`. `rate`
+    is the dropout of the blocks.
     """
 
     def __init__(

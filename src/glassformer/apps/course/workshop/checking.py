@@ -15,20 +15,23 @@ from itertools import combinations, permutations
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, Use, variant
+from glassformer.apps.course.workshop.exercise import OTHER_NAMES, UNWRITTEN, Exercise, Use, variant
 
 TOLERANCE = 1e-4
 Function = Callable[..., Any]
+R = TypeVar("R")
 State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
 SLOW_RATIO, SLOW_SECONDS = 20, 1.0
 """A right function is slow if its tests take `SLOW_SECONDS`, and `SLOW_RATIO` times as long as the solution's."""
 LIMIT_SECONDS = 30.0
+PAIRS_SECONDS = 5.0
+"""How long two mistakes at once are searched."""
 SHOWN_TESTS = 3
 """Number of further tests that fail and are described."""
 
@@ -271,43 +274,22 @@ class Verdict:
 
 def judged(exercise: Exercise, mine: Any, limit: float = LIMIT_SECONDS) -> Verdict:
     """Test a function, for at most `limit` seconds."""
-    return within(limit, exercise.name, lambda: _judged(exercise, mine))
-
-
-def within(limit: float, name: str, judge: Callable[[], Verdict]) -> Verdict:
-    """Return the verdict of `judge`, which runs in a thread that is interrupted after `limit` seconds."""
-    answers: SimpleQueue[Verdict | BaseException] = SimpleQueue()
-
-    def work() -> None:
-        try:
-            answers.put(judge())
-        except BaseException as error:
-            answers.put(error)
-
-    thread = Thread(target=work, name=f"check of {name}", daemon=True)
-    thread.start()
-    try:
-        verdict = answers.get(timeout=limit)
-    except Empty:
-        assert thread.ident is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
-        sentence = f"It did not end within {limit:g} seconds: look for a loop whose condition never changes."
-        return Verdict(name, "endless", sentence)
-    if isinstance(verdict, BaseException):
-        raise verdict
-    return verdict
-
-
-def _judged(exercise: Exercise, mine: Any) -> Verdict:
     if mine is None:
         return Verdict(exercise.name, "empty", f"{exercise.file} has no {exercise.name}.")
-    # Compare the results with those of the solution
     cases, expected, own_seconds = results_of_solution(exercise)
     watched = Watched(exercise.own_work)
-    with watched if exercise.own_work else nullcontext():
-        found, seconds = _results(exercise, mine, cases)
-    differences = [different(one, other) for one, other in zip(found, expected, strict=True)]
-    if not any(differences):
+
+    def run() -> tuple[list[Result], float]:
+        with watched if exercise.own_work else nullcontext():
+            return _results(exercise, mine, cases)
+
+    OTHER_NAMES.discard(exercise.name)
+    answer = within(limit, exercise.name, run)
+    if answer is None:
+        sentence = f"It did not end within {limit:g} seconds: look for a loop whose condition never changes."
+        return Verdict(exercise.name, "endless", sentence)
+    found, seconds = answer
+    if not any(differences := [different(one, other) for one, other in zip(found, expected, strict=True)]):
         if watched.called:
             sentence = f"It is right, and it calls torch's {watched.called}: here, write that yourself."
             return Verdict(exercise.name, "wrong", sentence)
@@ -315,6 +297,35 @@ def _judged(exercise: Exercise, mine: Any) -> Verdict:
             sentence = f"It is right, and its tests take {seconds:.1f} s, where the solution takes {own_seconds:.2g} s."
             return Verdict(exercise.name, "slow", sentence)
         return Verdict(exercise.name, "right")
+    return _of_wrong(exercise, mine, found, differences)
+
+
+def within(limit: float, name: str, work_of: Callable[[], R]) -> R | None:
+    """Return the result of a function, which runs in a thread that is interrupted after `limit` seconds; then None."""
+    answers: SimpleQueue[R | BaseException] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put(work_of())
+        except BaseException as error:
+            answers.put(error)
+
+    thread = Thread(target=work, name=f"check of {name}", daemon=True)
+    thread.start()
+    try:
+        answer = answers.get(timeout=limit)
+    except Empty:
+        assert thread.ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+        return None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _of_wrong(exercise: Exercise, mine: Any, found: Sequence[Result], differences: Sequence[str]) -> Verdict:
+    """Return the verdict of a function or class of which a test fails."""
+    cases, expected, _ = results_of_solution(exercise)
     # The first test that fails: what is not written yet, or a known mistake
     number = next(number for number, where in enumerate(differences) if where)
     error = found[number].error
@@ -333,6 +344,10 @@ def _judged(exercise: Exercise, mine: Any) -> Verdict:
         sentences.append(f"Given: {', '.join(described(x) for x in cases[number])}.")
     if error is not None:
         sentences.append(place_of(error, getattr(inspect.unwrap(mine), "__module__", None) or "").lstrip())
+    if exercise.name in OTHER_NAMES:
+        sentences.append(
+            "Its weights have other names than the docstring states; they were matched by shape and order."
+        )
     others = [other for other, where in enumerate(differences) if where and other != number]
     for other in others[:SHOWN_TESTS]:
         where = "the same" if differences[other] == differences[number] else differences[other]
@@ -407,7 +422,10 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
     if all(result.error for result in found):
         return None
     known = [exercise.explained(mistake) for mistake in exercise.mistakes]
+    until = time.monotonic() + PAIRS_SECONDS
     for group in (*((one,) for one in known), *permutations(known, 2)):
+        if len(group) == 2 and time.monotonic() > until:
+            break
         try:
             function = exercise.tested(exercise.with_mistakes(*group))
         except ValueError:  # the first mistake replaces the code that the second one changes

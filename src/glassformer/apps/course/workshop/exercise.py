@@ -149,6 +149,10 @@ def ids(*shape: int, n: int = 11, seed: int = 0) -> Tensor:
     return torch.randint(n, shape, generator=torch.Generator().manual_seed(seed + _variant))
 
 
+OTHER_NAMES: set[str] = set()
+"""Classes whose weights have other names than their docstrings state, so that they were matched by shape and order."""
+
+
 class UnlikeWeights(Exception):
     """The weights of a class have other shapes than the docstring states."""
 
@@ -161,8 +165,11 @@ class Filled:
 
     def __init__(self, part: type[nn.Module], *sizes: Any, **more: Any) -> None:
         self.module: Any = part(*sizes, **more).eval()
-        wanted = dict(solution_of(part.__name__)(*sizes, **more).named_parameters())
-        self.weights = matched(dict(self.module.named_parameters()), wanted)
+        wanted, own = solution_of(part.__name__)(*sizes, **more), self.module
+        trained = [{name: x for name, x in one.named_parameters() if x.requires_grad} for one in (own, wanted)]
+        self.weights = matched(*trained)
+        if trained[0].keys() != trained[1].keys():
+            OTHER_NAMES.add(part.__name__)
         with torch.no_grad():
             for number, weight in enumerate(self.weights.values()):
                 weight.copy_(normal(*weight.shape, seed=100 + number) / max(1, weight.dim()))
@@ -190,8 +197,11 @@ def matched(own: dict[str, nn.Parameter], wanted: dict[str, nn.Parameter]) -> di
     """Return the reader's weights under the names of the solution."""
     if own.keys() == wanted.keys() and all(own[name].shape == x.shape for name, x in wanted.items()):
         return {name: own[name] for name in wanted}
-    found, left = {}, dict(own)
+    left = dict(own)
+    found = {name: left.pop(name) for name, x in wanted.items() if name in left and left[name].shape == x.shape}
     for name, x in wanted.items():
+        if name in found:
+            continue
         mine = next((one for one, y in left.items() if y.shape == x.shape), None)
         if mine is None:
             raise UnlikeWeights(
@@ -200,7 +210,7 @@ def matched(own: dict[str, nn.Parameter], wanted: dict[str, nn.Parameter]) -> di
         found[name] = left.pop(mine)
     if left:
         raise UnlikeWeights(f"it has weights too many: {_shapes(left)}")
-    return found
+    return {name: found[name] for name in wanted}
 
 
 def _shapes(weights: dict[str, nn.Parameter]) -> str:

@@ -1,6 +1,8 @@
 """The larger exercises: classes, loops and instruments, each tested by uses with a title."""
 
+import copy
 import tempfile
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,32 @@ def saved(part: Any) -> Any:
         return again.encode(TEXT) == mine.encode(TEXT), again.symbols == mine.symbols
 
 
+def saved_bytes(part: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        mine = part([("b", "a"), ("ba", "c")], [*map(chr, range(256))], True, ("[BOS]", "[PAD]", "[UNK]"))
+        mine.save(path := Path(folder) / "tokenizer.json")
+        again = part.load(path)
+        return again.symbols, again.is_bytes, tuple(again.special), again.decode(again.encode("bac – naïve"))
+
+
+def other_special(part: Any) -> Any:
+    mine = part([("a", "b")], ["a", "b"], special=("[BOS]", "[PAD]", "[UNK]"))
+    return mine.encode("Qab"), mine.encode_longest("Qab"), mine.pad([[3], [3, 4]]), mine.decode([0, 3, 1, 5, 2])
+
+
+def kept_rows(part: Any) -> Any:
+    rows = [[5, 6, 7], [8]]
+    trained(part).pad(rows)
+    return rows, trained(part).pad([[], []])
+
+
+def one_symbol_of_two_merges(part: Any) -> Any:
+    mine = part([("a", "a"), ("aa", "a"), ("a", "aa")], ["a", "b"])
+    with tempfile.TemporaryDirectory() as folder:
+        mine.save(path := Path(folder) / "tokenizer.json")
+        return mine.symbols, mine.ids, part.load(path).symbols
+
+
 def tokenizer_uses() -> list[tuple[Use]]:
     new = [("a", "b"), ("ab", "c"), ("b", "c")]
     return uses(
@@ -83,7 +111,12 @@ def tokenizer_uses() -> list[tuple[Use]]:
         bytes_of_other_alphabets=lambda part: trained(part, True).decode(trained(part, True).encode("日本 ж")),
         broken_bytes=lambda part: trained(part, True).decode([4 + 0xE6, 4 + 0x97]),
         pad=lambda part: trained(part).pad([[5, 6, 7, 9], [], [8]]),
+        pad_leaves_the_rows=kept_rows,
+        the_merge_that_was_learned_first=lambda part: part([("b", "c"), ("a", "b")], list("abc")).encode("abc"),
+        other_special_tokens=other_special,
+        one_symbol_of_two_merges=one_symbol_of_two_merges,
         save_and_load=saved,
+        save_and_load_bytes=saved_bytes,
         many_words=many_words,
     )
 
@@ -104,8 +137,15 @@ def embeddings_uses() -> list[tuple[Use]]:
         scaled=lambda part: of(part, "sinusoids", is_scaled=True),
         a_narrow_table=lambda part: of(part, "learned", d_table=3, is_scaled=True),
         positions_of_each_row=lambda part: of(part, "learned", ids(3, 5, n=N, seed=1)),
-        sinusoids_are_not_trained=lambda part: sorted(x.shape for x in part(V, D, N, "sinusoids").parameters()),
-        an_unknown_kind=lambda part: part(V, D, N, "rotary"),
+        sinusoids_are_not_trained=lambda part: [
+            x.shape for x in part(V, D, N, "sinusoids").parameters() if x.requires_grad
+        ],
+        sinusoids_move_with_the_model=lambda part: (
+            part(V, D, N, "sinusoids")
+            .to("meta")(*(torch.zeros(shape, dtype=torch.long, device="meta") for shape in ((1, 2), (2,))))
+            .device.type
+        ),
+        an_unknown_kind=lambda part: type(part(V, D, N, "rotary")).__name__,
     )
 
 
@@ -147,8 +187,19 @@ def translator_uses() -> list[tuple[Use]]:
         end = model.write(*given[1:], 0, V, 3)[0][-1]
         return model.write(*given[1:], 0, end, 6)
 
+    def goes_on(part: Any) -> Any:
+        model = Filled(part, V, 7, D).module
+        with torch.no_grad():
+            for x in model.parameters():
+                x.mul_(4)
+        end = model.write(*given[1:], 0, 7, 6)[0][1]
+        return model.write(*given[1:], 0, end, 6)
+
     return uses(
         logits_of_true_tokens=lambda part: new(part)(*given),
+        Luong=lambda part: Filled(part, V, V, D, recurrent.LuongDecoder)(*given),
+        two_vocabularies=lambda part: Filled(part, V, 7, D)(ids(3, 5, n=7), *given[1:]),
+        rows_that_go_on_after_an_end=goes_on,
         a_row_alone=alone,
         write_without_an_end=lambda part: new(part).module.write(*given[1:], 0, V, 6),
         write_until_the_end=ends,
@@ -167,6 +218,13 @@ def attention_uses() -> list[tuple[Use]]:
         layer = Filled(part, D, H).module
         return torch.cat([layer(x[:, a:b], causal[:, :, a:b, :b], cache=cache) for a, b in pairwise((0, 2, 3, 5))], 1)
 
+    def cached(part: Any) -> Any:
+        cache: list[Tensor] = []
+        layer = Filled(part, D, H).module
+        for a, b in ((0, 2), (2, 3)):
+            layer(x[:, a:b], causal[:, :, a:b, :b], cache=cache)
+        return list(cache)
+
     return uses(
         causal_self_attention=lambda part: Filled(part, D, H)(x, causal),
         one_head=lambda part: Filled(part, D, 1)(x, causal),
@@ -174,6 +232,7 @@ def attention_uses() -> list[tuple[Use]]:
         without_biases=lambda part: Filled(part, D, H, has_bias=False)(x, causal),
         a_query_without_keys=lambda part: Filled(part, D, H)(x, allowed & (torch.arange(5) != 2)[:, None], memory),
         a_cache=with_cache,
+        what_the_cache_has=cached,
         a_width_that_does_not_fit=lambda part: part(D, 3)(x, causal),
     )
 
@@ -187,14 +246,20 @@ def tiles_uses() -> list[tuple[Use]]:
         sizes = Sizes()
         with sizes:
             part(*(normal(1, 1, 64, 2, seed=seed) for seed in range(3)), 8)
-        return sizes.largest < 64 * 64
+        return sizes.largest < 8 * 64
+
+    def later(part: Any) -> Any:
+        q, k, v = (normal(1, 2, 9, 4, seed=seed) for seed in range(3))
+        v[..., 6:, :] = float("nan")
+        return part(q, k, v, 3)[..., :6, :]
 
     return uses(
         tiles_of_three=lambda part: part(*parts, 3),
         one_tile=lambda part: part(*parts, 10),
         a_tile_larger_than_the_text=lambda part: part(*parts, 16),
         large_scores=lambda part: part(*large, 4),
-        no_matrix_of_all_scores=largest,
+        later_tiles_are_not_read=later,
+        no_row_of_all_scores=largest,
     )
 
 
@@ -221,6 +286,25 @@ def residual_uses() -> list[tuple[Use]]:
         added = step(torch.zeros(1, 4000, D), torch.ones_like)
         return sorted({round(v, 4) for v in added.flatten().tolist()}), abs(added.mean().item() - 1) < 0.05
 
+    def independent(part: Any) -> Any:
+        step, x = part(D, "pre", 0.25).train(), torch.full((1, 4000, D), 3.0)
+        first, second = (step(x, torch.ones_like) for _ in range(2))
+        zero = (first < 3.5).float()
+        return sorted({round(v, 4) for v in first.flatten().tolist()}), {
+            "the numbers of a token are independent": bool(zero.mean(-1).std() < 0.2),
+            "tokens are independent": bool(zero.mean(1).std() < 0.1),
+            "each call draws": not torch.equal(first, second),
+        }
+
+    def place(part: Any) -> Any:
+        x, y = normal(1, 400, D), normal(1, 400, D, seed=1)
+        after = part(D, "sandwich", 0.5).train()(x, lambda _: y)
+        post = part(D, "post", 0.5).train()(x, lambda _: y)
+        return {
+            "sandwich": round((after == x).float().mean().item(), 1),
+            "post": bool(post.mean(-1).abs().max() < 1e-3),
+        }
+
     def order(name: str) -> Any:
         return lambda part: Filled(part, D, name)(x, torch.sin)
 
@@ -229,8 +313,10 @@ def residual_uses() -> list[tuple[Use]]:
         post=order("post"),
         sandwich=order("sandwich"),
         dropout_of_what_is_added=training,
+        dropout_of_independent_numbers=independent,
+        dropout_before_the_addition=place,
         no_dropout_in_evaluation=lambda part: Filled(part, D, "post", 0.5)(x, torch.sin),
-        another_order=lambda part: part(D, "middle"),
+        another_order=lambda part: type(part(D, "middle")).__name__,
     )
 
 
@@ -243,6 +329,24 @@ def block_uses() -> list[tuple[Use]]:
         layer = Filled(part, D, H, F).module
         return torch.cat([layer(x[:, a:b], causal[:, :, a:b, :b], cache=cache) for a, b in ((0, 2), (2, 5))], 1)
 
+    def with_memory_and_cache(part: Any) -> Any:
+        cache: list[Tensor] = []
+        layer, read = Filled(part, D, H, F, has_memory=True).module, []
+        for a, b in ((0, 2), (2, 5)):
+            read.append(layer(x[:, a:b], causal[:, :, a:b, :b], memory, allowed[:, :, a:b], cache))
+        return torch.cat(read, 1)
+
+    def dropout_in(part: Any) -> Any:
+        found = {}
+        for silent in ("attention.o", "down"):
+            filled = Filled(part, D, H, F, rate=0.5)
+            with torch.no_grad():
+                for kind in ("weight", "bias"):
+                    filled.weights[f"{silent}.{kind}"].zero_()
+            layer = filled.module.train()
+            found[f"equal without {silent}"] = torch.equal(layer(x, causal), layer(x, causal))
+        return found
+
     def order(name: str) -> Any:
         return lambda part: Filled(part, D, H, F, name)(x, causal)
 
@@ -253,19 +357,23 @@ def block_uses() -> list[tuple[Use]]:
         another_activation=lambda part: Filled(part, D, H, F, "post", torch.relu)(x, causal),
         a_memory=lambda part: Filled(part, D, H, F, "post", has_memory=True)(x, causal, memory, allowed),
         a_cache=with_cache,
+        a_memory_and_a_cache=with_memory_and_cache,
+        dropout_of_both_additions=dropout_in,
     )
 
 
 def drawing_uses() -> list[tuple[Use]]:
-    def spread(part: Any, *std: float) -> Any:
-        model = nn.Sequential(*(block.Block(96, 2, 192) for _ in range(3)), nn.Embedding(99, 96))
+    def drawn(part: Any, *std: float) -> Any:
+        blocks = [block.Block(96, 2, 192) for _ in range(3)]
+        model = nn.Sequential(*blocks, nn.Embedding(99, 96), nn.Linear(96, 90, bias=False))
         part(model, *std)
-        measured = {name: x.std().item() if x.numel() > 1 else 0.0 for name, x in model.named_parameters()}
-        unit = 0.002
-        centred = all(x.mean().abs() < 0.3 * x.std() for x in model.parameters() if x.dim() > 1)
-        return centred, {name: float(f"{round(x / unit) * unit:.4f}") for name, x in measured.items()}
+        found = {}
+        for name, x in model.named_parameters():
+            spread, has_tails = x.std().item(), x.dim() > 1 and bool((x.abs() > 2.5 * x.std()).any())
+            found[name] = round(spread / (0.1 * (std or (0.02,))[0])), round(x.mean().item(), 1), has_tails
+        return found
 
-    return uses(the_usual_spread=spread, another_spread=lambda part: spread(part, 0.06))
+    return uses(spread_mean_and_tails=drawn, another_spread=lambda part: drawn(part, 0.06))
 
 
 def recomputed_uses() -> list[tuple[Use]]:
@@ -286,7 +394,18 @@ def recomputed_uses() -> list[tuple[Use]]:
         part.apply(normal(3).requires_grad_(), f).sum().backward()
         return seen
 
-    return uses(outputs_and_gradients=gradients, the_inner_results_are_not_kept=runs)
+    def accumulated(part: Any) -> Any:
+        torch.manual_seed(0)
+        layer, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), normal(3, 4).requires_grad_()
+        for _ in range(2):
+            part.apply(part.apply(x, layer), layer).sin().sum().backward()
+        return [x.grad, *(p.grad for p in layer.parameters())]
+
+    return uses(
+        outputs_and_gradients=gradients,
+        the_inner_results_are_not_kept=runs,
+        a_layer_that_is_used_twice=accumulated,
+    )
 
 
 # Chapters 7 and 10: the Transformer and BART
@@ -313,6 +432,15 @@ def transformer_uses() -> list[tuple[Use]]:
         other[:, 3:] = (other[:, 3:] + 1) % V
         return torch.allclose(model(*given)[:, :3], model(other, *given[1:])[:, :3], atol=1e-4)
 
+    def noise(part: Any) -> Any:
+        model = part(V, V, D, H, F, L, N, rate=0.5)
+        first, second = model.train()(*given), model(*given)
+        model.eval()
+        return bool((first != second).any()), torch.equal(model(*given), model(*given))
+
+    def first_of_bart(part: Any) -> Any:
+        return abs(part(500, 500, 64, 4, 256, 2, is_bart=True).target.tokens.weight.std().item() - 0.02) < 1e-3
+
     def xavier(part: Any) -> Any:
         torch.manual_seed(0)
         model = part(V, V, 32, 2, 64, 1, N)
@@ -328,12 +456,20 @@ def transformer_uses() -> list[tuple[Use]]:
         later_tokens_change_nothing=without_future,
         a_cache=with_cache,
         first_weights=xavier,
+        dropout_in_training_only=noise,
+        first_weights_of_BART=first_of_bart,
         BART=lambda part: new(part, is_bart=True)(*given),
     )
 
 
 def batch_uses() -> list[tuple[Use]]:
+    def unchanged(part: Any) -> Any:
+        pairs = [([5, 6], [7]), ([8], [9])]
+        part(pairs, 0, 1, 2)
+        return pairs
+
     return uses(
+        the_pairs_stay=unchanged,
         rows_of_different_lengths=lambda part: part([([5, 6, 7], [8]), ([9], [4, 5, 6])], 0, 1, 2),
         one_pair=lambda part: part([([5], [6])], 3, 4, 5),
         ids_equal_to_the_padding=lambda part: part([([5, 2], [2, 6]), ([7], [8])], 0, 1, 2),
@@ -372,8 +508,8 @@ def translate_uses() -> list[tuple[Use]]:
 def noise_uses() -> list[tuple[Use]]:
     rows = [list(range(4, 24)), list(range(4, 10))]
     return uses(
-        batches=lambda part: [part(rows, 0.3, 3, 0, 1, 2, generator(seed)) for seed in range(3)],
-        half_of_the_text=lambda part: part(rows, 0.5, 3, 0, 1, 2, generator(9)),
+        batches=lambda part: [part(copy.deepcopy(rows), 0.3, 3, 0, 1, 2, generator(seed)) for seed in range(3)],
+        half_of_the_text=lambda part: part(copy.deepcopy(rows), 0.5, 3, 0, 1, 2, generator(9)),
     )
 
 
@@ -389,7 +525,13 @@ def bert_uses() -> list[tuple[Use]]:
     def shown(x: Tensor) -> Tensor:
         return x.masked_fill(~IS_TOKEN[..., None], 0.0)
 
+    def first(part: Any) -> Any:
+        model = part(500, 64, 4, 256, 2)
+        bias = [x.abs().max().item() for x in model.parameters() if x.shape == (500,)]
+        return abs(model.embeddings.tokens.weight.std().item() - 0.02) < 1e-3, bias
+
     return uses(
+        first_weights=first,
         logits=lambda part: new(part)(given, torch.ones_like(IS_TOKEN)),
         padding=lambda part: shown(new(part).module(given, IS_TOKEN)),
         segments=lambda part: new(part).module(given, torch.ones_like(IS_TOKEN), ids(3, 5, n=2, seed=3)),
@@ -405,15 +547,30 @@ def fill_uses() -> list[tuple[Use]]:
         torch.manual_seed(0)
         model = bert.BERT(V, D, H, F, L, N)
         block.draw_weights(model, 0.5)
-        return part(model.train(), given, IS_TOKEN, 4)
+        return part(model.train(), given.clone(), IS_TOKEN, 4)
 
-    return uses(hidden_tokens=run)
+    def one_pass(part: Any) -> Any:
+        hidden = ids(3, 5).index_fill(1, torch.tensor([1, 3]), 4)
+        before = hidden.clone()
+        return part(Sums().train(), hidden, IS_TOKEN, 4), torch.equal(hidden, before)
+
+    return uses(hidden_tokens=run, one_pass_in_evaluation_mode=one_pass)
+
+
+class Sums(nn.Module):
+    """A model whose answer depends on all ids, and on its mode."""
+
+    def forward(self, x: Tensor, is_token: Tensor) -> Tensor:
+        best = (x.sum(1, keepdim=True) + torch.arange(x.shape[1]) + self.training) % V
+        return nn.functional.one_hot(best, V).float()
 
 
 def masked_batch_uses() -> list[tuple[Use]]:
     given = ids(4, 40, n=99) + 5
     return uses(
-        inputs_and_labels=lambda part: [part(given, given % 10 == 0, 4, 104, generator(seed)) for seed in range(2)]
+        inputs_and_labels=lambda part: [
+            part(given.clone(), given % 10 == 0, 4, 104, generator(seed)) for seed in range(2)
+        ]
     )
 
 
@@ -679,11 +836,22 @@ def gpt2_uses() -> list[tuple[Use]]:
 # Chapter 11: instruments
 
 
+def seen_gpt() -> gpt.GPT:
+    """Return a model in which biases and norms matter, with blocks and heads that are not the last."""
+    torch.manual_seed(0)
+    model = gpt.GPT(V, D, 4, F, 3, N)
+    block.draw_weights(model, 0.5)
+    with torch.no_grad():
+        for number, x in enumerate(x for x in model.parameters() if x.dim() == 1):
+            x.add_(normal(*x.shape, seed=200 + number) / 2)
+    return model.eval()
+
+
 def look_uses(*more: Any) -> Any:
     """Return a use of an instrument, and what it leaves behind."""
 
     def run(part: Any) -> Any:
-        model = small_gpt().eval()
+        model = seen_gpt()
         before = model(ids(2, 5)).detach()
         found = part(model, ids(2, 5), *more)
         return {"found": found, "leaves no hook": torch.equal(before, model(ids(2, 5)))}
@@ -699,7 +867,36 @@ def capture_uses() -> list[tuple[Use]]:
         part(model, names, ids(2, 5, seed=8))
         return {"found": kept, "hooks": sum(len(m._forward_hooks) for m in model.modules())}
 
-    return uses(outputs_of_modules=run, an_unknown_name=lambda part: part(small_gpt(), ["blocks.7"], ids(2, 5)))
+    def fails(part: Any) -> Any:
+        model = Fails()
+        with suppress(RuntimeError):
+            part(model, ["one"], normal(1, 2))
+        return len(model.one._forward_hooks)
+
+    def unknown(part: Any) -> Any:
+        model = small_gpt()
+        with suppress(KeyError):
+            part(model, ["norm", "blocks.7"], ids(2, 5))
+        return len(model.norm._forward_hooks)
+
+    return uses(
+        outputs_of_modules=run,
+        an_error_of_the_model=fails,
+        an_unknown_name=lambda part: part(small_gpt(), ["blocks.7"], ids(2, 5)),
+        an_unknown_name_after_a_known_one=unknown,
+    )
+
+
+class Fails(nn.Module):
+    """A model with an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.one(x)
+        raise RuntimeError("the model fails")
 
 
 # Chapter 14: tuning
@@ -800,8 +997,8 @@ EXERCISES = [
     Exercise(look.capture, INSIDE, capture_uses),
     Exercise(look.weights_of, INSIDE, look_uses()),
     Exercise(look.lens, INSIDE, look_uses()),
-    Exercise(look.ablate, INSIDE, look_uses(1, 1)),
-    Exercise(look.patch, INSIDE, look_uses(ids(2, 5, seed=4), 0, 2)),
+    Exercise(look.ablate, INSIDE, look_uses(1, 2)),
+    Exercise(look.patch, INSIDE, look_uses(ids(2, 5, seed=4), 1, 2)),
     Exercise(attention.attention_by_tiles, SCALE, tiles_uses),
     Exercise(block.Recomputed, SCALE, recomputed_uses),
     Exercise(train.renamed, ANSWERS, names_uses),
