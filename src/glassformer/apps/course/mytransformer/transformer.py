@@ -42,7 +42,7 @@ class Transformer(nn.Module):
     Parameters: `source` and `target`, both `Embeddings`; in BART `source_norm` and
     `target_norm`; `encoder` and `decoder`, lists of blocks; and `output`, D → V without
     bias, in BART with the weight of the table. The first weights are those of
-    `xavier_uniform_` for every matrix and table, in BART those of `draw_weights`. `rate`
+    `xavier_uniform_` for each matrix and table, in BART those of `draw_weights`. `rate`
     is the dropout of the blocks.
     """
 
