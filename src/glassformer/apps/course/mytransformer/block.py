@@ -167,9 +167,9 @@ def draw_weights(model: nn.Module, std: float = 0.02) -> None:
     The weights of linear layers and tables come from the normal distribution with the
     standard deviation `std`, and biases are zero. The last matrices of the two
     additions of a block, `o` and `down`, have std / √(2 L), where L is the number of
-    blocks.
+    blocks, that is, of layers with the name `down`.
     """
-    n_blocks = sum(isinstance(module, Block) for module in model.modules())
+    n_blocks = sum(name.endswith("down") for name, _ in model.named_modules())
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             is_last = name.split(".")[-1] in ("o", "down")
