@@ -17,7 +17,8 @@ def windows(
 ) -> tuple[Tensor, Tensor]:
     """Return inputs and labels, both (n, context), of random windows of ids (N,).
 
-    Each of the n windows has `context` + 1 neighbouring ids, all with one probability.
+    Each of the n windows has `context` + 1 neighbouring ids, all with one probability:
+    `torch.randint` draws the first places, (n, 1), with the generator.
     """
     starts = torch.randint(len(ids) - context, (n, 1), generator=generator)
     return shift(ids[starts + torch.arange(context + 1)])
@@ -58,6 +59,7 @@ class GPT(nn.Module):
 
         `is_token` is False for padding, at either end; positions count tokens only.
         With a cache, `ids` are the new ones, and `is_token` is of all tokens so far.
+        The logits at padding do not matter.
         """
         n_new = ids.shape[1]
         if is_token is None:

@@ -280,7 +280,8 @@ def save(
 
     These are the weights, the state of the optimizer, the generator of the batches,
     torch's own random state, which dropout uses, and the number of steps that were
-    taken.
+    taken. The names are model.NAME, optimizer.NUMBER.NAME as in the optimizer's
+    `state_dict`, generator, random and step.
     """
     kept = {f"model.{name}": x for name, x in model.state_dict().items()}
     for number, state in optimizer.state_dict()["state"].items():

@@ -276,12 +276,12 @@ def judged(exercise: Exercise, mine: Any, limit: float = LIMIT_SECONDS) -> Verdi
     """Test a function, for at most `limit` seconds."""
     if mine is None:
         return Verdict(exercise.name, "empty", f"{exercise.file} has no {exercise.name}.")
-    cases, expected, own_seconds = results_of_solution(exercise)
+    _, expected, own_seconds = results_of_solution(exercise)
     watched = Watched(exercise.own_work)
 
     def run() -> tuple[list[Result], float]:
         with watched if exercise.own_work else nullcontext():
-            return _results(exercise, mine, cases)
+            return _results(exercise, mine, exercise.cases())  # no earlier call can have changed these
 
     OTHER_NAMES.discard(exercise.name)
     answer = within(limit, exercise.name, run)
@@ -334,7 +334,7 @@ def _of_wrong(exercise: Exercise, mine: Any, found: Sequence[Result], difference
         if stub == exercise.name:
             return Verdict(exercise.name, "empty", "It is not written yet.")
         return Verdict(exercise.name, "wrong", f"It calls {stub}, which is not written yet.")
-    if known := _recognised(exercise, found, cases):
+    if known := _recognised(exercise, found):
         return known
     # An unknown mistake: what differs, and for which arguments; and all other tests that fail
     sentences = [f"{_test(cases, number)}: {differences[number]}."]
@@ -414,7 +414,7 @@ def _results(exercise: Exercise, mine: Any, cases: Sequence[tuple[Any, ...]]) ->
     return results, time.thread_time() - began
 
 
-def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tuple[Any, ...]]) -> Verdict | None:
+def _recognised(exercise: Exercise, found: Sequence[Result]) -> Verdict | None:
     """Return the known mistake, or the two known mistakes, that give the results `found` in every test.
 
     Errors are compared by their type, so a function with an error in every test has no known mistake.
@@ -430,7 +430,7 @@ def _recognised(exercise: Exercise, found: Sequence[Result], cases: Sequence[tup
             function = exercise.tested(exercise.with_mistakes(*group))
         except ValueError:  # the first mistake replaces the code that the second one changes
             continue
-        results = (result_of(function, arguments, exercise.has_gradient) for arguments in cases)
+        results = (result_of(function, arguments, exercise.has_gradient) for arguments in exercise.cases())
         if not any(different(one, other) for one, other in zip(found, results, strict=True)):
             sentences = " And: ".join(mistake.sentence for mistake in group)
             sections = " and ".join(dict.fromkeys(mistake.section for mistake in group))

@@ -1,6 +1,7 @@
 """The larger exercises: classes, loops and instruments, each tested by uses with a title."""
 
 import copy
+import json
 import tempfile
 from contextlib import suppress
 from itertools import pairwise
@@ -577,7 +578,7 @@ def masked_batch_uses() -> list[tuple[Use]]:
 
 def windows_uses() -> list[tuple[Use]]:
     return uses(
-        windows=lambda part: part(torch.arange(50), 4, 6, generator()),
+        windows=lambda part: part(torch.arange(50), 4, 6, generator(2)),
         the_shortest_text=lambda part: part(torch.arange(8), 40, 6, generator(1)),
     )
 
@@ -603,6 +604,10 @@ def gpt_uses() -> list[tuple[Use]]:
         other[:, 3:] = (other[:, 3:] + 1) % V
         return torch.allclose(model(given)[:, :3], model(other)[:, :3], atol=1e-4)
 
+    def spread(part: Any) -> Any:
+        found = dict(part(500, 64, 4, 256, 2).named_parameters())
+        return sorted(round(x.std().item() / 0.002) for x in found.values() if x.dim() == 2)
+
     return uses(
         logits=lambda part: new(part)(given),
         later_tokens_change_nothing=without_future,
@@ -610,7 +615,10 @@ def gpt_uses() -> list[tuple[Use]]:
         another_activation=lambda part: new(part, activation=torch.relu)(given),
         a_cache=with_cache,
         a_cache_and_padding=padded_cache,
-        first_weights=lambda part: abs(part(500, 64, 4, 256, 2).embeddings.tokens.weight.std().item() - 0.02) < 1e-3,
+        first_weights=spread,
+        dropout=lambda part: sorted(
+            {round(m.rate, 3) for m in part(V, D, H, F, L, N, rate=0.3).modules() if isinstance(m, block.Residual)}
+        ),
     )
 
 
@@ -632,22 +640,29 @@ def evaluate_uses() -> list[tuple[Use]]:
         (inputs,), labels = batch(generator())
         labels = labels.masked_fill(ids(4, 6, n=2) > 0, -100)
         found = part(model, [((inputs[:1],), labels[:1]), ((inputs[1:],), labels[1:])])
-        return tuple(found), model.training, any(p.grad is not None for p in model.parameters())
+        return tuple(found), model.training
 
-    return uses(
-        batches_with_different_counts=run,
-        a_model_in_evaluation_mode=lambda part: part(small_gpt().eval(), [batch(generator())]),
-    )
+    def evaluating(part: Any) -> Any:
+        model, seen = small_gpt().eval(), []
+        model.register_forward_pre_hook(lambda module, given: seen.append(torch.is_grad_enabled()))
+        return part(model, [batch(generator())]), {"mode": model.training, "gradients": seen}
+
+    return uses(batches_with_different_counts=run, a_model_in_evaluation_mode=evaluating)
 
 
 def groups_uses() -> list[tuple[Use]]:
     def run(part: Any) -> Any:
         model = small_gpt()
         names = {id(x): name for name, x in model.named_parameters()}
-        groups = [(g["weight_decay"], sorted(names[id(x)] for x in g["params"])) for g in part(model, 0.3)]
+        groups = [(g.get("weight_decay", 0.01), sorted(names[id(x)] for x in g["params"])) for g in part(model, 0.3)]
         return dict(groups)
 
-    return uses(groups=run)
+    def tied(part: Any) -> Any:
+        model = transformer.Transformer(V, V, D, H, F, 1, N, is_bart=True)
+        names = {id(x): name for name, x in model.named_parameters()}
+        return {g["weight_decay"]: sorted(names[id(x)] for x in g["params"]) for g in part(model, 0.3)}
+
+    return uses(groups=run, a_table_that_is_the_output_matrix_too=tied)
 
 
 def step_uses() -> list[tuple[Use]]:
@@ -659,8 +674,18 @@ def step_uses() -> list[tuple[Use]]:
             losses.append(part(model, optimizer, scale * train.cross_entropy(model(inputs), labels), rate))
         return losses, model.norm.weight, model.get_parameter("blocks.0.up.weight")
 
+    def two_groups(part: Any) -> Any:
+        model = small_gpt()
+        optimizer = torch.optim.SGD([{"params": [x]} for x in model.parameters()], lr=9.0)
+        (inputs,), labels = batch(generator(3))
+        part(model, optimizer, train.cross_entropy(model(inputs), labels), 0.1)
+        return [x.detach() for x in model.parameters()], [g["lr"] for g in optimizer.param_groups]
+
     return uses(
-        two_steps=run, long_gradients=lambda part: run(part, 100.0), short_gradients=lambda part: run(part, 1e-3)
+        several_groups=two_groups,
+        two_steps=run,
+        long_gradients=lambda part: run(part, 100.0),
+        short_gradients=lambda part: run(part, 1e-3),
     )
 
 
@@ -670,7 +695,7 @@ def fit_uses() -> list[tuple[Use]]:
         with tempfile.TemporaryDirectory() as folder:
             losses: list[float] = []
             for stop in stops:
-                model = small_gpt(0.2)
+                model = small_gpt(0.2).eval()
                 torch.manual_seed(5 + len(losses))
                 losses += part(
                     model, batch, stop, lambda step: 0.02 / step, Path(folder) / "run", every=4,
@@ -711,8 +736,10 @@ def save_uses() -> list[tuple[Use]]:
             other, source = gpt.GPT(V, D, H, F, L, N), generator(5)
             optimizer = torch.optim.AdamW(train.decay_groups(other, 0.1), lr=0.01)
             step = train.resume(path, other, optimizer, source)
-        states = [x for one in optimizer.state_dict()["state"].values() for x in one.values()]
-        return step, torch.rand(2), torch.rand(2, generator=source), other.norm.weight, sum(x.sum() for x in states)
+        drawn = torch.rand(2), torch.rand(2, generator=source)
+        weights = [x.detach().clone() for x in other.parameters()]
+        states = [{k: 1000 * x for k, x in optimizer.state.get(x, {}).items()} for x in other.parameters()]
+        return {"step": step, "random numbers": drawn, "weights": weights, "state": states}
 
     return uses(everything_comes_back=run)
 
@@ -729,8 +756,10 @@ def resume_uses() -> list[tuple[Use]]:
             other, source = gpt.GPT(V, D, H, F, L, N), generator(5)
             optimizer = torch.optim.AdamW(train.decay_groups(other, 0.1), lr=0.01)
             step = part(path, other, optimizer, source)
-        states = [x for one in optimizer.state_dict()["state"].values() for x in one.values()]
-        return step, torch.rand(2), torch.rand(2, generator=source), other.norm.weight, sum(x.sum() for x in states)
+        drawn = torch.rand(2), torch.rand(2, generator=source)
+        weights = [x.detach().clone() for x in other.parameters()]
+        states = [{k: 1000 * x for k, x in optimizer.state.get(x, {}).items()} for x in other.parameters()]
+        return {"step": step, "random numbers": drawn, "weights": weights, "state": states}
 
     return uses(everything_comes_back=run)
 
@@ -746,7 +775,28 @@ def tensor_uses() -> list[tuple[Use]]:
             part(path := Path(folder) / "tensors", kinds())
             return load_file(path), len(list(Path(folder).iterdir()))
 
-    return uses(a_file_that_others_read=run)
+    def replaced(part: Any) -> Any:
+        """Return whether the old file stays whole, under its other name, while the new one is written."""
+        with tempfile.TemporaryDirectory() as folder:
+            path, old = Path(folder) / "tensors", Path(folder) / "old"
+            path.write_bytes(b"old")
+            old.hardlink_to(path)
+            part(path, kinds())
+            return old.read_bytes() == b"old"
+
+    def header(part: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            part(path := Path(folder) / "tensors", kinds())
+            data = path.read_bytes()
+        begin = data.index(b"{")
+        found, _ = json.JSONDecoder().raw_decode(data[begin:].decode("latin-1"))
+        return {
+            "first bytes": int.from_bytes(data[:8], "little") < 1000,
+            "first of {": begin,
+            "header": {k: sorted(map(str, found[k].items())) for k in sorted(found)},
+        }
+
+    return uses(a_file_that_others_read=run, the_header=header, an_old_file=replaced)
 
 
 def read_uses() -> list[tuple[Use]]:
@@ -765,8 +815,10 @@ def read_uses() -> list[tuple[Use]]:
 def names_uses() -> list[tuple[Use]]:
     tensors = {"h.0.mlp.c_fc.bias": normal(2), "wte.weight": normal(3), "ln.h": normal(1)}
     return uses(
-        parts_of_names=lambda part: part(tensors, {"h": "blocks", "mlp": "", "c_fc": "up"}),
-        none=lambda part: part(tensors, {}),
+        the_given_tensors_stay=lambda part: (part(given := dict(tensors), {"h": "blocks"}), sorted(given)),
+        parts_of_names=lambda part: part(dict(tensors), {"h": "blocks", "mlp": "", "c_fc": "up"}),
+        none=lambda part: part(dict(tensors), {}),
+        exchanged_names=lambda part: part({"a.b": normal(1)}, {"a": "b", "b": "a"}),
     )
 
 
@@ -777,7 +829,26 @@ def load_uses() -> list[tuple[Use]]:
         part(model, state)
         return list(model.parameters())
 
-    return uses(tensors_too_many=run, a_weight_that_is_missing=lambda part: run(part, "bias"))
+    def named(part: Any) -> Any:
+        try:
+            part(nn.Linear(3, 2), {"weight": normal(2, 3)})
+        except KeyError as error:
+            return "bias" in str(error)
+
+    def another_order(part: Any) -> Any:
+        model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+        state = {"1.weight": normal(2, 2), "0.weight": normal(2, 2, seed=1)}
+        part(model, state)
+        with torch.no_grad():
+            model.get_parameter("0.weight").add_(1.0)
+        return list(model.parameters()), state
+
+    return uses(
+        exactly_these=another_order,
+        tensors_too_many=run,
+        a_weight_that_is_missing=lambda part: run(part, "bias"),
+        the_name_in_the_error=named,
+    )
 
 
 def generate_uses() -> list[tuple[Use]]:
@@ -789,6 +860,16 @@ def generate_uses() -> list[tuple[Use]]:
         model, seen = small_gpt(), []
         model.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[1]))
         part(model, [1, 2, 3], 5)
+        return seen
+
+    def given_ids(part: Any) -> Any:
+        part(small_gpt(), given := [1, 2], 3)
+        return given
+
+    def quiet(part: Any) -> Any:
+        model, seen = small_gpt(), []
+        model.register_forward_pre_hook(lambda module, given: seen.append(torch.is_grad_enabled()))
+        part(model, [1, 2], 3, seed=5)
         return seen
 
     return uses(
@@ -803,6 +884,9 @@ def generate_uses() -> list[tuple[Use]]:
         ),
         each_step_reads_one_token=reads,
         longer_than_the_model=lambda part: part(small_gpt(), [1, 2], 20, temperature=0.0),
+        few_ids=lambda part: part(small_gpt(), [1, 2], 3, temperature=0.0),
+        the_given_ids_stay=given_ids,
+        no_gradients=quiet,
     )
 
 
@@ -826,8 +910,17 @@ def gpt2_uses() -> list[tuple[Use]]:
         shapes |= {f"h.{number}.{name}": shape for name, shape in part.items()}
     tensors = {name: normal(*shape, seed=seed) / 2 for seed, (name, shape) in enumerate(shapes.items())}
     prefixed = {f"transformer.{name}": x for name, x in tensors.items()} | {"lm_head.weight": tensors["wte.weight"]}
+    low = {
+        name: torch.full_like(x, -2.2) if "c_fc.bias" in name else 0.02 * x if "c_fc" in name else x
+        for name, x in tensors.items()
+    }
+    low = {
+        name: 40 * x if "mlp.c_proj.weight" in name else x for name, x in low.items()
+    }  # gelu(-2.2) is -0.0306, or -0.0304 with tanh
     return uses(
-        logits=lambda part: part(tensors, H)(ids(3, 5)), names_with_a_prefix=lambda part: part(prefixed, H)(ids(3, 5))
+        the_gelu_of_gpt2=lambda part: part(low, H)(ids(3, 5)),
+        logits=lambda part: part(tensors, H)(ids(3, 5)),
+        names_with_a_prefix=lambda part: part(prefixed, H)(ids(3, 5)),
     )
 
 
@@ -901,13 +994,20 @@ class Fails(nn.Module):
 
 
 def template_uses() -> list[tuple[Use]]:
-    turns = [("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello!\nYes?")]
+    turns = [("system", "Be kind."), ("user", " Hi\n"), ("assistant", "Hello!\nYes?")]
     return uses(three_turns=lambda part: part(turns), a_question=lambda part: part(turns[:2], ask=True))
 
 
 def label_uses() -> list[tuple[Use]]:
     labels = ids(2, 5, seed=3).masked_fill(ids(2, 5, n=3) == 0, -100)
-    return uses(labels=lambda part: part(small_gpt().eval(), ids(2, 5), labels))
+
+    def run(part: Any) -> Any:
+        model, given = small_gpt().eval(), labels.clone()
+        found = part(model, ids(2, 5), given)
+        found.sin().sum().backward()
+        return found, model.norm.weight.grad, given
+
+    return uses(labels=run)
 
 
 def grpo_uses() -> list[tuple[Use]]:
@@ -941,7 +1041,7 @@ def lora_uses() -> list[tuple[Use]]:
         mine(x).sin().sum().backward()
         merged = mine.merged()
         frozen = [name for name, weight in mine.named_parameters() if weight.grad is None]
-        return mine(x), mine.a.grad, merged(x), merged.weight, sorted(frozen)
+        return mine(x), mine.a.grad, mine.b.grad, merged(x), merged.weight, sorted(frozen)
 
     return uses(
         at_first_nothing_changes=lambda part: torch.equal((made := new(part))[0](made[2]), made[1](made[2])),
@@ -975,12 +1075,12 @@ EXERCISES = [
     Exercise(block.Residual, f"{BLOCK}#before-after-or-both", residual_uses, own_work=("layer_norm", "dropout")),
     Exercise(block.Block, f"{BLOCK}#a-block-from-its-parts", block_uses, own_work=LIBRARY),
     Exercise(block.draw_weights, f"{BLOCK}#the-first-weights", drawing_uses),
-    Exercise(transformer.batch_of, ASSEMBLED, batch_uses),
-    Exercise(transformer.Transformer, ASSEMBLED, transformer_uses, own_work=LIBRARY),
-    Exercise(generate.translate, ASSEMBLED, translate_uses),
-    Exercise(bert.masked_batch, HIDDEN, masked_batch_uses),
-    Exercise(bert.BERT, HIDDEN, bert_uses, own_work=LIBRARY),
-    Exercise(bert.fill, HIDDEN, fill_uses),
+    Exercise(transformer.batch_of, f"{ASSEMBLED}#batches-of-pairs", batch_uses),
+    Exercise(transformer.Transformer, f"{ASSEMBLED}#the-class-transformer", transformer_uses, own_work=LIBRARY),
+    Exercise(generate.translate, f"{ASSEMBLED}#many-sources-at-once", translate_uses),
+    Exercise(bert.masked_batch, f"{HIDDEN}#hide-tokens-and-find-them-again", masked_batch_uses),
+    Exercise(bert.BERT, f"{HIDDEN}#the-class-bert", bert_uses, own_work=LIBRARY),
+    Exercise(bert.fill, f"{HIDDEN}#fill", fill_uses),
     Exercise(gpt.windows, NEXT, windows_uses),
     Exercise(gpt.GPT, NEXT, gpt_uses, own_work=LIBRARY),
     Exercise(train.decay_groups, NEXT, groups_uses),
@@ -991,7 +1091,7 @@ EXERCISES = [
     Exercise(train.resume, NEXT, resume_uses),
     Exercise(train.fit, NEXT, fit_uses),
     Exercise(generate.generate, NEXT, generate_uses),
-    Exercise(bart.denoising_batch, DAMAGE, noise_uses),
+    Exercise(bart.denoising_batch, f"{DAMAGE}#batches-of-damaged-texts", noise_uses),
     Exercise(look.capture, INSIDE, capture_uses),
     Exercise(look.weights_of, INSIDE, look_uses()),
     Exercise(look.lens, INSIDE, look_uses()),
