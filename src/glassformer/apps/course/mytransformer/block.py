@@ -181,8 +181,8 @@ def draw_weights(model: nn.Module, std: float = 0.02) -> None:
 class Recomputed(torch.autograd.Function):
     """f(x) whose inner results are not kept: the backward pass computes them again.
 
-    `Recomputed.apply(x, f)`, with f a module of one argument; its parameters get their
-    gradients too.
+    `Recomputed.apply(x, f)`, with f a function of one argument. If it is a module, its
+    parameters get their gradients from `backward()`, too.
     """
 
     @staticmethod
