@@ -15,19 +15,19 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 61_291,
-    "lines of Python in the core": 41_532,
+    "lines of Python": 64_197,
+    "lines of Python in the core": 41_588,
     "lines of JavaScript, CSS and HTML": 14_740,
-    "files of Python": 329,
-    "files of Python under 60 lines": 43,
-    "keys of a run": 241,
-    "options of verbs": 214,
-    "verbs and sub-verbs": 40,
+    "files of Python": 335,
+    "files of Python under 60 lines": 40,
+    "keys of a run": 243,
+    "options of verbs": 222,
+    "verbs and sub-verbs": 44,
     "rooms, and files beside them": 24,
     "floors": 12,
-    "calls of isinstance": 689,
-    "conditional expressions": 881,
-    "words of documents, without tables of results": 126_451,
+    "calls of isinstance": 687,
+    "conditional expressions": 928,
+    "words of documents, without tables of results": 129_837,
 }
 
 
