@@ -36,6 +36,8 @@ CELL_TIMEOUT_S = 3600
 """Time limit of one cell. On two busy cores, the longest training of a chapter took over 15 minutes."""
 WORDS_PER_MINUTE, LINES_PER_MINUTE = 120, 10
 """The speed of a reader, in prose and in code."""
+
+
 def cache_folder() -> Path:
     """Return the folder of results for this version of the package's source; remove those older than a week."""
     source = Path(glassformer.__file__).parent
