@@ -19,6 +19,7 @@ from markup import table
 
 from glassformer import __version__
 from glassformer.apps import course
+from glassformer.apps.course.notebooks import chapters
 
 # A build makes millions of objects that stay: to look for garbage among them takes a quarter of it. Without it, a build
 # ends with 1.4 GB in place of 0.7.
@@ -119,7 +120,7 @@ def list_chapters(app: Sphinx, page: str, source: list[str]) -> None:
     """Put a table of the chapters with their reading times into the index of the course."""
     if page == "course/index":
         rows = []
-        for chapter in notebooks.chapters():
+        for chapter in chapters():
             app.env.note_dependency(str(chapter))
             rows.append((f"[]({chapter.name})", f"{notebooks.reading_minutes(chapter.read_text('utf-8'))} minutes"))
         source[0] = source[0].replace(TABLE_OF_CHAPTERS, "\n".join(table(("Chapter", "Reading time"), rows)))
@@ -151,7 +152,7 @@ def slug(title: str) -> str:
 def write_notebooks(app: Sphinx, error: Exception | None) -> None:
     """Write the chapters and the programs as notebooks beside their pages."""
     if error is None:
-        for pages in (notebooks.chapters(), notebooks.programs()):
+        for pages in (chapters(), notebooks.programs()):
             notebooks.write_notebooks(Path(app.outdir) / pages[0].parent.name, pages)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
-import notebooks
 import objects
 from markup import table
 
 import glassformer
 from glassformer.apps.cli.help import sentence
+from glassformer.apps.course import notebooks
 
 
 def page() -> str:

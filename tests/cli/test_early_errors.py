@@ -169,6 +169,8 @@ LINES = {
     "course check nowhere": "no such folder: nowhere; glassformer course start nowhere writes the stubs",
     "course grade nowhere": "no such folder: nowhere; glassformer course start nowhere writes the stubs",
     "course break 9 broken": "the broken models have the numbers 1 to 8, not 9",
+    "course case atention": "the workshop has no exercise 'atention'; did you mean attention?",
+    "course story 0": "the broken models have the numbers 1 to 8, not 0",
     "course hint atention": "the workshop has no exercise 'atention'; did you mean attention?",
     "course check folder attentoin.py": "the workshop has no exercise 'attentoin.py'; did you mean attention.py?",
     "course solution atention": "the workshop has no exercise 'atention'; did you mean attention?",

@@ -12,6 +12,8 @@ import pytest
 from glassformer import api
 from glassformer.apps.cli.arguments import Group, Signature
 from glassformer.apps.cli.main import VERBS
+from glassformer.apps.course.workshop.exercises import exercise_of
+from glassformer.apps.course.workshop.folder import PACKAGE, start
 from preference_runs import policy_run, preference_run, trained_start
 from runs import TINY, Tiny, write_conversations, write_labels, write_pairs, write_text
 
@@ -27,7 +29,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "null": (type(None),),
 }
-FREE = {"classes": "LABEL", "counts": "LABEL", "shares": "LABEL", "roles": "ROLE"}
+FREE = {"classes": "LABEL", "counts": "LABEL", "shares": "LABEL", "roles": "ROLE", "[].states": "EXERCISE"}
 """Objects whose keys depend on the data, and the names of these keys on the page."""
 
 Keys = dict[str, set[type]]
@@ -140,8 +142,18 @@ CASES = {
     ],
     "doctor": ["{text} --json"],
     "plan": ["gpt2 --json", "gpt2 --gpus 2 --json"],
+    "course check": ["mine shift --json"],
+    "course grade": ["mine --only shift --json"],
 }
 """The commands that print JSON, by section of the page."""
+
+
+def write_exercise(folder: Path, name: str) -> None:
+    """Write the reader's package of the course with one exercise solved."""
+    start(folder)
+    exercise = exercise_of(name)
+    with (folder / PACKAGE / exercise.file).open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{exercise.source()}")
 
 
 @pytest.mark.parametrize("verb", CASES)
@@ -155,6 +167,7 @@ def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer,
     Path("masks.txt").write_text("ab [MASK]\n")
     Path("one.en").write_text("the red dog\n")
     Path("one.de").write_text("hund rot\n")
+    write_exercise(here / "mine", "shift")
     printed: Keys = {}
     for case in CASES[verb]:
         result = glassformer(*verb.split(), *case.format_map(models).split())
@@ -167,7 +180,7 @@ def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer,
 
 
 def test_every_verb_with_json_has_a_section_and_a_case() -> None:
-    verbs = {"checkpoint list": "checkpoint"}
+    verbs = {"checkpoint list": "checkpoint", "course check": "course", "course grade": "course"}
     mains = {verb: import_module(f"glassformer.apps.cli.{verb}").main for verb in VERBS}
     functions = {verb: main.functions if isinstance(main, Group) else [main] for verb, main in mains.items()}
     with_json = {

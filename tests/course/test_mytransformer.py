@@ -233,7 +233,7 @@ def batch(generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
     return (inputs,), labels
 
 
-def test_a_stopped_training_goes_on_to_the_bit(tmp_path: Path) -> None:
+def test_a_stopped_training_continues_to_the_bit(tmp_path: Path) -> None:
     def rate_of(step: int) -> float:
         return 0.01 * train.warmup_then_inverse_root(step, 3, 1.0)
 

@@ -58,7 +58,7 @@ def test_the_solution_is_right(name: str) -> None:
     assert judged(exercise, None).state == "empty"
 
 
-def test_every_stub_is_empty_and_tells_what_the_solution_tells(tmp_path: Path) -> None:
+def test_every_stub_is_empty_and_has_the_docstring_of_the_solution(tmp_path: Path) -> None:
     start(tmp_path)
     progress = check(tmp_path)
     assert not progress.is_right and {verdict.state for verdict in progress.verdicts} == {"empty"}
@@ -528,7 +528,7 @@ def test_folders_are_graded_each_in_a_process_with_limits(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("number", range(1, 9))
-def test_a_planted_fault_works_and_is_told(number: int, tmp_path: Path) -> None:
+def test_a_planted_fault_works_and_has_a_story(number: int, tmp_path: Path) -> None:
     """The whole package can be imported, and some exercise is not right; the story names the file."""
     assert len(every_fault()) == 8
     write_broken(number, tmp_path)

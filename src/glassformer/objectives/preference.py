@@ -75,7 +75,7 @@ class Rollout(Example):
     reward: float = 0.0
     advantage: float = 0.0
     old_log_p: np.ndarray | None = None
-    """Log probability of each label by the model that wrote the answer, 0 where there is none; None = the model now."""
+    """Log probability of each label by the model that wrote the answer, 0 at other positions; None = the model now."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,6 +1,6 @@
 """The chapters as Jupyter notebooks: one to read, and one to write, with stubs in place of the exercises.
 
-A chapter is a text in MyST Markdown: code cells stand between "```{code-cell}" and "```", and "+++" alone in a line
+A chapter is a text in MyST Markdown: code cells are between "```{code-cell}" and "```", and "+++" alone in a line
 divides two cells of prose. The wheel has the chapters; in a checkout they are in `docs/course`.
 """
 

@@ -96,7 +96,7 @@ def chat_row(
 
 
 def train(given: argparse.Namespace) -> None:
-    """Train a tokenizer and a model on a file, or go on where a training stopped."""
+    """Train a tokenizer and a model on a file, or continue a training that stopped."""
     folder, context = Path(given.folder), 64
     folder.mkdir(parents=True, exist_ok=True)
     lines = Path(given.file).read_text("utf-8").split("\n")
@@ -180,7 +180,7 @@ def main() -> None:
     try:
         given.run(given)
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from the last save")
+        sys.exit("stopped; the same command continues from the last save")
     except (OSError, UnicodeDecodeError) as error:
         sys.exit(f"{error}")
 

@@ -125,7 +125,7 @@ def attention_by_tiles(query: Tensor, key: Tensor, value: Tensor, size: int) -> 
     `query`, `key` and `value` (B, H, T, K). For each tile of `size` queries, read the
     keys by tiles of `size`, and keep the largest score so far, the sum of the
     exponentials and the weighted sum of the values, which are all corrected if a larger
-    score appears. Tiles behind the last query are not read. No tensor has T² numbers.
+    score appears. Tiles after the last query are not read. No tensor has T² numbers.
     """
     n_tokens, width = query.shape[-2:]
     outputs = []

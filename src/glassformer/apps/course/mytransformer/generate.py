@@ -178,7 +178,7 @@ def generate(
     temperature 0, take the largest logit. Stop after `end`, which is part of the
     result. The first step reads the whole text and fills a cache; each other step reads
     one token. When the text has more than `model.max_len` tokens, keep the last half of
-    this number, and go on with a new cache. The model is in evaluation mode.
+    this number, and continue with a new cache. The model is in evaluation mode.
     """
     model.eval()
     generator = torch.Generator().manual_seed(seed)

@@ -147,8 +147,7 @@ class BahdanauDecoder(nn.Module):
         """Read one token of each text, ids (B,), after the state `h` (B, D).
 
         Return the output (B, D), which is the new state, the new state, and the
-        attention weights (B, S). The score is additive; the context stands behind the
-        token.
+        attention weights (B, S). The score is additive; the context is after the token.
         """
         w = {"query": self.query.weight.T, "memory": self.memory.weight.T}
         scores = additive_scores(h[:, None], memory, w | {"vector": self.vector})

@@ -8,7 +8,8 @@ from .block import Block, Norm, draw_weights, gelu
 from .embeddings import Embeddings
 
 Batch = tuple[tuple[Tensor, Tensor, Tensor], Tensor]
-"""What the decoder reads (B, T), the source (B, S) and its mask; and the labels (B, T).
+"""The ids that the decoder reads (B, T), the source (B, S) and its mask; and the labels
+(B, T).
 """
 
 

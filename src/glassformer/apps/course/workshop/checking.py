@@ -31,7 +31,7 @@ SLOW_RATIO, SLOW_SECONDS = 20, 1.0
 """A right function is slow if its tests take `SLOW_SECONDS`, and `SLOW_RATIO` times as long as the solution's."""
 LIMIT_SECONDS = 30.0
 PAIRS_SECONDS = 5.0
-"""How long two mistakes at once are searched."""
+"""Time limit of the search for two mistakes at once."""
 SHOWN_TESTS = 3
 """Number of further tests that fail and are described."""
 

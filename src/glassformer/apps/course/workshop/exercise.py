@@ -119,7 +119,7 @@ _variant = 0
 
 
 def use_variant(number: int) -> None:
-    """Draw other numbers for all tests of this process; 0 gives those that everybody sees."""
+    """Draw other numbers for all tests of this process; 0 gives the usual ones."""
     global _variant
     _variant = 1000 * number
 
@@ -223,7 +223,7 @@ def _shapes(weights: dict[str, nn.Parameter]) -> str:
 def stubs(module_source: str, names: Sequence[str]) -> str:
     r"""Return the source of a module without the bodies of the functions and classes in `names`.
 
-    Docstrings stay, and the public methods of a class with theirs. Everything else is given to the reader.
+    Docstrings stay, also those of the public methods of a class. Everything else is given to the reader.
 
     >>> print(stubs('import math\n\n\ndef half(x: float) -> float:\n    "Return x / 2."\n    return x / 2\n', ["half"]))
     import math

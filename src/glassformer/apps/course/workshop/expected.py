@@ -1,4 +1,4 @@
-"""What is equal for all folders of a class: importing this module computes the results of all solutions.
+"""Results of all solutions, which are equal for all folders of a class: importing this module computes them.
 
 The fork server of `course grade` imports it once, so that its processes have the results already.
 """

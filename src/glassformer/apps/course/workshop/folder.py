@@ -180,7 +180,7 @@ class AsWritten(SourceFileLoader):
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Let `import mytransformer` find the reader's package, as it is now."""
+    """Let `import mytransformer` find the reader's package, with its newest text."""
     places = [str(folder.absolute()), str(folder.absolute() / PACKAGE)]
     sys.path.insert(0, places[0])
     for place in places:

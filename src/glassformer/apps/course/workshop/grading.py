@@ -16,12 +16,12 @@ from glassformer.apps.course.workshop.folder import check
 
 ROOM = __name__.rpartition(".")[0]
 METHOD = "forkserver" if sys.platform != "win32" else "spawn"
-"""How processes begin: those of a fork server have all modules already."""
+"""The start of processes: those of a fork server have all modules already."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the check of one folder may take."""
+    """Limits of the check of one folder."""
 
     seconds: float = 120.0
     megabytes: int = 2000
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Grade:
-    """The states of all exercises of a folder, or why it has none."""
+    """The states of all exercises of a folder, or why there are no states."""
 
     folder: str
     states: dict[str, str]

@@ -46,7 +46,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Known:
-    """What a table says of an exercise."""
+    """The entry of an exercise in a table."""
 
     module: str
     hints: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ MISTAKE = re.compile(
 
 
 def read(table: Path) -> dict[str, Known]:
-    """Return what a table says of each exercise, in its order; raise `ValueError` for a malformed table."""
+    """Return the entry of each exercise in a table, in its order; raise `ValueError` for a malformed table."""
     found: dict[str, Known] = {}
     name, number = "", 1
     for block in table.read_text("utf-8").removesuffix("\n").split("\n\n"):

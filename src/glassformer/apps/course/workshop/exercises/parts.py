@@ -939,7 +939,7 @@ def seen_gpt() -> gpt.GPT:
 
 
 def look_uses(*more: Any) -> Any:
-    """Return a use of an instrument, and what it leaves behind."""
+    """Return a use of an instrument, and whether hooks stay in the model."""
 
     def run(part: Any) -> Any:
         model = seen_gpt()
