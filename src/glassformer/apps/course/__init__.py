@@ -1,6 +1,6 @@
 """Helpers of the course's notebooks: pictures, computed sentences, the workshop's check, sizes of short runs.
 
-It imports `common`. `mytransformer` is the package of the solutions; begin with `workshop/checking.py`.
+It imports `common`. `mytransformer` is the package of the solutions. Begin with `workshop/checking.py`.
 """
 
 import os
