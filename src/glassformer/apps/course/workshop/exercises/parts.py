@@ -724,44 +724,30 @@ def fit_uses() -> list[tuple[Use]]:
     )
 
 
-def save_uses() -> list[tuple[Use]]:
-    def run(part: Any) -> Any:
-        model, source = small_gpt(), generator(4)
-        optimizer = torch.optim.AdamW(train.decay_groups(model, 0.1), lr=0.01)
-        (inputs,), labels = batch(source)
-        train.train_step(model, optimizer, train.cross_entropy(model(inputs), labels), 0.01)
-        with tempfile.TemporaryDirectory() as folder:
-            part(path := Path(folder) / "run", model, optimizer, source, 17)
-            torch.manual_seed(99)
-            other, source = gpt.GPT(V, D, H, F, L, N), generator(5)
-            optimizer = torch.optim.AdamW(train.decay_groups(other, 0.1), lr=0.01)
-            step = train.resume(path, other, optimizer, source)
-        drawn = torch.rand(2), torch.rand(2, generator=source)
-        weights = [x.detach().clone() for x in other.parameters()]
-        states = [{k: 1000 * x for k, x in optimizer.state.get(x, {}).items()} for x in other.parameters()]
-        return {"step": step, "random numbers": drawn, "weights": weights, "state": states}
+def restored(save: Any, resume: Any) -> Any:
+    """Return everything that comes back from the file of a training: with the reader's `save` or `resume`."""
+    model, source = small_gpt(), generator(4)
+    optimizer = torch.optim.AdamW(train.decay_groups(model, 0.1), lr=0.01)
+    (inputs,), labels = batch(source)
+    train.train_step(model, optimizer, train.cross_entropy(model(inputs), labels), 0.01)
+    with tempfile.TemporaryDirectory() as folder:
+        save(path := Path(folder) / "run", model, optimizer, source, 17)
+        torch.manual_seed(99)
+        other, source = gpt.GPT(V, D, H, F, L, N), generator(5)
+        optimizer = torch.optim.AdamW(train.decay_groups(other, 0.1), lr=0.01)
+        step = resume(path, other, optimizer, source)
+    drawn = torch.rand(2), torch.rand(2, generator=source)
+    weights = [x.detach().clone() for x in other.parameters()]
+    states = [{k: 1000 * x for k, x in optimizer.state.get(x, {}).items()} for x in other.parameters()]
+    return {"step": step, "random numbers": drawn, "weights": weights, "state": states}
 
-    return uses(everything_comes_back=run)
+
+def save_uses() -> list[tuple[Use]]:
+    return uses(everything_comes_back=lambda part: restored(part, train.resume))
 
 
 def resume_uses() -> list[tuple[Use]]:
-    def run(part: Any) -> Any:
-        model, source = small_gpt(), generator(4)
-        optimizer = torch.optim.AdamW(train.decay_groups(model, 0.1), lr=0.01)
-        (inputs,), labels = batch(source)
-        train.train_step(model, optimizer, train.cross_entropy(model(inputs), labels), 0.01)
-        with tempfile.TemporaryDirectory() as folder:
-            train.save(path := Path(folder) / "run", model, optimizer, source, 17)
-            torch.manual_seed(99)
-            other, source = gpt.GPT(V, D, H, F, L, N), generator(5)
-            optimizer = torch.optim.AdamW(train.decay_groups(other, 0.1), lr=0.01)
-            step = part(path, other, optimizer, source)
-        drawn = torch.rand(2), torch.rand(2, generator=source)
-        weights = [x.detach().clone() for x in other.parameters()]
-        states = [{k: 1000 * x for k, x in optimizer.state.get(x, {}).items()} for x in other.parameters()]
-        return {"step": step, "random numbers": drawn, "weights": weights, "state": states}
-
-    return uses(everything_comes_back=run)
+    return uses(everything_comes_back=lambda part: restored(train.save, part))
 
 
 def tensor_uses() -> list[tuple[Use]]:
