@@ -10,7 +10,8 @@ import late
 from glassformer.apps.cli.main import run
 from glassformer.apps.course import notebooks
 from glassformer.apps.course.workshop.exercises import every_exercise
-from glassformer.apps.course.workshop.folder import PACKAGE, keep_part, own_part
+from glassformer.apps.course.workshop.folder import keep_part, own_part
+from glassformer.apps.course.workshop.tables import PACKAGE
 
 jupytext = late.optional("jupytext")
 nbformat = late.optional("nbformat")

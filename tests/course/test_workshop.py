@@ -26,9 +26,9 @@ from glassformer.apps.course.workshop.breaking import every_fault, write_broken
 from glassformer.apps.course.workshop.checking import difference, different, judged, result_of
 from glassformer.apps.course.workshop.exercise import Exercise, use_variant
 from glassformer.apps.course.workshop.exercises import every_exercise, exercise_of
-from glassformer.apps.course.workshop.folder import PACKAGE, PROGRESS, SOLUTIONS, check, start
+from glassformer.apps.course.workshop.folder import PROGRESS, check, start
 from glassformer.apps.course.workshop.grading import Grade, table
-from glassformer.apps.course.workshop.tables import Known, Mistake, every_table, read
+from glassformer.apps.course.workshop.tables import PACKAGE, SOLUTIONS, Known, Mistake, every_table, read
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig

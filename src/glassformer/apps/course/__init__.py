@@ -80,7 +80,10 @@ def case(name: str, number: int = 1) -> tuple[Any, ...]:
     >>> case("most_frequent_pair")
     ({('l', 'o'): 7, ('o', 'w'): 7, ('e', 'r'): 2},)
     """
-    from glassformer.apps.course.workshop.exercises import exercise_of
+    from glassformer.apps.course.workshop.tables import require_exercise
+
+    require_exercise(name)
+    from glassformer.apps.course.workshop.exercises import exercise_of  # imports torch
 
     found = exercise_of(name).cases()
     if not 1 <= number <= len(found):

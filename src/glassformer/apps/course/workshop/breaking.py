@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from glassformer.apps.course.workshop.folder import PACKAGE, SOLUTIONS
-from glassformer.apps.course.workshop.tables import TABLES
+from glassformer.apps.course.workshop.tables import PACKAGE, SOLUTIONS, TABLES
 from glassformer.common.errors import UserError
 from glassformer.common.files import write_text
 

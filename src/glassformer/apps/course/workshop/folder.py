@@ -14,16 +14,13 @@ from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn
 
-from glassformer.apps.course import mytransformer
 from glassformer.apps.course.workshop.checking import Verdict, judged, told
 from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, definition_of, stubs, unreadable
 from glassformer.apps.course.workshop.exercises import every_exercise, exercise_of
-from glassformer.apps.course.workshop.tables import require_checked
+from glassformer.apps.course.workshop.tables import PACKAGE, SOLUTIONS, require_checked
 from glassformer.common.errors import UserError
 from glassformer.common.files import write_text
 
-PACKAGE = mytransformer.__name__.rpartition(".")[2]
-SOLUTIONS = Path(mytransformer.__path__[0])
 PROGRESS = "progress.json"
 MARKS = {"right": "✓", "slow": "✓", "empty": "·"}
 """Mark of a state on the map; all other states have ✗."""

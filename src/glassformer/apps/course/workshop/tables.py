@@ -26,6 +26,8 @@ from pathlib import Path
 from glassformer.common.errors import UserError, did_you_mean
 
 TABLES = Path(__file__).with_name("tables")
+SOLUTIONS = Path(__file__).parents[1] / "mytransformer"
+PACKAGE = SOLUTIONS.name
 
 
 @dataclass(frozen=True)

@@ -929,9 +929,9 @@ def look_uses(*more: Any) -> Any:
 
     def run(part: Any) -> Any:
         model = seen_gpt()
-        before = model(ids(2, 5)).detach()
-        found = part(model, ids(2, 5), *more)
-        return {"found": found, "leaves no hook": torch.equal(before, model(ids(2, 5)))}
+        before = model(ids(6, 5)).detach()
+        found = part(model, ids(6, 5), *more)
+        return {"found": found, "leaves no hook": torch.equal(before, model(ids(6, 5)))}
 
     return lambda: uses(a_small_model=run)
 
