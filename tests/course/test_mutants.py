@@ -20,7 +20,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "sign > 0 -> sign >= 0": "the sign is 1 or -1",
         "0 -> -1 in sign > -1": "the sign is 1 or -1",
         "1 -> 0 in range(longest, 0, -1)": "one symbol is taken in any case",
-        "len(self.symbols) - len(self.merges) -> len(self.symbols)": "merged symbols are in the list again",
     },
     "Embeddings": {"False -> True in persistent=True": "the docstring speaks of parameters"},
     "RecurrentEncoder": {
@@ -55,7 +54,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "from_gpt2": {"True -> False in strict=False": "both have three parts"},
     "log_p_of_labels": {"0 -> -1 in (..., -1)": ONE},
     "translate": {
-        "0.0 -> 0.5 in ([], 0.5)": "all hypotheses begin with it",
         "-1 -> 1 in": LAST,
         "min(beam - len(finished[text]), n_live * n_ids) -> beam - len(finished[text])": "there are enough ids",
         "True -> False in stable=False": "the sort of a few numbers on a CPU keeps the order of equal ones",

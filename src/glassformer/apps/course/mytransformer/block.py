@@ -169,8 +169,7 @@ def draw_weights(model: nn.Module, std: float = 0.02) -> None:
     additions of a block, `o` and `down`, have std / √(2 L), where L is the number of
     blocks, that is, of layers with the name `down`.
     """
-    downs = [name for name, _ in model.named_modules() if name.endswith("down")]
-    n_blocks = max(1, len(downs))
+    n_blocks = sum(name.endswith("down") for name, _ in model.named_modules())
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             is_last = name.split(".")[-1] in ("o", "down")

@@ -362,8 +362,8 @@ def block_uses() -> list[tuple[Use]]:
 
 
 def drawing_uses() -> list[tuple[Use]]:
-    def drawn(part: Any, *std: float) -> Any:
-        blocks = [block.Block(96, 2, 192) for _ in range(3)]
+    def drawn(part: Any, n_blocks: int, *std: float) -> Any:
+        blocks = [block.Block(96, 2, 192) for _ in range(n_blocks)]
         model = nn.Sequential(*blocks, nn.Embedding(99, 96), nn.Linear(96, 90, bias=False))
         part(model, *std)
         found = {}
@@ -372,7 +372,12 @@ def drawing_uses() -> list[tuple[Use]]:
             found[name] = round(spread / (0.1 * (std or (0.02,))[0])), round(x.mean().item(), 1), has_tails
         return found
 
-    return uses(spread_mean_and_tails=drawn, another_spread=lambda part: drawn(part, 0.06))
+    return uses(
+        spread_mean_and_tails=lambda part: drawn(part, 3),
+        another_spread=lambda part: drawn(part, 3, 0.06),
+        one_block=lambda part: drawn(part, 1),
+        no_block=lambda part: drawn(part, 0),
+    )
 
 
 def recomputed_uses() -> list[tuple[Use]]:
