@@ -1087,7 +1087,7 @@ EXERCISES = [
     Exercise(look.weights_of, f"{INSIDE}#every-tensor-has-a-name", look_uses()),
     Exercise(look.lens, f"{INSIDE}#the-logit-lens", look_uses()),
     Exercise(look.ablate, f"{INSIDE}#ablation", look_uses(1, 2)),
-    Exercise(look.patch, f"{INSIDE}#patching-where-the-information-is", look_uses(ids(2, 5, seed=4), 1, 2)),
+    Exercise(look.patch, f"{INSIDE}#patching-where-the-information-is", look_uses(ids(6, 5, seed=4), 1, 2)),
     Exercise(attention.attention_by_tiles, f"{SCALE}#attention-by-tiles", tiles_uses),
     Exercise(block.Recomputed, f"{SCALE}#recomputation", recomputed_uses),
     Exercise(train.renamed, f"{ANSWERS}#weights-that-others-trained", names_uses),
