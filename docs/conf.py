@@ -19,7 +19,7 @@ from markup import table
 
 from glassformer import __version__
 from glassformer.apps import course
-from glassformer.apps.course.notebooks import chapters
+from glassformer.apps.course.notebooks import chapters, expanded
 
 # A build makes millions of objects that stay: to look for garbage among them takes a quarter of it. Without it, a build
 # ends with 1.4 GB in place of 0.7.
@@ -113,7 +113,7 @@ def complete_chapter(app: Sphinx, page: str, source: list[str]) -> None:
     if folder in ("course", "from-notebooks") and name[:1].isdigit():
         link = f'<a href="{name}.ipynb" download>Download this page as a Jupyter notebook</a>'
         head = f"{notebooks.reading_time(source[0])} {link}"
-        source[0] = notebooks.below_title(terms.linked(source[0], name.partition("-")[0]), head)
+        source[0] = notebooks.below_title(terms.linked(expanded(source[0]), name.partition("-")[0]), head)
 
 
 def list_chapters(app: Sphinx, page: str, source: list[str]) -> None:

@@ -16,13 +16,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import jupytext
 import nbclient
 import nbformat
 
 import glassformer
 from glassformer.apps import course
-from glassformer.apps.course.notebooks import ANSWER, chapters, to_read
+from glassformer.apps.course.notebooks import ANSWER, cells_of, chapters, to_read
 
 PROGRAMS = Path(__file__).parent / "from-notebooks"
 """Programs of teaching notebooks, written with the package."""
@@ -66,11 +65,11 @@ def not_rendered() -> list[str]:
 def reading_minutes(chapter: str) -> int:
     """Return the time to read a chapter, in steps of 5 minutes, without what the site hides."""
     minutes = 0.0
-    for cell in jupytext.reads(chapter, fmt="md:myst").cells:
-        if cell.cell_type == "markdown":
+    for cell in cells_of(chapter):
+        if not cell.is_code:
             shown = re.sub(r"<details>.*?</details>", "", cell.source, flags=re.DOTALL)
             minutes += len(shown.split()) / WORDS_PER_MINUTE
-        elif not {ANSWER, PICTURE} & set(cell.metadata.get("tags", [])):
+        elif not {ANSWER, PICTURE} & set(cell.tags):
             minutes += len([line for line in cell.source.splitlines() if line.strip()]) / LINES_PER_MINUTE
     return 5 * max(1, round(minutes / 5))
 

@@ -15,7 +15,7 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 64_188,
+    "lines of Python": 64_241,
     "lines of Python in the core": 41_588,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 335,
@@ -25,9 +25,9 @@ LIMITS = {
     "verbs and sub-verbs": 44,
     "rooms, and files beside them": 24,
     "floors": 12,
-    "calls of isinstance": 687,
-    "conditional expressions": 928,
-    "words of documents, without tables of results": 130_056,
+    "calls of isinstance": 686,
+    "conditional expressions": 927,
+    "words of documents, without tables of results": 124_509,
 }
 
 

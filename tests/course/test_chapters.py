@@ -2,7 +2,7 @@
 
 Trainings of the chapters have few steps here. `tests/test_site.py` renders one of them. Here the cells of all chapters
 run in this process, which saves the start of a kernel for each. `make docs` runs them in full, and checks what they
-state about trainings. Chapters that teach by writing define all exercises of the workshop, and each is right there.
+state about trainings. Chapters that teach by writing show the solutions of all exercises of the workshop.
 """
 
 import ast
@@ -14,12 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-import late
-from glassformer.apps.course.workshop.checking import judged
+from glassformer.apps.course.notebooks import cells_of
 from glassformer.apps.course.workshop.exercises import every_exercise
-
-jupytext = late.optional("jupytext")
-
 
 WRITING = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "13", "14")
 """Chapters whose code is that of the workshop's exercises."""
@@ -61,7 +57,7 @@ def test_the_course_has_fifteen_chapters() -> None:
 
 @pytest.mark.parametrize("chapter", CHAPTERS + PROGRAMS, ids=lambda path: path.stem)
 def test_the_code_of_a_chapter_is_python_and_imports_what_exists(chapter: Path) -> None:
-    cells = [cell for cell in jupytext.read(chapter, fmt="md:myst").cells if cell.cell_type == "code"]
+    cells = [cell for cell in cells_of(chapter.read_text("utf-8")) if cell.is_code]
     assert len(cells) > 5
     for n, cell in enumerate(cells):
         for node in ast.walk(ast.parse(cell.source, f"{chapter.name}, code cell {n}")):
@@ -76,13 +72,10 @@ def test_a_chapter_runs(chapter: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    for n, cell in enumerate(jupytext.read(chapter, fmt="md:myst").cells):
-        if cell.cell_type == "code":
+    for n, cell in enumerate(cells_of(chapter.read_text("utf-8"))):
+        if cell.is_code:
             run(cell.source, f"{chapter.name}, cell {n}", names)
     number = chapter.name.partition("-")[0]
     for exercise in every_exercise().values():
         if number in WRITING and exercise.chapter == int(number):
-            mine = names[exercise.name]
-            assert mine.__module__ == "__main__", f"{exercise.name} is imported"
-            verdict = judged(exercise, mine)
-            assert verdict.is_right, verdict
+            assert names[exercise.name].__module__ == "__main__", f"{exercise.name} is imported"

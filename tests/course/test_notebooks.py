@@ -2,26 +2,27 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import late
 from glassformer.apps.cli.main import run
 from glassformer.apps.course import notebooks
+from glassformer.apps.course.workshop.exercise import Exercise, definition_of, stubs
 from glassformer.apps.course.workshop.exercises import every_exercise
 from glassformer.apps.course.workshop.folder import keep_part, own_part
-from glassformer.apps.course.workshop.tables import PACKAGE
+from glassformer.apps.course.workshop.tables import PACKAGE, SOLUTIONS
 
 jupytext = late.optional("jupytext")
 nbformat = late.optional("nbformat")
 CHAPTERS = notebooks.chapters()
+EXERCISES = every_exercise()
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_cells_are_those_of_jupytext(chapter: Path) -> None:
     text = chapter.read_text("utf-8")
-    expected = jupytext.reads(text, fmt="md:myst").cells
+    expected = jupytext.reads(notebooks.expanded(text), fmt="md:myst").cells
     found = list(notebooks.cells_of(text))
     assert [(cell.is_code, cell.source, list(cell.tags)) for cell in found] == [
         (cell.cell_type == "code", cell.source.strip("\n"), cell.metadata.get("tags", [])) for cell in expected
@@ -33,33 +34,25 @@ def test_cells_are_those_of_jupytext(chapter: Path) -> None:
 def test_a_notebook_to_write_has_stubs_hints_checks_and_answers(chapter: Path) -> None:
     text = chapter.read_text("utf-8")
     cells = [("".join(cell["source"]), cell["cell_type"]) for cell in json.loads(notebooks.to_write(text))["cells"]]
-    asked = [e for cell in notebooks.cells_of(text) for _, e in notebooks.exercises_in(cell)]
+    asked = [EXERCISES[name] for cell in notebooks.cells_of(text) for name in cell.names if name in EXERCISES]
     sources = [source for source, _ in cells]
     for exercise in asked:
         assert f'course.check("{exercise.name}", {exercise.name}, keep="mycourse")' in sources
         assert f"<code>{exercise.name}</code>" in sources[-1] and exercise.known.hints[0] in "\n".join(sources)
-    stubs = "\n\n".join(source for source, kind in cells if kind == "code" and "raise NotImplementedError(" in source)
-    assert stubs.count("def ") >= len([e for e in asked if e.name.islower()])
-    names: dict[str, Any] = {e.name: e.solution for e in every_exercise().values()} | {"__name__": "__main__"}
-    prelude = "import math, random\nimport torch\nfrom torch import nn\nfrom collections import Counter, defaultdict\n"
-    exec(prelude + "\n".join(defined(stubs)), names)
+    shown = "\n\n".join(source for source, kind in cells if kind == "code" and "raise NotImplementedError(" in source)
     for exercise in asked:
-        assert names[exercise.name].__module__ == "__main__"
+        stub = definition_of(shown, exercise.name)
+        assert stub == definition_of(stubs_beside(exercise), exercise.name)
 
 
-def defined(source: str) -> list[str]:
-    """Return the definitions of exercises in a text."""
-    cell = notebooks.Cell(True, source)
-    lines = source.split("\n")
-    return [
-        "\n".join(lines[notebooks.first_line(node) : node.end_lineno]) + "\n"
-        for node, _ in notebooks.exercises_in(cell)
-    ]
+def stubs_beside(exercise: Exercise) -> str:
+    """Return the file of an exercise as `course start` writes it."""
+    return stubs((SOLUTIONS / exercise.file).read_text("utf-8"), list(EXERCISES))
 
 
 def test_what_is_right_in_a_notebook_grows_the_package(tmp_path: Path) -> None:
     """Stubs are filled once; what the reader has written already is never replaced."""
-    causal_mask = every_exercise()["causal_mask"].solution
+    causal_mask = EXERCISES["causal_mask"].solution
     place = tmp_path / PACKAGE / "attention.py"
     assert own_part(tmp_path, "causal_mask") is causal_mask
     assert keep_part(tmp_path, "causal_mask", causal_mask) == f"{place} has it."

@@ -7,13 +7,14 @@ divides two cells of prose. The wheel has the chapters; in a checkout they are i
 import ast
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from glassformer.apps.course.workshop.exercise import UNWRITTEN, Exercise, first_line
+from glassformer.apps.course.workshop.exercise import definition_of, first_line, stubs
 from glassformer.apps.course.workshop.exercises import every_exercise
+from glassformer.apps.course.workshop.tables import SOLUTIONS, every_table
 from glassformer.common.errors import UserError
 from glassformer.common.files import write_text
 
@@ -35,6 +36,11 @@ if importlib.util.find_spec("glassformer") is None:
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
+CODE_CELL = re.compile(r"^```\{code-cell\}([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TAGS = re.compile(r":tags: \[(.*)\]\n+")
+OWN = re.compile(r"^from mytransformer\.(\w+) import (.+)$", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Cell:
     """A cell of a notebook; `source` has no line break at its end."""
@@ -42,6 +48,8 @@ class Cell:
     is_code: bool
     source: str
     tags: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """The exercises that the reader writes here."""
 
 
 def chapters() -> list[Path]:
@@ -51,19 +59,100 @@ def chapters() -> list[Path]:
 
 
 def cells_of(page: str) -> Iterator[Cell]:
-    """Yield the cells of a page in MyST Markdown.
+    """Yield the cells of a page in MyST Markdown, with the definitions of exercises (`expanded`).
 
     >>> [cell.source for cell in cells_of("# A\\n\\n```{code-cell}\\n:tags: [hide-cell]\\n\\n1 + 1\\n```\\n")]
     ['# A', '1 + 1']
     """
     page = re.sub(r"\A---\n.*?\n---\n", "", page, flags=re.DOTALL)
-    for n, part in enumerate(re.split(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)):
-        if n % 2:
-            tags = re.match(r":tags: \[(.*)\]\n+", part)
+    known: set[str] = set()
+    for n, part in enumerate(CODE_CELL.split(page)):
+        if n % 3 == 2:
+            tags = TAGS.match(part)
             source = part[tags.end() :] if tags else part
-            yield Cell(True, source.strip("\n"), tuple(re.split(r",\s*", tags[1])) if tags else ())
-        else:
+            names = tuple(name for _, line in OWN.findall(source) for name in line.split(", "))
+            source = _with_definitions(source, known).strip("\n")
+            yield Cell(True, source, tuple(re.split(r",\s*", tags[1])) if tags else (), names)
+        elif n % 3 == 0:
             yield from (Cell(False, text.strip()) for text in re.split(r"^\+\+\+$", part, flags=re.M) if text.strip())
+
+
+def expanded(page: str) -> str:
+    """Return a page with the definitions of exercises in place of their imports.
+
+    In a chapter, `from mytransformer.attention import causal_mask` stands for the text of this solution, so that each
+    solution exists once. The imports and given functions that it uses come before it, if no earlier cell has them.
+    """
+    known: set[str] = set()
+
+    def cell(found: re.Match[str]) -> str:
+        tags = TAGS.match(found[2])
+        begin = tags[0] if tags else ""
+        return f"```{{code-cell}}{found[1]}\n{begin}{_with_definitions(found[2][len(begin) :], known)}```"
+
+    return CODE_CELL.sub(cell, page)
+
+
+def _with_definitions(source: str, known: set[str]) -> str:
+    """Return a cell with the definitions that it imports, and add the names that it defines to `known`."""
+    if source.startswith("%"):
+        return source
+    pieces = OWN.split(source)  # text, module, names, text, …
+    for n in range(0, len(pieces), 3):
+        if n:
+            pieces[n - 2], pieces[n - 1] = "", _definitions(pieces[n - 2], pieces[n - 1].split(", "), known)
+        known |= {name for statement in ast.parse(pieces[n]).body for name in _names_of(statement)}
+    return "".join(pieces)
+
+
+def _definitions(module: str, names: Iterable[str], known: set[str]) -> str:
+    """Return the text of definitions of a module of the solutions, after what they use and no cell has defined yet."""
+    imports: dict[str, list[str]] = {}
+    texts: list[str] = []
+
+    def add(module: str, names: Iterable[str]) -> None:
+        text = (SOLUTIONS / f"{module}.py").read_text("utf-8")
+        lines, statements = text.split("\n"), ast.parse(text).body
+        defined = {name: node for node in statements for name in _names_of(node)}
+        for name in names:
+            node = defined[name]
+            known.add(name)
+            for used in sorted({x.id for x in ast.walk(node) if isinstance(x, ast.Name)} - known):
+                match defined.get(used):
+                    case ast.Import():
+                        imports.setdefault(f"import {used}", [])
+                    case ast.ImportFrom(module=other, level=0):
+                        imports.setdefault(f"from {other} import ", []).append(_alias(defined[used], used))
+                    case ast.ImportFrom(module=str(other)) if used not in every_table():
+                        add(other, [used])
+                        continue
+                    case ast.stmt() if used not in every_table():
+                        add(module, [used])
+                        continue
+                    case _:
+                        continue  # a name of Python, or an exercise, which the chapter defines or takes from the reader
+                known.add(used)
+            texts.append("\n".join(lines[first_line(node) : node.end_lineno]))
+
+    add(module, names)
+    head = sorted(line + ", ".join(sorted(parts)) for line, parts in imports.items())
+    head.sort(key=lambda line: line.startswith("from"))
+    return "\n\n".join(["\n".join(head), *texts] if head else texts)
+
+
+def _alias(statement: ast.stmt, name: str) -> str:
+    assert isinstance(statement, ast.ImportFrom)
+    return next(ast.unparse(one) for one in statement.names if (one.asname or one.name) == name)
+
+
+def _names_of(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top of a module defines."""
+    match statement:
+        case ast.Import() | ast.ImportFrom():
+            return [one.asname or one.name for one in statement.names]
+        case ast.FunctionDef() | ast.ClassDef():
+            return [statement.name]
+    return [x.id for x in ast.walk(statement) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
 
 
 def to_read(page: str) -> str:
@@ -79,57 +168,16 @@ def to_write(page: str) -> str:
     cells: list[Cell] = []
     answers = ["## Answers"]
     for cell in cells_of(page):
-        found = exercises_in(cell)
-        cells.append(Cell(True, _with_stubs(cell.source, found), cell.tags) if found else cell)
-        for node, exercise in found:
-            hints = "\n\n".join(
-                f"<details><summary>Hint</summary>\n\n{hint}\n\n</details>" for hint in exercise.known.hints
-            )
-            cells.append(Cell(False, hints))
+        exercises = [every_exercise()[name] for name in cell.names if name in every_exercise()]
+        cells.append(replace(cell, source=stubs(cell.source, cell.names).strip("\n")) if exercises else cell)
+        for exercise in exercises:
+            hints = (f"<details><summary>Hint</summary>\n\n{hint}\n\n</details>" for hint in exercise.known.hints)
+            cells.append(Cell(False, "\n\n".join(hints)))
             cells.append(Cell(True, f'course.check("{exercise.name}", {exercise.name}, keep="mycourse")'))
-            code = "\n".join(cell.source.split("\n")[first_line(node) : node.end_lineno])
             summary = f"<details><summary><code>{exercise.name}</code></summary>"
-            answers.append(f"{summary}\n\n```python\n{code}\n```\n\n</details>")
+            answers.append(f"{summary}\n\n```python\n{definition_of(cell.source, exercise.name)}\n```\n\n</details>")
     start = Cell(True, "from glassformer import course  # checks what you write")
     return _notebook([start, *cells, *([Cell(False, "\n\n".join(answers))] if answers[1:] else [])])
-
-
-def exercises_in(cell: Cell) -> list[tuple[ast.FunctionDef | ast.ClassDef, Exercise]]:
-    """Return the definitions of exercises in a cell."""
-    if not cell.is_code or cell.source.startswith("%"):
-        return []
-    known = every_exercise()
-    nodes = [node for node in ast.parse(cell.source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return [(node, known[node.name]) for node in nodes if node.name in known]
-
-
-def _with_stubs(source: str, found: list[tuple[ast.FunctionDef | ast.ClassDef, Exercise]]) -> str:
-    """Return the source of a cell without what the reader writes; docstrings are those of the solutions."""
-    lines = source.split("\n")
-    for node, exercise in reversed(found):
-        [solved] = ast.parse(exercise.source()).body
-        lines[node.lineno - 1 : node.end_lineno] = _stub(node, solved, lines, 4)
-    return "\n".join(lines)
-
-
-def _stub(node: Any, solved: Any, lines: list[str], indent: int) -> list[str]:
-    head, space = lines[node.lineno - 1 : first_line(node.body[0]) if _is_definition(node.body[0]) else 0], " " * indent
-    head = head or lines[node.lineno - 1 : node.body[0].lineno - 1]
-    if text := ast.get_docstring(solved):
-        first, *rest = f'"""{text}{"" if chr(10) not in text else chr(10)}"""'.split("\n")
-        head += [space + first, *(space + line if line else "" for line in rest)]
-    if isinstance(node, ast.FunctionDef):
-        return [*head, f'{space}raise NotImplementedError("{UNWRITTEN}")']
-    methods = {one.name: one for one in solved.body if isinstance(one, ast.FunctionDef)}
-    for one in node.body:
-        if isinstance(one, ast.FunctionDef) and one.name in methods:
-            decorators = lines[first_line(one) : one.lineno - 1]
-            head += ["", *decorators, *_stub(one, methods[one.name], lines, indent + 4)]
-    return head
-
-
-def _is_definition(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.ClassDef)
 
 
 def _notebook(cells: Any) -> str:

@@ -265,9 +265,9 @@ def definition_of(module_source: str, name: str) -> str:
     return "\n".join(lines[first_line(nodes[-1]) : nodes[-1].end_lineno]) if nodes else ""
 
 
-def first_line(node: ast.FunctionDef | ast.ClassDef) -> int:
-    """Return the place of the first line of a definition with its decorators, from 0."""
-    return min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
+def first_line(node: ast.stmt) -> int:
+    """Return the place of the first line of a statement, with the decorators of a definition, from 0."""
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]) - 1
 
 
 def unreadable(path: Path, error: SyntaxError | ValueError) -> str:
