@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, permutations
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from glassformer.apps.course.workshop.changes import changes
 from glassformer.apps.course.workshop.exercise import OTHER_NAMES, UNWRITTEN, Exercise, Use, variant
 
 TOLERANCE = 1e-4
@@ -30,8 +32,8 @@ State = Literal["right", "slow", "mistake", "wrong", "endless", "empty"]
 SLOW_RATIO, SLOW_SECONDS = 20, 1.0
 """A right function is slow if its tests take `SLOW_SECONDS`, and `SLOW_RATIO` times as long as the solution's."""
 LIMIT_SECONDS = 30.0
-PAIRS_SECONDS = 5.0
-"""Time limit of the search for two mistakes at once."""
+SEARCH_SECONDS, SECONDS_OF_A_CHANGE = 5.0, 0.5
+"""Time limit of the search for a mistake that is not in a table, and for the tests of one change of the solution."""
 SHOWN_TESTS = 3
 """Number of further tests that fail and are described."""
 
@@ -415,26 +417,41 @@ def _results(exercise: Exercise, mine: Any, cases: Sequence[tuple[Any, ...]]) ->
 
 
 def _recognised(exercise: Exercise, found: Sequence[Result]) -> Verdict | None:
-    """Return the known mistake, or the two known mistakes, that give the results `found` in every test.
+    """Return the mistake that gives the results `found` in every test.
 
-    Errors are compared by their type, so a function with an error in every test has no known mistake.
+    Known mistakes come first, then small changes of the solution, then pairs of known mistakes, as long as there is
+    time. Errors are compared by their type, so a function with an error in every test has no known mistake.
     """
     if all(result.error for result in found):
         return None
+    cases = exercise.cases()
+
+    def gives(changed: Any) -> bool:
+        tested = exercise.tested(changed)
+        results = (result_of(tested, arguments, exercise.has_gradient) for arguments in cases)
+        return not any(different(one, other) for one, other in zip(found, results, strict=True))
+
     known = [exercise.explained(mistake) for mistake in exercise.mistakes]
-    until = time.monotonic() + PAIRS_SECONDS
-    for group in (*((one,) for one in known), *permutations(known, 2)):
-        if len(group) == 2 and time.monotonic() > until:
-            break
+    for mistake in known:
+        if gives(exercise.with_mistakes(mistake)):
+            return Verdict(exercise.name, "mistake", mistake.sentence, mistake.section)
+    until = time.monotonic() + SEARCH_SECONDS
+    for change in changes(exercise.source()):
+        if time.monotonic() > until:
+            return None
+        if within(SECONDS_OF_A_CHANGE, exercise.name, partial(gives, exercise.changed(change.source))):
+            sentence = f"Your results are those of the solution {change}."
+            return Verdict(exercise.name, "mistake", sentence, exercise.section)
+    for first, second in permutations(known, 2):
+        if time.monotonic() > until:
+            return None
         try:
-            function = exercise.tested(exercise.with_mistakes(*group))
+            function = exercise.with_mistakes(first, second)
         except ValueError:  # the first mistake replaces the code that the second one changes
             continue
-        results = (result_of(function, arguments, exercise.has_gradient) for arguments in exercise.cases())
-        if not any(different(one, other) for one, other in zip(found, results, strict=True)):
-            sentences = " And: ".join(mistake.sentence for mistake in group)
-            sections = " and ".join(dict.fromkeys(mistake.section for mistake in group))
-            return Verdict(exercise.name, "mistake", sentences, sections)
+        if gives(function):
+            sections = " and ".join(dict.fromkeys((first.section, second.section)))
+            return Verdict(exercise.name, "mistake", f"{first.sentence} And: {second.sentence}", sections)
     return None
 
 
