@@ -34,12 +34,14 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "LuongDecoder": {"-1 -> 1 in dim=1": LAST, "0 -> -1 in (:, -1)": ONE},
     "EncoderDecoder": {
+        "if (ids == end).any(dim=1).all():": "the loop goes on, and later ids are cut off",
         "-1 -> 1 in dim=1": LAST,
         "(ids == end).any -> (ids == end).all": "the loop goes on, and later ids are cut off",
         "1 -> 0 in dim=0": "the loop goes on, and later ids are cut off",
     },
     "Residual": {
-        "torch.rand_like(added) >= self.rate -> torch.rand_like(added) > self.rate": "equal with probability 0"
+        "self.training and self.rate -> self.training": "at the rate 0, no number is zero",
+        "torch.rand_like(added) >= self.rate -> torch.rand_like(added) > self.rate": "equal with probability 0",
     },
     "batch_of": {"0 -> -1 in rows([[1]": "anything but 1 means padding"},
     "read_tensors": {"8 -> 7 in :7": "headers are shorter than 2^56 bytes"},
@@ -48,12 +50,16 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "weights_of": {"-2 -> 2 in key.transpose(2, -1)": FOUR},
     "ablate": {"-2 -> 2 in x.flatten(2)": FOUR, "0 -> -1 in given[-1]": ONE},
     "attention_by_tiles": {
+        "(torch.zeros_like(largest), torch.zeros_like(q)) ->": "zeros, which take the other shape",
         "-2 -> 2 in": FOUR,
         "2 -> 3 in -3": "as many tiles, because the first place is a multiple of the size",
     },
-    "from_gpt2": {"True -> False in strict=False": "both have three parts"},
+    "from_gpt2": {
+        "True -> False in strict=False": "both have three parts",
+    },
     "log_p_of_labels": {"0 -> -1 in (..., -1)": ONE},
     "translate": {
+        "if not any(live):": "the loop goes on without hypotheses",
         "-1 -> 1 in": LAST,
         "min(beam - len(finished[text]), n_live * n_ids) -> beam - len(finished[text])": "there are enough ids",
         "True -> False in stable=False": "the sort of a few numbers on a CPU keeps the order of equal ones",
@@ -65,7 +71,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "cross_entropy": {"0 -> -1 in (..., -1)": ONE},
     "label_smoothed_loss": {"0 -> -1 in (..., -1)": ONE},
     "draw": {"0 -> -1 in dim=-1": ONE},
-    "clip_gradients": {"norm <= max_norm -> norm < max_norm": "at the limit, the factor is 1"},
+    "clip_gradients": {
+        "norm <= max_norm -> norm < max_norm": "at the limit, the factor is 1",
+        "gradient.clone() -> gradient": "a copy is not asked for",
+    },
     "context": {"0.0 -> 0.5": UNUSED},
     "masked_softmax": {"0.0 -> 0.5": UNUSED},
     "bleu": {
@@ -80,6 +89,27 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "1 -> 0 in min=0": UNUSED,
         "half - n_exact -> n_exact": "E is H / 2",
         "d < n_exact -> d <= n_exact": "the formula for large d gives the bucket E at d = E",
+    },
+    "train_step": {
+        "loss.item() -> loss": "a tensor of one number counts as a number",
+    },
+    "draw_weights": {
+        "('o', 'down') -> ('down', 'o')": "the order has no meaning",
+    },
+    "positions_of": {
+        "is_token.long() -> is_token": "the sum of a mask is int64",
+    },
+    "write_tensors": {
+        "x.detach() -> x": "no gradient is asked for",
+    },
+    "capture": {
+        "output.detach() -> output": "gradients are off",
+    },
+    "patch": {
+        "output.clone() -> output": "nothing else reads the output",
+    },
+    "LoRA": {
+        "weight.detach() -> weight": "the matrix is not trained",
     },
 }
 """Beginnings of the changes of a function that have no effect, and why."""

@@ -28,7 +28,7 @@ class GPT(nn.Module):
     """GPT-2: learned positions, pre-norm blocks, a last norm, and a tied output.
 
     Parameters: `embeddings`, `blocks` and `norm`. The table of tokens is also the
-    output matrix.
+    output matrix. Attributes: `max_len` and `n_heads`.
     """
 
     def __init__(

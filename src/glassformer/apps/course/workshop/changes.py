@@ -108,7 +108,7 @@ def changes(source: str) -> Iterator[Change]:
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and what it consists of, without annotations, texts and default values."""
+    """Yield a node and what it consists of, without annotations, decorators, texts and default values."""
     yield node
     for _, value in _fields(node):
         for child in value if isinstance(value, list) else [value]:
@@ -117,7 +117,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    left = ("annotation", "returns")
+    left = ("annotation", "returns", "decorator_list")
     if not isinstance(node, ast.JoinedStr | ast.arguments):
         yield from ((name, value) for name, value in ast.iter_fields(node) if name not in left)
 

@@ -160,7 +160,7 @@ def difference(found: Any, expected: Any) -> str:
         return f"{described(found)} instead of {described(expected)}"
     # Numbers: a tensor of one number counts as one
     if isinstance(expected, float) and isinstance(found, (numbers.Real, Tensor)) and not isinstance(found, bool):
-        number = float(found)
+        number = float(found.detach() if isinstance(found, Tensor) else found)
         if math.isclose(number, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (
             math.isnan(number) and math.isnan(expected)
         ):

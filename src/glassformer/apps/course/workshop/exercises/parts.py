@@ -480,12 +480,12 @@ def batch_uses() -> list[tuple[Use]]:
     )
 
 
-def searched(alpha: float, beam: int, seed: int, std: float, *, tokens: float = 1.0) -> Any:
+def searched(alpha: float, beam: int, seed: int, std: float, *, tokens: float = 1.0, rate: float = 0.0) -> Any:
     """Return a search in which some sources reach the end earlier than others."""
 
     def run(part: Any) -> Any:
         torch.manual_seed(seed)
-        model = transformer.Transformer(V, V, D, H, F, L, 16).eval()
+        model = transformer.Transformer(V, V, D, H, F, L, 16, rate=rate).eval()
         block.draw_weights(model, std)
         source, is_source = ids(6, 4), torch.ones(6, 4, dtype=torch.bool)
         is_source[1::2, 2:] = False
@@ -493,7 +493,7 @@ def searched(alpha: float, beam: int, seed: int, std: float, *, tokens: float = 
             model.output.weight.mul_(2.5)  # differences of probabilities that matter
             model.target.tokens.weight.mul_(tokens)
         end = generate.translate(model, source, is_source, 0, -1, beam=3, max_len=8)[0][5]
-        return part(model, source, is_source, 0, end, beam=beam, max_len=8, alpha=alpha)
+        return part(model.train(rate > 0), source, is_source, 0, end, beam=beam, max_len=8, alpha=alpha)
 
     return run
 
@@ -506,6 +506,7 @@ def translate_uses() -> list[tuple[Use]]:
         short_texts_preferred=searched(-3.0, 3, 4, 0.3),
         a_beam_of_four=searched(1.0, 4, 3, 0.45),
         rows_of_the_cache=searched(0.0, 4, 6, 0.8, tokens=3.0),
+        a_model_in_training=searched(0.0, 3, 3, 0.45, rate=0.5),
     )
 
 
@@ -621,6 +622,7 @@ def gpt_uses() -> list[tuple[Use]]:
         a_cache=with_cache,
         a_cache_and_padding=padded_cache,
         first_weights=spread,
+        attributes=lambda part: [new(part).module.max_len, new(part).module.n_heads],
         dropout=lambda part: sorted(
             {round(m.rate, 3) for m in part(V, D, H, F, L, N, rate=0.3).modules() if isinstance(m, block.Residual)}
         ),
@@ -857,6 +859,11 @@ def generate_uses() -> list[tuple[Use]]:
         part(small_gpt(), given := [1, 2], 3)
         return given
 
+    def own_numbers(part: Any) -> Any:
+        model, before = small_gpt(), torch.get_rng_state()
+        part(model, [1, 2], 3, seed=5)
+        return torch.equal(before, torch.get_rng_state())
+
     def quiet(part: Any) -> Any:
         model, seen = small_gpt(), []
         model.register_forward_pre_hook(lambda module, given: seen.append(torch.is_grad_enabled()))
@@ -877,6 +884,7 @@ def generate_uses() -> list[tuple[Use]]:
         longer_than_the_model=lambda part: part(small_gpt(), [1, 2], 20, temperature=0.0),
         few_ids=lambda part: part(small_gpt(), [1, 2], 3, temperature=0.0),
         the_given_ids_stay=given_ids,
+        numbers_of_its_own_generator=own_numbers,
         no_gradients=quiet,
     )
 
