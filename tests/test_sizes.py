@@ -15,19 +15,19 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 64_241,
+    "lines of Python": 64_395,
     "lines of Python in the core": 41_588,
     "lines of JavaScript, CSS and HTML": 14_740,
-    "files of Python": 335,
+    "files of Python": 336,
     "files of Python under 60 lines": 40,
     "keys of a run": 243,
     "options of verbs": 222,
     "verbs and sub-verbs": 44,
     "rooms, and files beside them": 24,
     "floors": 12,
-    "calls of isinstance": 686,
-    "conditional expressions": 927,
-    "words of documents, without tables of results": 124_509,
+    "calls of isinstance": 698,
+    "conditional expressions": 932,
+    "words of documents, without tables of results": 125_057,
 }
 
 
