@@ -88,7 +88,7 @@ def hint(name: Annotated[str, "EXERCISE"], /, *, more: bool = False) -> int:
 
 
 def case(name: Annotated[str, "EXERCISE"], number: Annotated[int, "[NUMBER]"] = 1, /) -> int:
-    """Print the arguments of a test, as Python.
+    """Print the arguments of a test, as Python; of a class, the code that uses it.
 
     In a notebook, `course.case(NAME, NUMBER)` returns them.
 
@@ -102,7 +102,7 @@ def case(name: Annotated[str, "EXERCISE"], number: Annotated[int, "[NUMBER]"] = 
     from glassformer.apps.course import case
 
     for value in case(name, number):
-        print(value)
+        print(getattr(value, "code", value))  # a use has code
     return 0
 
 

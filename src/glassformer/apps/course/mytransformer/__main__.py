@@ -33,19 +33,17 @@ def batches(kind: str, lines: list[str], tokenizer: Tokenizer, context: int) -> 
     """Return the function that draws a batch of a kind from lines of text."""
     pad, unknown, start, end = (tokenizer.ids[name] for name in tokenizer.special)
     if kind in ("transformer", "recurrent"):
-        sides = [line.split("\t") for line in lines if line.count("\t") == 1]
+        sides = [line.split("\t") for line in lines]
         rows = [
             [tokenizer.encode(side)[: context - 1] for side in pair] for pair in sides
         ]
     elif kind == "chat":
-        talks = [
-            chat_row(json.loads(line), tokenizer, context) for line in lines if line
-        ]
+        talks = [chat_row(json.loads(line), tokenizer, context) for line in lines]
     else:
         whole = torch.tensor(tokenizer.encode("\n".join(lines)))
         if len(whole) <= context:
             sys.exit(
-                f"the text has {len(whole)} tokens; at least {context + 1} are needed"
+                f"a part of {len(whole)} tokens: at least {context + 1} are needed"
             )
 
     def batch(generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -87,28 +85,60 @@ def chat_row(
     ids, is_answer = [], []
     for message in messages:
         text = tune.template([(message["role"], message["content"])])
-        head = f"<|im_start|>{message['role']}\n"
-        for part, answers in ((head, 0), (text[len(head) :], 1)):
+        head, last = f"<|im_start|>{message['role']}\n", "<|im_end|>\n"
+        answer = text.removeprefix(head).removesuffix(last)
+        for part, answers in ((head, 0), (answer + last[:-1], 1), (last[-1:], 0)):
             new = tokenizer.encode(part)
             ids += new
             is_answer += [answers * (message["role"] == "assistant")] * len(new)
     return ids[:context], is_answer[:context]
 
 
+def lines_of(path: Path, kind: str) -> list[str]:
+    """Return the lines of a file that a kind can use, and stop where there are few."""
+    lines = path.read_text("utf-8").removesuffix("\n").split("\n")
+    if kind in ("transformer", "recurrent"):
+        lines = [line for line in lines if line.count("\t") == 1]
+        print(f"{len(lines):,} lines are two texts with a tab between them")
+    elif kind == "chat":
+        lines = [line for line in lines if is_chat(line)]
+        print(f"{len(lines):,} lines are conversations in JSON")
+    if len(lines) < 20:
+        sys.exit(f"{path} has {len(lines)} lines that {kind} can use; 20 are needed")
+    return lines
+
+
+def is_chat(line: str) -> bool:
+    """Return True for a list of messages, each with a role and a content, in JSON."""
+    try:
+        messages = json.loads(line)
+        return all({"role", "content"} <= message.keys() for message in messages)
+    except (ValueError, TypeError, AttributeError):
+        return False
+
+
 def train(given: argparse.Namespace) -> None:
     """Train a tokenizer and a model on a file, or continue a training that stopped."""
-    folder, context = Path(given.folder), 64
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = Path(given.file).read_text("utf-8").split("\n")
-    path = folder / "tokenizer.json"
-    if not path.exists():
-        Tokenizer.train("\n".join(lines), 400, is_bytes=True).save(path)
-        (folder / "kind.json").write_text(json.dumps([given.kind, context]))
-    tokenizer, n_train = Tokenizer.load(path), len(lines) * 9 // 10
-    torch.manual_seed(0)
-    part, sizes = sizes_of(given.kind, len(tokenizer.symbols), context)
-    model = part(*sizes)
+    folder, kind, context = Path(given.folder), given.kind, 64
+    path, kind_path = folder / "tokenizer.json", folder / "kind.json"
     weights = folder / "model.safetensors"
+    lines = lines_of(Path(given.file), kind)
+    if kind_path.exists():
+        known, context = json.loads(kind_path.read_text("utf-8"))
+        if known != kind:
+            sys.exit(f"{folder} has a model of kind {known}: choose another --folder")
+        tokenizer = Tokenizer.load(path)
+    else:
+        tokenizer = Tokenizer.train("\n".join(lines), 400, is_bytes=True)
+    n_train = len(lines) * 9 // 10
+    draw = batches(kind, lines[:n_train], tokenizer, context)
+    held_out = batches(kind, lines[n_train:], tokenizer, context)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(path)
+    kind_path.write_text(json.dumps([kind, context]))
+    torch.manual_seed(0)
+    part, sizes = sizes_of(kind, len(tokenizer.symbols), context)
+    model = part(*sizes)
     n_weights = sum(weight.numel() for weight in model.parameters())
     print(f"{n_weights:,} weights; {'continued' if weights.exists() else 'new'}")
 
@@ -118,9 +148,7 @@ def train(given: argparse.Namespace) -> None:
     def report(step: int, loss: float) -> None:
         print(f"step {step:5} of {given.steps}  loss {loss:.3f}", flush=True)
 
-    draw = batches(given.kind, lines[:n_train], tokenizer, context)
     fit(model, draw, given.steps, rate_of, weights, report=report)
-    held_out = batches(given.kind, lines[n_train:], tokenizer, context)
     generator = torch.Generator().manual_seed(1)
     loss, perplexity = evaluate(model, [held_out(generator) for _ in range(8)])
     print(f"held out: loss {loss:.3f} nats, perplexity {perplexity:.2f}")
@@ -129,6 +157,8 @@ def train(given: argparse.Namespace) -> None:
 def use(given: argparse.Namespace) -> None:
     """Continue a text, translate it, repair it, or answer it."""
     folder = Path(given.folder)
+    if not (folder / "model.safetensors").exists():
+        sys.exit(f"{folder} has no trained model: train one first, or give --folder")
     kind, context = json.loads((folder / "kind.json").read_text("utf-8"))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     part, sizes = sizes_of(kind, len(tokenizer.symbols), context)
@@ -138,10 +168,12 @@ def use(given: argparse.Namespace) -> None:
     load_weights(model, model_only)
     _, unknown, start, end = (tokenizer.ids[name] for name in tokenizer.special)
     text = given.text
+    if not text or (kind in ("bert", "bart") and "_" not in text):
+        sys.exit("give a text" + (", in which _ stands for a gap" if text else ""))
     if kind == "chat":
         text = tune.template([("user", text)], ask=True)
     ids = tokenizer.encode(text)
-    if kind in ("bert", "bart"):  # an underline stands for what is missing
+    if kind in ("bert", "bart"):
         parts = [tokenizer.encode(piece) for piece in text.split("_")]
         ids = parts[0] + [i for piece in parts[1:] for i in [unknown, *piece]]
     row = torch.tensor([ids if kind in ("gpt", "chat", "bert") else [*ids, end]])
@@ -170,7 +202,7 @@ def main() -> None:
     one.add_argument("--steps", type=int, default=500)
     one.set_defaults(run=train)
     two = verbs.add_parser("use", help=use.__doc__)
-    two.add_argument("text")
+    two.add_argument("text", help="for bert and bart, _ stands for a gap")
     two.add_argument("--n", type=int, default=100, help="tokens to write at most")
     two.add_argument("--temperature", type=float, default=0.7)
     two.set_defaults(run=use)
@@ -181,7 +213,9 @@ def main() -> None:
         given.run(given)
     except KeyboardInterrupt:
         sys.exit("stopped; the same command continues from the last save")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        sys.exit(f"{given.file} is not a text in UTF-8")
+    except OSError as error:
         sys.exit(f"{error}")
 
 

@@ -171,9 +171,9 @@ class MultiHeadAttention(nn.Module):
         """Let x (B, T, D) attend to `memory` (B, S, D), or to itself: (B, T, D).
 
         `allowed` (B or 1, 1, T, S) is True where a query may attend to a key. A `cache`
-        is a list: it is empty at first, and then has the keys and the values (B, H, S,
-        K) of the tokens so far. The new ones are appended to it, and x attends to all
-        of them.
+        is a list, without `memory` only: it is empty at first, and after a call it has
+        two tensors, the keys and the values (B, H, S, K) of all tokens so far. x
+        attends to all of them.
         """
         memory = x if memory is None else memory
         query = split_heads(self.q(x), self.n_heads)

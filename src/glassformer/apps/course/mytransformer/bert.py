@@ -140,7 +140,8 @@ class BERT(nn.Module):
 def fill(model: BERT, ids: Tensor, is_token: Tensor, mask_id: int) -> Tensor:
     """Replace each `mask_id` of ids (B, T) by the most probable id at its place.
 
-    One pass of the model, in evaluation mode, gives all of them. The argument stays.
+    One pass of the model, which is put into evaluation mode, gives all of them. The
+    argument stays.
     """
     model.eval()
     return torch.where(ids == mask_id, model(ids, is_token).argmax(dim=-1), ids)

@@ -165,8 +165,8 @@ def draw_weights(model: nn.Module, std: float = 0.02) -> None:
     """Draw the first weights of a model as GPT-2 does.
 
     The weights of linear layers and tables come from the normal distribution with the
-    standard deviation `std`, and biases are zero. The last matrices of the two
-    additions of a block, `o` and `down`, have std / √(2 L), where L is the number of
+    standard deviation `std`, and biases are zero. The last matrices of the additions,
+    all with the names `o` and `down`, have std / √(2 L), where L is the number of
     blocks, that is, of layers with the name `down`.
     """
     n_blocks = sum(name.endswith("down") for name, _ in model.named_modules())
@@ -181,8 +181,8 @@ def draw_weights(model: nn.Module, std: float = 0.02) -> None:
 class Recomputed(torch.autograd.Function):
     """f(x) whose inner results are not kept: the backward pass computes them again.
 
-    `Recomputed.apply(x, f)`, with f a function of one argument. If it is a module, its
-    parameters get their gradients from `backward()`, too.
+    `Recomputed.apply(x, f)`, with f a function of one argument without random numbers.
+    If it is a module, its parameters get their gradients from `backward()`, too.
     """
 
     @staticmethod

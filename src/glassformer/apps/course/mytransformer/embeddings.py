@@ -88,8 +88,10 @@ class Embeddings(nn.Module):
     `positions` is "learned" (a table), "sinusoids" or "none". With `is_scaled`, the
     vectors of the tokens are multiplied by √D before positions are added. With
     `d_table`, the table of tokens is narrower, and a matrix leads from it to the width
-    D. Parameters: `tokens` (V, D or d_table); `project`, a linear layer without bias if
-    there is a `d_table`; `table` (max_len, D) if positions are learned.
+    D. Another kind of positions raises `ValueError` with its name. Parameters:
+    `tokens`, an `nn.Embedding` (V, D or d_table); `project`, a linear layer without
+    bias if there is a `d_table`; `table`, an `nn.Embedding` (max_len, D) if positions
+    are learned.
     """
 
     def __init__(

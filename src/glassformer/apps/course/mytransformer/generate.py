@@ -174,11 +174,12 @@ def generate(
     """Continue the ids of a text with a GPT: return the new ids, at most `n_new`.
 
     Each logit is divided by the temperature; top-k (0 keeps all) and then top-p act;
-    and `draw` takes an id with the next number of a generator of its own with this
-    seed. At temperature 0, take the largest logit. Stop after `end`, which is part of
-    the result. The first step reads the whole text and fills a cache; each other step
-    reads one token. When the text has more than `model.max_len` tokens, keep the last
-    half of this number, and continue with a new cache. The model is in evaluation mode.
+    and `draw` takes an id with the next number, `torch.rand(())`, of a generator of its
+    own with this seed. At temperature 0, take the largest logit. Stop after `end`,
+    which is part of the result. The first step reads the whole text and fills a cache;
+    each other step reads one token. When the text has more than `model.max_len` tokens,
+    keep the last half of this number, and continue with a new cache. The model is put
+    into evaluation mode.
     """
     model.eval()
     generator = torch.Generator().manual_seed(seed)
@@ -216,7 +217,7 @@ def translate(
     The results are those of `beam_search` for each source, without `end`. All live
     hypotheses of all sources are one batch, and the decoder keeps a cache: a step reads
     one token of each, after the rows of the cache were put in the order of the
-    hypotheses. The model is in evaluation mode.
+    hypotheses. The model is put into evaluation mode.
     """
     model.eval()
     n_texts, cache = len(source), model.new_cache()

@@ -28,7 +28,8 @@ class GPT(nn.Module):
     """GPT-2: learned positions, pre-norm blocks, a last norm, and a tied output.
 
     Parameters: `embeddings`, `blocks` and `norm`. The table of tokens is also the
-    output matrix. Attributes: `max_len` and `n_heads`.
+    output matrix. Attributes: `max_len` and `n_heads`. `rate` is the dropout of the
+    blocks.
     """
 
     def __init__(
@@ -117,7 +118,8 @@ def from_gpt2(tensors: dict[str, Tensor], n_heads: int) -> GPT:
     The sizes follow from the shapes. GPT-2 stores the matrices of its blocks as (in,
     out), so they are transposed here. `attn.c_attn` has queries, keys and values side
     by side, `attn.c_proj` is the output matrix of the attention, and `mlp.c_proj` is
-    `down`. Its GELU is computed with tanh.
+    `down`. Its GELU is computed with tanh. Names may begin with "transformer."; further
+    tensors, such as the masks `attn.bias`, are left out.
     """
     found: dict[str, Tensor] = {}
     for name, x in tensors.items():

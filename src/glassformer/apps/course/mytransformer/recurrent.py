@@ -130,7 +130,8 @@ class BahdanauDecoder(nn.Module):
     """Attend with the old state, then step: the cell reads the token and the context.
 
     Parameters: `tokens`, a table (V, D); `query`, D → D, and `memory`, 2 D → D, linear
-    layers without bias; `vector` (D,); `cell`, an `nn.GRUCell` that reads 3 D numbers.
+    layers without bias; `vector` (D,), at first of small random numbers; `cell`, an
+    `nn.GRUCell` that reads 3 D numbers.
     """
 
     def __init__(self, vocab_size: int, width: int) -> None:

@@ -93,8 +93,8 @@ class Tokenizer:
     Symbols are characters. With `is_bytes`, a symbol is one byte, written as the
     character of this number, so that no text is unknown. Ids count the `special`
     tokens, then the `alphabet`, then the merged symbols in their order, each symbol
-    once. Attributes: `merges`, `symbols` (a list: id → symbol), `ids` (a dict: symbol →
-    id), `is_bytes`, `special`.
+    once. Attributes: `merges`, `alphabet`, `symbols` (a list: id → symbol), `ids` (a
+    dict: symbol → id), `is_bytes`, `special`.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class Tokenizer:
 
         The merges are those of `learn_merges` for the pieces of the text. Keep the
         counts of all pairs, and for each pair the words that contain it: a merge then
-        changes a few words, not all. The alphabet has the characters of the text in
-        order, or 256 bytes.
+        changes a few words, not all. The alphabet has the characters of the text,
+        sorted, or 256 bytes.
         """
         counted = Counter(pieces(text, is_bytes))
         words, counts = [tuple(word) for word in counted], list(counted.values())
@@ -164,7 +164,10 @@ class Tokenizer:
         return found
 
     def encode_longest(self, text: str) -> list[int]:
-        """Return the ids of the longest symbol at each place of each piece."""
+        """Return the ids of the longest symbol at each place of each piece.
+
+        A character without a symbol becomes one `[UNK]`.
+        """
         found = []
         longest = max(map(len, self.symbols))
         for piece in pieces(text, self.is_bytes):

@@ -232,7 +232,10 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Return the tensors of a file in the format of `write_tensors`, by name."""
+    """Return the tensors of a file in the format of `write_tensors`, by name.
+
+    In a header, "__metadata__" is no tensor: other programs put texts there.
+    """
     data = Path(path).read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")
     found = {}
@@ -330,9 +333,9 @@ def fit(
     `batch` draws the arguments of the model and the labels of a step. `rate_of` gives
     the learning rate of a step, counted from 1. The optimizer is AdamW with
     `decay_groups`, and the loss has label smoothing. If the file `path` exists, the
-    training continues there, exactly as if it had not stopped. After each `every` steps
-    and at the end, it is saved to this file, and `report` is called with the step and
-    its loss.
+    training continues there, exactly as if it had not stopped, and only the losses of
+    the new steps are returned. After each `every` steps and at the end, it is saved to
+    this file, and then `report` is called with the step and its loss.
     """
     optimizer = torch.optim.AdamW(decay_groups(model, decay), lr=0.0)
     generator = torch.Generator().manual_seed(seed)

@@ -43,8 +43,9 @@ class Transformer(nn.Module):
     Parameters: `source` and `target`, both `Embeddings`; in BART `source_norm` and
     `target_norm`; `encoder` and `decoder`, lists of blocks; and `output`, D → V without
     bias, in BART with the weight of the table. The first weights are those of
-    `xavier_uniform_` for each matrix and table, in BART those of `draw_weights`. `rate`
-    is the dropout of the blocks.
+    `xavier_uniform_` for each matrix and table, in BART those of `draw_weights`; biases
+    of the former stay as torch draws them. BART has no use for `n_target`. `rate` is
+    the dropout of the blocks.
     """
 
     def __init__(

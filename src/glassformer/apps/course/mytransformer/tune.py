@@ -13,9 +13,10 @@ def answer_labels(ids: Tensor, is_assistant: Tensor) -> Tensor:
     scored, otherwise -100.
 
     `is_assistant` (B, T) is True for the tokens that the assistant wrote, but not for
-    the end token, which follows the last of these tokens. The tokens of the assistant
-    and the end token of each answer are scored, so that a model learns to stop. All
-    other tokens, which the user or the template wrote, are not scored.
+    the end token, which follows the last of these tokens; no answer is empty. The
+    tokens of the assistant and the end token of each answer are scored, so that a model
+    learns to stop. All other tokens, which the user or the template wrote, are not
+    scored.
     """
     is_scored = is_assistant[:, 1:] | is_assistant[:, :-1]
     return ids[:, 1:].masked_fill(~is_scored, -100)
@@ -97,8 +98,8 @@ def grpo_loss(
     and by the model that wrote them; only `log_p` gets a gradient. r is the quotient of
     the probabilities. A token gives -min(r A, clip(r, 1 - c, 1 + c) A), with the
     advantage A of its answer, `advantages` (B,). The loss is the mean over the tokens
-    of an answer that are scored, `is_scored` (B, T), and then over the answers (Shao et
-    al., equation 3).
+    of an answer that are scored, `is_scored` (B, T), at least one, and then over the
+    answers (Shao et al., equation 3).
     """
     ratio = (log_p - old_log_p.detach()).exp()
     a = advantages[:, None]

@@ -42,6 +42,12 @@ class Use:
         torch.manual_seed(0)
         return self.run(mine)
 
+    @property
+    def code(self) -> str:
+        """The text of the function that makes this use, where `part` is the reader's class or function."""
+        maker = self.run.__qualname__.partition(".")[0]
+        return f"# the use “{self.title}”\n" + inspect.getsource(vars(sys.modules[self.run.__module__])[maker])
+
 
 @dataclass(frozen=True)
 class Exercise:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from glassformer.common.errors import UserError, did_you_mean
+from glassformer.common.errors import UserError, nearest_name, suggestion
 
 TABLES = Path(__file__).with_name("tables")
 SOLUTIONS = Path(__file__).parents[1] / "mytransformer"
@@ -69,13 +69,14 @@ def require_exercise(name: str) -> None:
 def require_checked(name: str) -> None:
     """Raise `UserError` if a name is no exercise, file or number of a chapter."""
     known = every_table()
-    if not name.isdecimal():
+    if not re.fullmatch(r"\d+b?", name):
         _require(name, [*known, *dict.fromkeys(f"{one.module}.py" for one in known.values())])
 
 
 def _require(name: str, known: Collection[str]) -> None:
     if name not in known:
-        raise UserError(f"the workshop has no exercise {name!r}; {did_you_mean(name, known, 'exercises are')}")
+        near = suggestion(nearest_name(name, known), ": glassformer course check DIR lists all")
+        raise UserError(f"the workshop has no exercise {name!r}{near}")
 
 
 MISTAKE = re.compile(

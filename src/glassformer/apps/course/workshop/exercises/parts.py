@@ -610,6 +610,21 @@ def gpt_uses() -> list[tuple[Use]]:
         other[:, 3:] = (other[:, 3:] + 1) % V
         return torch.allclose(model(given)[:, :3], model(other)[:, :3], atol=1e-4)
 
+    def dropped(part: Any) -> Any:
+        """With nearly all numbers of the blocks dropped, their weights do not matter, and the tokens do."""
+        filled = new(part, rate=1 - 1e-7)
+        model, half, quiet = filled.module.train(), new(part, rate=0.5).module.train(), new(part).module.train()
+        with_blocks = model(given)
+        with torch.no_grad():
+            for name, x in filled.weights.items():
+                x.mul_(0.0 if name.startswith("blocks.") else 1.0)
+        return {
+            "the rate acts on both additions of all blocks": torch.allclose(model(given), with_blocks),
+            "the rate acts on the blocks alone": not torch.allclose(model(given), model((given + 1) % V)),
+            "some numbers are dropped": not torch.allclose(half(given), half(given)),
+            "none is dropped at the rate 0": torch.allclose(quiet(given), quiet(given)),
+        }
+
     def spread(part: Any) -> Any:
         found = dict(part(500, 64, 4, 256, 2).named_parameters())
         return sorted(round(x.std().item() / 0.002) for x in found.values() if x.dim() == 2)
@@ -623,9 +638,7 @@ def gpt_uses() -> list[tuple[Use]]:
         a_cache_and_padding=padded_cache,
         first_weights=spread,
         attributes=lambda part: [new(part).module.max_len, new(part).module.n_heads],
-        dropout=lambda part: sorted(
-            {round(m.rate, 3) for m in part(V, D, H, F, L, N, rate=0.3).modules() if isinstance(m, block.Residual)}
-        ),
+        dropout=dropped,
     )
 
 
