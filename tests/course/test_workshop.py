@@ -24,11 +24,11 @@ from glassformer.apps.course.mytransformer.generate import NextLogP
 from glassformer.apps.course.workshop import checking
 from glassformer.apps.course.workshop.breaking import every_fault, write_broken
 from glassformer.apps.course.workshop.checking import difference, different, judged, result_of
-from glassformer.apps.course.workshop.exercise import Exercise, use_variant
+from glassformer.apps.course.workshop.exercise import Exercise, Use, use_variant
 from glassformer.apps.course.workshop.exercises import every_exercise, exercise_of
 from glassformer.apps.course.workshop.folder import PROGRESS, check, start
 from glassformer.apps.course.workshop.grading import Grade, table
-from glassformer.apps.course.workshop.tables import PACKAGE, SOLUTIONS, Known, Mistake, every_table, read
+from glassformer.apps.course.workshop.tables import PACKAGE, SOLUTIONS, Known, Mistake, Sign, every_table, read
 from glassformer.common.errors import UserError
 from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.config.transformer import Stack, TransformerConfig
@@ -175,6 +175,30 @@ def headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
+def test_a_sign_is_read_and_fits_if_nothing_else_fails(tmp_path: Path) -> None:
+    (tmp_path / "ch.mistakes").write_text("# half\n\nonly a cache; a mask: shape\nIt is the mask.\n", "utf-8")
+    [sign] = read(tmp_path / "ch.mistakes")["half"].signs
+    assert sign == Sign(("a cache", "a mask: shape"), "It is the mask.")
+    assert sign.fits({"a cache": "1 instead of 2"}) and sign.fits(
+        {"a cache": "", "a mask": "shape (2,) instead of (3,)"}
+    )
+    assert not sign.fits({"a mask": "1 instead of 2"}) and not sign.fits({"a cache": "", "another": ""})
+
+
+def test_every_sign_names_uses_of_its_exercise() -> None:
+    for exercise in EXERCISES.values():
+        titles = {case[0].title for case in exercise.cases() if case and isinstance(case[0], Use)}
+        for sign in exercise.known.signs:
+            assert {one.partition(": ")[0] for one in sign.fails} <= titles, (exercise.name, sign)
+
+
+def test_a_class_of_which_one_use_fails_gets_its_sign() -> None:
+    exercise = EXERCISES["GPT"]
+    changed = exercise.source().replace("activation, rate=rate", "activation, rate=rate / 2")
+    verdict = judged(exercise, exercise.changed(changed))
+    assert verdict.state == "mistake" and verdict.sentence.startswith("`rate` does not reach both additions")
+
+
 # Answers
 
 
@@ -214,7 +238,10 @@ def test_empty_wrong_slow_and_endless_functions_get_different_answers(monkeypatc
     assert slow.state == "slow" and slow.is_right and "where the solution takes" in slow.sentence
     assert judged(HALF, lambda x: [y * 2 for y in x]).sentence == "You multiply."
     assert judged(HALF, lambda x: [y / 3 for y in x]).sentence == (
-        "In test 1 of 2: at [0]: 0.333333 instead of 0.5. Given: [1.0, 3.0]."
+        "Your results are those of the solution with `3` in place of `2`, in `x / 3`."
+    )
+    assert judged(HALF, lambda x: [y / 5 for y in x]).sentence == (
+        "In test 1 of 2: at [0]: 0.2 instead of 0.5. Given: [1.0, 3.0]."
     )
     assert "the function changes argument 1: work on a copy" in judged(HALF, half_in_place).sentence
     sentence = judged(HALF, broken).sentence
@@ -247,7 +274,7 @@ def test_differences_name_the_place() -> None:
 
 
 WRITTEN = {
-    "softmax by the library": ("softmax", "lambda x: torch.softmax(x, -1)", "right", ""),
+    "softmax by the library": ("softmax", "lambda x: torch.softmax(x, -1)", "wrong", "calls torch's softmax"),
     "a list in place of a tuple": ("merge_pair", "lambda s, p: list(solution(s, p))", "wrong", "instead of a tuple"),
     "a tuple in place of a list": ("encode", "lambda w, m: tuple(solution(w, m))", "right", ""),
     "a tensor of one number for an id": ("draw", "lambda p, u: torch.tensor(solution(p, u))", "wrong", "a tensor"),
@@ -256,14 +283,15 @@ WRITTEN = {
     "a tensor of one number for a number": ("length_penalty", "lambda n, a: torch.tensor(solution(n, a))", "right", ""),
     "label smoothing by the library": (
         "label_smoothed_loss", "lambda x, y, e: F.cross_entropy(x.flatten(0, -2), y.flatten(), label_smoothing=e)",
-        "right", "",
+        "wrong", "calls torch's cross_entropy",
     ),
     "a mask of integers": ("causal_mask", "lambda n: torch.ones(n, n, dtype=torch.int64).tril()", "wrong", "dtype"),
     "a tensor for an id": ("draw", "lambda p, u: p", "wrong", "instead of"),
     "the end of the program": ("draw", "lambda p, u: exit()", "wrong", "SystemExit"),
     "a type that torch refuses": ("with_temperature", "lambda x, t: x.long().softmax(-1)", "wrong", "not implemented"),
     "attention by the library": (
-        "attention", "lambda q, k, v, allowed: F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)", "right", "",
+        "attention", "lambda q, k, v, allowed: F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)",
+        "wrong", "calls torch's scaled_dot_product_attention",
     ),
     "attention with the softmax of the library": (
         "attention",
@@ -300,7 +328,7 @@ WRITTEN = {
     "n-grams of characters": (
         "n_grams", "lambda x, n: solution(list(''.join(x)), n)", "wrong", "the key ('der',) is missing",
     ),
-    "results in reverse order": ("segments", "lambda *a: solution(*a)[::-1]", "wrong", "right, but in reverse order"),
+    "results in reverse order": ("segments", "lambda *a: solution(*a)[::-1]", "mistake", "in `return ("),
     "a transposed table": ("sinusoids", "lambda n, d: solution(n, d).T", "wrong", "The axes 0 and 1 are exchanged"),
     "a constant factor": ("softmax", "lambda x: solution(x) * 3", "wrong", "Every number is 3 times the right one"),
     "ids that are masked in place": (
@@ -358,7 +386,7 @@ def test_a_notebook_gets_the_answer_of_the_command(tmp_path: Path, capsys: pytes
     assert str(check(tmp_path, ["causal_mask"])).startswith(answer)
     course.check("causal_mask", SOLVED["causal_mask"])
     assert capsys.readouterr().out == "causal_mask: right.\n"
-    with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):
+    with pytest.raises(UserError, match="no exercise 'causal_mas': did you mean causal_mask"):
         course.check("causal_mas", causal_mask)
     result: Any = causal_mask(3)
     with pytest.raises(UserError, match=r"needs your function, not Tensor: give it without parentheses"):
@@ -405,7 +433,7 @@ def test_a_folder_is_filled_checked_and_remembered(tmp_path: Path) -> None:
     assert check(folder, ["causal_mask"]).n_right == 1
     (folder / PROGRESS).write_text("{", "utf-8")
     assert check(folder, ["split_heads"]).n_right == 0
-    with pytest.raises(UserError, match="no exercise 'causal_mas'; did you mean causal_mask"):
+    with pytest.raises(UserError, match="no exercise 'causal_mas': did you mean causal_mask"):
         exercise_of("causal_mas")
 
 

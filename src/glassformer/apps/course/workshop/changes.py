@@ -40,9 +40,19 @@ class Change:
     def __str__(self) -> str:
         """Return the change as the end of a sentence."""
         if not self.new:
-            return f"without `{self.old}`"
+            return f"without `{in_line(self.old)}`"
         is_short = len(self.place) < 80 and "\n" not in self.place
-        return f"with `{self.new}` in place of `{self.old}`" + f", in `{self.place}`" * is_short
+        return f"with `{in_line(self.new)}` in place of `{in_line(self.old)}`" + f", in `{self.place}`" * is_short
+
+
+def in_line(code: str, limit: int = 80) -> str:
+    """Return code in one line, with "…" in place of what is beyond the limit.
+
+    >>> in_line("if x:\\n    y", 9)
+    'if x: y'
+    """
+    line = " ".join(code.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:

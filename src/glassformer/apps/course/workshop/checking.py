@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from glassformer.apps.course.workshop.changes import changes
+from glassformer.apps.course.workshop.changes import changes, in_line
 from glassformer.apps.course.workshop.exercise import OTHER_NAMES, UNWRITTEN, Exercise, Use, variant
 
 TOLERANCE = 1e-4
@@ -112,9 +112,9 @@ def different(found: Result, expected: Result) -> str:
             numbers = re.findall(r"\d+", str(expected.error)) if isinstance(expected.error, ValueError) else []
             missing = [number for number in numbers if number not in str(found.error)]
             return f"the message of the {kind} does not name {missing[0]}" if missing else ""
-        return f"it raises {type(found.error).__name__} ({found.error}), where {kind} is expected ({expected.error})"
+        return f"it raises {type(found.error).__name__} ({message_of(found.error)}), where {kind} is expected"
     if found.error is not None:
-        return f"it raises {type(found.error).__name__}: {found.error}"
+        return f"it raises {type(found.error).__name__}: {message_of(found.error)}"
     if where := difference(found.value, expected.value):
         return where
     for place, (own, right) in enumerate(zip(found.gradients, expected.gradients, strict=False), 1):
@@ -338,6 +338,10 @@ def _of_wrong(exercise: Exercise, mine: Any, found: Sequence[Result], difference
         return Verdict(exercise.name, "wrong", f"It calls {stub}, which is not written yet.")
     if known := _recognised(exercise, found):
         return known
+    failing = {_title(case): where for case, where in zip(cases, differences, strict=True) if where}
+    if sign := next((one for one in exercise.known.signs if one.fits(failing)), None):
+        sentence = f"{sign.sentence} {_test(cases, number)}: {differences[number]}."
+        return Verdict(exercise.name, "mistake", sentence, exercise.section)
     # An unknown mistake: what differs, and for which arguments; and all other tests that fail
     sentences = [f"{_test(cases, number)}: {differences[number]}."]
     if error is None and expected[number].error is None:
@@ -361,8 +365,13 @@ def _of_wrong(exercise: Exercise, mine: Any, found: Sequence[Result], difference
 
 def _test(cases: Sequence[tuple[Any, ...]], number: int) -> str:
     """Return the name of a test: the title of a use, or its number."""
-    use = cases[number][0] if cases[number] else None
-    return f"With “{use.title}”" if isinstance(use, Use) else f"In test {number + 1} of {len(cases)}"
+    title = _title(cases[number])
+    return f"With “{title}”" if title else f"In test {number + 1} of {len(cases)}"
+
+
+def _title(case: tuple[Any, ...]) -> str:
+    """Return the title of a use; "" for the arguments of a function."""
+    return case[0].title if case and isinstance(case[0], Use) else ""
 
 
 def _stub_of(error: BaseException) -> str:
@@ -457,8 +466,12 @@ def _recognised(exercise: Exercise, found: Sequence[Result]) -> Verdict | None:
 
 def told(error: BaseException, module: str) -> str:
     """Return the type and message of an error in one line, and the last line of the reader's package in it."""
-    message = " ".join(str(error).split()).rstrip(".")
-    return f"{type(error).__name__}: {message}.{place_of(error, module)}"
+    return f"{type(error).__name__}: {message_of(error)}.{place_of(error, module)}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error as a part of a sentence, in one line."""
+    return in_line(str(error), 200).rstrip(".")
 
 
 def place_of(error: BaseException, module: str) -> str:

@@ -99,7 +99,8 @@ def check(folder: Path, names: Sequence[str] = (), *, is_kept: bool = True) -> P
         modules = {exercise.module: _loaded(folder, exercise.module) for exercise in exercises}
         for exercise in chosen:
             verdict = _judged(exercise, modules)
-            if verdict.state == "wrong" and (cause := _cause(exercise, texts, modules)):
+            is_loaded = not isinstance(modules[exercise.module], str)
+            if verdict.state == "wrong" and is_loaded and (cause := _cause(exercise, texts, modules)):
                 verdict = Verdict(verdict.name, verdict.state, f"{verdict.sentence} {cause}", verdict.section)
             verdicts.append(verdict)
     digests = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}

@@ -14,12 +14,19 @@ A heading names the exercise, a function or a class. Hints follow, one after the
 lines separate its mistakes, which are tried in this order. A mistake has a sentence in one line. The section that
 explains it ("see") and the number of its pitfall are optional. "-" begins the lines of an excerpt of the solution, and
 "+" the lines that replace the excerpt; without "+", the excerpt is removed. An empty last line means that the excerpt
-includes the end of the line before it. No line ends with a space. This module does not import torch.
+includes the end of the line before it. No line ends with a space.
+
+    only a cache; a cache and padding: shape
+    With a cache, the positions or the mask of the new tokens are wrong.
+
+A sign is a sentence about a class in which only the uses with these titles fail, and with the stated beginnings of
+their differences. It names the mistake where no change of the solution gives the reader's results. This module does not
+import torch.
 """
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -47,12 +54,30 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class Sign:
+    """A sentence about a fault by which only some uses fail."""
+
+    fails: tuple[str, ...]
+    """Titles of uses, some with ": " and the beginning of the difference."""
+    sentence: str
+
+    def fits(self, differences: Mapping[str, str]) -> bool:
+        """Return True if all uses that fail, given by title, are among these."""
+        stated = [(title, begin) for title, _, begin in (one.partition(": ") for one in self.fails)]
+        return all(
+            any(title == one and where.startswith(begin) for one, begin in stated)
+            for title, where in differences.items()
+        )
+
+
+@dataclass(frozen=True)
 class Known:
     """The entry of an exercise in a table."""
 
     module: str
     hints: tuple[str, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
+    signs: tuple[Sign, ...] = ()
 
 
 @cache
@@ -80,7 +105,8 @@ def _require(name: str, known: Collection[str]) -> None:
 
 
 MISTAKE = re.compile(
-    r"(?P<sentence>(?!see |pitfall |hint |[-+#\s]).+\S)\n(?:see (?P<section>\S+)\n)?(?:pitfall (?P<pitfall>\d+)\n)?"
+    r"(?P<sentence>(?!(?:see|pitfall|hint|only) |[-+#\s]).+\S)\n"
+    r"(?:see (?P<section>\S+)\n)?(?:pitfall (?P<pitfall>\d+)\n)?"
     r"(?P<old>(?:-(?: .*\S)?\n)+)(?P<new>(?:\+(?: .*\S)?\n)*)"
 )
 
@@ -95,16 +121,19 @@ def read(table: Path) -> dict[str, Known]:
             name = block[2:]
             found[name] = Known(table.stem)
         elif name and re.fullmatch(r"hint .*\S", block) and not one.mistakes:
-            found[name] = Known(one.module, (*one.hints, block[5:]))
+            found[name] = replace(one, hints=(*one.hints, block[5:]))
+        elif name and (match := re.fullmatch(r"only (.*\S)\n(.*\S)", block)):
+            found[name] = replace(one, signs=(*one.signs, Sign(tuple(match[1].split("; ")), match[2])))
         elif name and (match := MISTAKE.fullmatch(block + "\n")):
             old, new = _code(match["old"]), _code(match["new"])
             mistake = Mistake(match["sentence"], old, new, match["section"] or "", int(match["pitfall"] or 0))
-            found[name] = Known(one.module, one.hints, (*one.mistakes, mistake))
+            found[name] = replace(one, mistakes=(*one.mistakes, mistake))
         else:
             raise ValueError(
                 f"{table.name}, line {number}: this is neither the heading of a new exercise, such as '# causal_mask', "
-                "nor a hint before its mistakes, nor a mistake: a sentence, 'see' with a section and 'pitfall' with a "
-                "number where they are stated, lines of code after '-', and lines after '+'; no line ends with a space"
+                "nor a hint before its mistakes, nor a sign ('only' with titles, and a sentence), nor a mistake: a "
+                "sentence, 'see' with a section and 'pitfall' with a number where they are stated, lines of code after "
+                "'-', and lines after '+'; no line ends with a space"
             )
         number += block.count("\n") + 2
     return found

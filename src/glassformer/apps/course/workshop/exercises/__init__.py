@@ -7,6 +7,31 @@ from glassformer.apps.course.workshop.exercise import Exercise
 from glassformer.apps.course.workshop.exercises import lineages, parts, recurrent, transformer
 from glassformer.apps.course.workshop.tables import every_table, require_exercise
 
+LIBRARY = ("scaled_dot_product_attention", "multi_head_attention_forward")
+OWN_WORK: dict[str, tuple[str, ...]] = {
+    "softmax": ("softmax",),
+    "gru_step": ("gru_cell",),
+    "lstm_step": ("lstm_cell",),
+    "RecurrentEncoder": ("gru",),
+    "cross_entropy": ("cross_entropy", "nll_loss"),
+    "attention": LIBRARY,
+    "multi_head_attention": LIBRARY,
+    "MultiHeadAttention": LIBRARY,
+    "attend_with_cache": LIBRARY,
+    "attention_by_tiles": LIBRARY,
+    "layer_norm": ("layer_norm",),
+    "rms_norm": ("rms_norm",),
+    "gelu": ("gelu",),
+    "dropout": ("dropout",),
+    "Residual": ("layer_norm", "dropout"),
+    "Block": LIBRARY,
+    "label_smoothed_loss": ("cross_entropy",),
+    "Transformer": LIBRARY,
+    "BERT": LIBRARY,
+    "GPT": LIBRARY,
+}
+"""Functions of torch that an exercise must not call, because they are what the reader writes there."""
+
 
 @cache
 def every_exercise() -> dict[str, Exercise]:
@@ -14,7 +39,10 @@ def every_exercise() -> dict[str, Exercise]:
     known = every_table()
     steps = [*recurrent.EXERCISES, *transformer.EXERCISES, *lineages.EXERCISES]
     ordered = sorted([*steps, *parts.EXERCISES], key=lambda exercise: exercise.chapter)
-    return {exercise.name: replace(exercise, known=known[exercise.name]) for exercise in ordered}
+    return {
+        exercise.name: replace(exercise, known=known[exercise.name], own_work=OWN_WORK.get(exercise.name, ()))
+        for exercise in ordered
+    }
 
 
 def exercise_of(name: str) -> Exercise:
