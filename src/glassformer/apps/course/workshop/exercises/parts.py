@@ -916,7 +916,7 @@ def generate_uses() -> list[tuple[Use]]:
             small_gpt(), [1, 2], 7, temperature=0.0, end=part(small_gpt(), [1, 2], 7, temperature=0.0)[3]
         ),
         each_step_reads_one_token=reads,
-        longer_than_the_model=lambda part: part(small_gpt(), [1, 2], 20, temperature=0.0),
+        longer_than_the_model=lambda part: part(small_gpt(), [1, 2], 24, temperature=2.0, seed=8),
         few_ids=lambda part: part(small_gpt(), [1, 2], 3, temperature=0.0),
         the_given_ids_stay=given_ids,
         numbers_of_its_own_generator=own_numbers,
