@@ -15,7 +15,7 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 64_577,
+    "lines of Python": 64_578,
     "lines of Python in the core": 41_588,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 336,
@@ -26,8 +26,8 @@ LIMITS = {
     "rooms, and files beside them": 24,
     "floors": 12,
     "calls of isinstance": 698,
-    "conditional expressions": 935,
-    "words of documents, without tables of results": 125_116,
+    "conditional expressions": 936,
+    "words of documents, without tables of results": 125_562,
 }
 
 

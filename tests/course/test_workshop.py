@@ -175,6 +175,15 @@ def headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_solution_raises_only_errors_that_are_asked_for(name: str) -> None:
+    """A use with a mistake of its own would be right for every version that raises an error."""
+    exercise = EXERCISES[name]
+    for case in exercise.cases():
+        error = result_of(exercise.tested(exercise.solution), case, exercise.has_gradient).error
+        assert isinstance(error, ValueError | KeyError | None), (case, error)
+
+
 def test_a_sign_is_read_and_fits_if_nothing_else_fails(tmp_path: Path) -> None:
     (tmp_path / "ch.mistakes").write_text("# half\n\nonly a cache; a mask: shape\nIt is the mask.\n", "utf-8")
     [sign] = read(tmp_path / "ch.mistakes")["half"].signs

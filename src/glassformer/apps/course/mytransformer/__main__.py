@@ -60,7 +60,8 @@ def batches(kind: str, lines: list[str], tokenizer: Tokenizer, context: int) -> 
                 torch.tensor([x + [0] * (longest - len(x)) for _, x in found]) > 0
             )
             return (ids[:, :-1], is_token[:, :-1]), tune.answer_labels(ids, is_answer)
-        inputs, labels = gpt.windows(whole, 16, context - 1, generator)
+        n_rows = 64 if kind == "bert" else 16  # BERT learns from 15 % of the tokens
+        inputs, labels = gpt.windows(whole, n_rows, context - 1, generator)
         if kind == "bert":
             is_special = inputs < len(tokenizer.special)
             n_ids = len(tokenizer.symbols)

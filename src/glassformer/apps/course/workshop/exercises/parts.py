@@ -198,7 +198,7 @@ def translator_uses() -> list[tuple[Use]]:
         logits_of_true_tokens=lambda part: new(part)(*given),
         Luong=lambda part: Filled(part, V, V, D, recurrent.LuongDecoder)(*given),
         two_vocabularies=lambda part: Filled(part, V, 7, D)(ids(3, 5, n=7), *given[1:]),
-        rows_that_go_on_after_an_end=goes_on,
+        rows_that_continue_after_an_end=goes_on,
         a_row_alone=alone,
         write_without_an_end=lambda part: new(part).module.write(*given[1:], 0, V, 6),
         write_until_the_end=ends,
