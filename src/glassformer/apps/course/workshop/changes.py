@@ -31,9 +31,9 @@ class Change:
 
     old: str
     new: str
-    """What replaces the part; "" if it is left out."""
+    """The code that replaces the part; "" if it is left out."""
     place: str
-    """What surrounds the part, with the change."""
+    """The code around the part, with the change."""
     source: str
     """The whole solution with the change, without comments."""
 

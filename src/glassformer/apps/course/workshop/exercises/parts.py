@@ -502,7 +502,7 @@ def searched(alpha: float, beam: int, seed: int, std: float, *, tokens: float = 
 
 def translate_uses() -> list[tuple[Use]]:
     def in_one_batch(part: Any) -> Any:
-        """Whether a step reads one token of all texts."""
+        """Return how many steps there are, and how many tokens each reads."""
         model, seen = transformer.Transformer(V, V, D, H, F, L, 16).eval(), []
         decode = model.decode
 
