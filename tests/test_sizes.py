@@ -15,11 +15,11 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 64_578,
+    "lines of Python": 64_672,
     "lines of Python in the core": 41_588,
     "lines of JavaScript, CSS and HTML": 14_740,
-    "files of Python": 336,
-    "files of Python under 60 lines": 40,
+    "files of Python": 339,
+    "files of Python under 60 lines": 39,
     "keys of a run": 243,
     "options of verbs": 222,
     "verbs and sub-verbs": 44,
@@ -27,7 +27,7 @@ LIMITS = {
     "floors": 12,
     "calls of isinstance": 698,
     "conditional expressions": 936,
-    "words of documents, without tables of results": 125_562,
+    "words of documents, without tables of results": 125_567,
 }
 
 

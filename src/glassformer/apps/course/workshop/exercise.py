@@ -120,6 +120,22 @@ class Exercise:
 
 # What tests are made of
 
+V, D, H, F, L, N = 11, 8, 2, 12, 2, 9
+"""Sizes of the models of the tests: vocabulary, width, heads, inner width, blocks, longest text."""
+IS_TOKEN = torch.tensor([[1] * 5, [0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+IS_SOURCE = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()
+"""True for the tokens of three texts, and of their sources."""
+
+
+def uses(**titles: Any) -> list[tuple[Use]]:
+    """Return uses by their titles, with spaces in place of underscores."""
+    return [(Use(title.replace("_", " "), run),) for title, run in titles.items()]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 _variant = 0
 """A number that is added to every seed, so that each student can be tested with other numbers."""
 

@@ -4,7 +4,15 @@ from dataclasses import replace
 from functools import cache
 
 from glassformer.apps.course.workshop.exercise import Exercise
-from glassformer.apps.course.workshop.exercises import lineages, parts, recurrent, transformer
+from glassformer.apps.course.workshop.exercises import (
+    further_parts,
+    lineages,
+    lineages_parts,
+    recurrent,
+    recurrent_parts,
+    transformer,
+    transformer_parts,
+)
 from glassformer.apps.course.workshop.tables import every_table, require_exercise
 
 LIBRARY = ("scaled_dot_product_attention", "multi_head_attention_forward")
@@ -37,8 +45,9 @@ OWN_WORK: dict[str, tuple[str, ...]] = {
 def every_exercise() -> dict[str, Exercise]:
     """Return the exercises by name, each with its table."""
     known = every_table()
-    steps = [*recurrent.EXERCISES, *transformer.EXERCISES, *lineages.EXERCISES]
-    ordered = sorted([*steps, *parts.EXERCISES], key=lambda exercise: exercise.chapter)
+    steps = (recurrent, transformer, lineages)
+    parts = (recurrent_parts, transformer_parts, lineages_parts, further_parts)
+    ordered = sorted((one for file in steps + parts for one in file.EXERCISES), key=lambda one: one.chapter)
     return {
         exercise.name: replace(exercise, known=known[exercise.name], own_work=OWN_WORK.get(exercise.name, ()))
         for exercise in ordered
