@@ -15,18 +15,18 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 64_672,
+    "lines of Python": 64_708,
     "lines of Python in the core": 41_588,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 339,
-    "files of Python under 60 lines": 39,
+    "files of Python under 60 lines": 40,
     "keys of a run": 243,
     "options of verbs": 222,
     "verbs and sub-verbs": 44,
     "rooms, and files beside them": 24,
     "floors": 12,
-    "calls of isinstance": 698,
-    "conditional expressions": 936,
+    "calls of isinstance": 700,
+    "conditional expressions": 937,
     "words of documents, without tables of results": 125_567,
 }
 

@@ -151,7 +151,7 @@ class MultiHeadAttention(nn.Module):
     """Attention with several heads, and its four matrices.
 
     Parameters: `q`, `k`, `v` and `o`, each a linear layer D → D, with a bias if
-    `has_bias`.
+    `has_bias`. A width that the heads do not divide raises `ValueError`.
     """
 
     def __init__(self, d_model: int, n_heads: int, has_bias: bool = True) -> None:

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, permutations
 from pathlib import Path
@@ -33,7 +33,7 @@ SLOW_RATIO, SLOW_SECONDS = 20, 1.0
 """A right function is slow if its tests take `SLOW_SECONDS`, and `SLOW_RATIO` times as long as the solution's."""
 LIMIT_SECONDS = 30.0
 SEARCH_SECONDS, SECONDS_OF_A_CHANGE = 5.0, 0.5
-"""Time limit of the search for a mistake that is not in a table, and for the tests of one change of the solution."""
+"""Time limit of the search for a mistake that is not in a table, and of the tests of one change of a fast solution."""
 SHOWN_TESTS = 3
 """Number of further tests that fail and are described."""
 
@@ -170,6 +170,10 @@ def difference(found: Any, expected: Any) -> str:
         return f"a tensor instead of the number or text {described(expected)}"
     if expected is True and found is False:
         return "it is not so"
+    if isinstance(found, str) and isinstance(expected, str) and len(found + expected) > 80 and found != expected:
+        place = next((n for n, (own, right) in enumerate(zip(found, expected, strict=False)) if own != right), -1)
+        place = place if place >= 0 else min(len(found), len(expected))
+        return f"from character {place} on: {found[place : place + 20]!r} instead of {expected[place : place + 20]!r}"
     return "" if found == expected else f"{described(found)} instead of {described(expected)}"
 
 
@@ -291,6 +295,7 @@ def judged(exercise: Exercise, mine: Any, limit: float = LIMIT_SECONDS) -> Verdi
         sentence = f"It did not end within {limit:g} seconds: look for a loop whose condition never changes."
         return Verdict(exercise.name, "endless", sentence)
     found, seconds = answer
+    has_other_names = exercise.name in OTHER_NAMES  # before changed solutions are tested, which may have them too
     if not any(differences := [different(one, other) for one, other in zip(found, expected, strict=True)]):
         if watched.called:
             sentence = f"It is right, and it calls torch's {watched.called}: here, write that yourself."
@@ -299,7 +304,11 @@ def judged(exercise: Exercise, mine: Any, limit: float = LIMIT_SECONDS) -> Verdi
             sentence = f"It is right, and its tests take {seconds:.1f} s, where the solution takes {own_seconds:.2g} s."
             return Verdict(exercise.name, "slow", sentence)
         return Verdict(exercise.name, "right")
-    return _of_wrong(exercise, mine, found, differences)
+    verdict = _of_wrong(exercise, mine, found, differences)
+    if has_other_names and verdict.state == "wrong":
+        more = "Its weights have other names than the docstring states; they were matched by shape and order."
+        verdict = replace(verdict, sentence=f"{verdict.sentence} {more}")
+    return verdict
 
 
 def within(limit: float, name: str, work_of: Callable[[], R]) -> R | None:
@@ -350,10 +359,6 @@ def _of_wrong(exercise: Exercise, mine: Any, found: Sequence[Result], difference
         sentences.append(f"Given: {', '.join(described(x) for x in cases[number])}.")
     if error is not None:
         sentences.append(place_of(error, getattr(inspect.unwrap(mine), "__module__", None) or "").lstrip())
-    if exercise.name in OTHER_NAMES:
-        sentences.append(
-            "Its weights have other names than the docstring states; they were matched by shape and order."
-        )
     others = [other for other, where in enumerate(differences) if where and other != number]
     for other in others[:SHOWN_TESTS]:
         where = "the same" if differences[other] == differences[number] else differences[other]
@@ -445,10 +450,11 @@ def _recognised(exercise: Exercise, found: Sequence[Result]) -> Verdict | None:
         if gives(exercise.with_mistakes(mistake)):
             return Verdict(exercise.name, "mistake", mistake.sentence, mistake.section)
     until = time.monotonic() + SEARCH_SECONDS
+    limit = SECONDS_OF_A_CHANGE + 3 * results_of_solution(exercise)[2]
     for change in changes(exercise.source()):
         if time.monotonic() > until:
             return None
-        if within(SECONDS_OF_A_CHANGE, exercise.name, partial(gives, exercise.changed(change.source))):
+        if within(limit, exercise.name, partial(gives, exercise.changed(change.source))):
             sentence = f"Your results are those of the solution {change}."
             return Verdict(exercise.name, "mistake", sentence, exercise.section)
     for first, second in permutations(known, 2):

@@ -25,7 +25,6 @@ OWN_WORK: dict[str, tuple[str, ...]] = {
     "attention": LIBRARY,
     "multi_head_attention": LIBRARY,
     "MultiHeadAttention": LIBRARY,
-    "attend_with_cache": LIBRARY,
     "attention_by_tiles": LIBRARY,
     "layer_norm": ("layer_norm",),
     "rms_norm": ("rms_norm",),

@@ -215,6 +215,13 @@ def tensor_uses() -> list[tuple[Use]]:
             part(path := Path(folder) / "tensors", kinds())
             return load_file(path), len(list(Path(folder).iterdir()))
 
+    def other_letters(part: Any) -> Any:
+        from safetensors.torch import load_file
+
+        with tempfile.TemporaryDirectory() as folder:
+            part(path := Path(folder) / "tensors", {"größe": normal(2)})
+            return load_file(path)
+
     def replaced(part: Any) -> Any:
         """Return whether the old file stays whole, under its other name, while the new one is written."""
         with tempfile.TemporaryDirectory() as folder:
@@ -236,7 +243,9 @@ def tensor_uses() -> list[tuple[Use]]:
             "header": {k: sorted(map(str, found[k].items())) for k in sorted(found)},
         }
 
-    return uses(a_file_that_others_read=run, the_header=header, an_old_file=replaced)
+    return uses(
+        a_file_that_others_read=run, the_header=header, an_old_file=replaced, a_name_with_other_letters=other_letters
+    )
 
 
 def read_uses() -> list[tuple[Use]]:
@@ -249,7 +258,19 @@ def read_uses() -> list[tuple[Use]]:
             )
             return part(path)
 
-    return uses(a_file_of_others=run, a_file_with_notes=lambda part: run(part, metadata={"format": "pt"}))
+    def in_another_order(part: Any) -> Any:
+        entries = {"b": {"dtype": "U8", "shape": [2], "data_offsets": [3, 5]}}
+        header = json.dumps(entries | {"a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}).encode()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "t"
+            path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(1, 6)))
+            return part(path)
+
+    return uses(
+        a_file_of_others=run,
+        a_file_with_notes=lambda part: run(part, metadata={"format": "pt"}),
+        a_header_in_another_order=in_another_order,
+    )
 
 
 def restored(save: Any, resume: Any) -> Any:
@@ -288,7 +309,7 @@ def fit_uses() -> list[tuple[Use]]:
                 torch.manual_seed(5 + len(losses))
                 losses += part(
                     model, batch, stop, lambda step: 0.02 / step, Path(folder) / "run", every=4,
-                    report=lambda step, loss: reported.append((step, loss)), **more,
+                    report=lambda step, loss: reported.append((step, loss, len(list(Path(folder).iterdir())))), **more,
                 )  # fmt: skip
             return {"losses": losses, "weights": model.norm.weight, "reports": reported, "mode": model.training}
 

@@ -86,7 +86,11 @@ def tokenizer_uses() -> list[tuple[Use]]:
         symbols_and_ids=lambda part: (trained(part).symbols, trained(part).ids, len(trained(part, True).symbols)),
         encode=lambda part: trained(part).encode("the newest tower"),
         encode_with_merges_in_their_order=lambda part: part(new, ["a", "b", "c"]).encode("abc bc"),
-        unknown_symbols=lambda part: (trained(part).encode("QQ the"), trained(part).encode_longest("Qthe")),
+        unknown_symbols=lambda part: (
+            trained(part).encode("QQ the"),
+            trained(part).encode_longest("Qthe"),
+            trained(part).encode_longest("aQQQb"),
+        ),
         encode_longest=lambda part: (
             trained(part).encode_longest(TEXT),
             part(new, list("abc")).encode_longest("abcbc"),
@@ -181,7 +185,9 @@ def decoder_uses() -> list[tuple[Use]]:
         return Filled(part, V, D).module.step(ids(3), normal(3, D), normal(3, 4, 2 * D, seed=1), is_source)
 
     return uses(
-        a_step=lambda part: of(part, torch.ones_like(IS_SOURCE)), padding_in_the_source=lambda part: of(part, IS_SOURCE)
+        a_step=lambda part: of(part, torch.ones_like(IS_SOURCE)),
+        padding_in_the_source=lambda part: of(part, IS_SOURCE),
+        first_weights=lambda part: all(bool(x.any()) for x in part(V, D).parameters()),
     )
 
 

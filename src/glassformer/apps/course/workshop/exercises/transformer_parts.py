@@ -140,6 +140,9 @@ def block_uses() -> list[tuple[Use]]:
         sandwich=order("sandwich"),
         another_activation=lambda part: Filled(part, D, H, F, "post", torch.relu)(x, causal),
         a_memory=lambda part: Filled(part, D, H, F, "post", has_memory=True)(x, causal, memory, allowed),
+        a_memory_of_equal_length=lambda part: Filled(part, D, H, F, "post", has_memory=True)(
+            x, causal, normal(2, 5, D, seed=4), mask(2, 1, 5, 5, seed=5)
+        ),
         a_cache=with_cache,
         a_memory_and_a_cache=with_memory_and_cache,
         dropout_of_both_additions=dropout_in,
