@@ -40,7 +40,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "1 -> 0 in dim=0": "the loop goes on, and later ids are cut off",
     },
     "Residual": {
-        "self.training and self.rate -> self.training": "at the rate 0, no number is zero",
+        "self.training and self.rate -> self.training": "at the rate 0, dropout changes nothing",
         "torch.rand_like(added) >= self.rate -> torch.rand_like(added) > self.rate": "equal with probability 0",
     },
     "batch_of": {"0 -> -1 in rows([[1]": "anything but 1 means padding"},

@@ -43,7 +43,7 @@ def batches(kind: str, lines: list[str], tokenizer: Tokenizer, context: int) -> 
         whole = torch.tensor(tokenizer.encode("\n".join(lines)))
         if len(whole) <= context:
             sys.exit(
-                f"a part of {len(whole)} tokens: at least {context + 1} are needed"
+                f"a part has {len(whole)} tokens; at least {context + 1} are needed"
             )
 
     def batch(generator: torch.Generator) -> tuple[tuple[Tensor, ...], Tensor]:

@@ -70,12 +70,12 @@ class Progress:
     def __str__(self) -> str:
         """Return what is wrong and, after a check of everything, a map of the course by chapter."""
         lines = [str(one) for one in self.verdicts if self.names or one.state not in ("empty", "right")]
-        by_chapter: dict[int, list[str]] = {}
-        for exercise in every_exercise().values():
-            mark = MARKS.get(self.states.get(exercise.name, "empty"), "✗")
-            by_chapter.setdefault(exercise.chapter, []).append(f"{mark} {exercise.name}")
         if not self.names:
             lines += [""] * bool(lines)
+            by_chapter: dict[int, list[str]] = {}
+            for exercise in every_exercise().values():
+                mark = MARKS.get(self.states.get(exercise.name, "empty"), "✗")
+                by_chapter.setdefault(exercise.chapter, []).append(f"{mark} {exercise.name}")
             lines += [f"chapter {chapter:<4}{'  '.join(names)}" for chapter, names in by_chapter.items()]
         return "\n".join([*lines, f"{self.n_right} of {len(every_exercise())} are right"])
 
