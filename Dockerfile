@@ -5,8 +5,9 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # Triton, which compiles the steps on a GPU, needs a C compiler.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY src src
+COPY docs/course docs/course
 RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" -c constraints.txt '.[serve]'
 ENV HOME=/tmp
 USER 1000

@@ -126,6 +126,21 @@ def test_the_wheel_is_used_and_has_its_command(environment: Environment) -> None
     assert done.returncode == 0 and "glassformer inspect" in done.stdout, done.stderr
 
 
+def test_the_wheel_is_built_from_what_the_dockerfile_copies(distributions: Path, tmp_path: Path) -> None:
+    for line in re.findall(r"^COPY (.*)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE):
+        *names, target = line.split()
+        for name in names:
+            assert f"!{name}\n" in (ROOT / ".dockerignore").read_text("utf-8")
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, tmp_path / target)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", str(tmp_path)]
+    subprocess.run(command, capture_output=True, check=True)
+    [wheel], [again] = distributions.glob("*.whl"), (tmp_path / "dist").glob("*.whl")
+    assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
+
+
 def test_the_demo_and_a_tutorial_run(environment: Environment) -> None:
     tutorial = (ROOT / "docs" / "tutorials" / "own-text.md").read_text(encoding="utf-8")
     [write_text, *use_model] = re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)
