@@ -75,5 +75,8 @@ def test_every_doctor_check_named_by_a_pitfall_exists() -> None:
 @pytest.mark.parametrize("name", ["quick.txt", "processors.txt"])
 def test_every_entry_of_a_list_of_tests_exists(name: str) -> None:
     for line in (TESTS / name).read_text("utf-8").splitlines():
-        entry = line.removeprefix("--deselect=").removeprefix("tests/").split("[")[0]
+        entry, _, parameter = line.removeprefix("--deselect=").removeprefix("tests/").partition("[")
         assert entry in existing() or (TESTS / entry).exists(), line
+        if parameter:
+            text = (TESTS / entry.split("::")[0]).read_text("utf-8")
+            assert f'"{parameter.removesuffix("]")}"' in text, f"{line}: no such parameter"
