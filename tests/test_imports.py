@@ -32,7 +32,7 @@ FLOORS = [  # from the bottom up: a room imports from lower floors only
     {"training", "model"},
     {"loading", "plot"},
     {"api", "apps.inspector"},
-    {"apps.interop", "apps.serving", "apps.doctor"},
+    {"apps.interop", "apps.serving", "apps.doctor", "apps.sweep"},
     {"apps.cli"},
 ]
 """The rooms: folders of the core, the files beside them, and the programs in `apps/`."""

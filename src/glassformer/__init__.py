@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from glassformer.apps.interop.export import export as export
     from glassformer.apps.interop.importing import import_model as import_model
     from glassformer.apps.serving.run import serve as serve
+    from glassformer.apps.sweep.run import sweep as sweep
     from glassformer.common.errors import UserError as UserError
     from glassformer.config import presets as presets
     from glassformer.config import recipes as recipes
@@ -57,6 +58,7 @@ _NAMES = {
     "api": ("compare", "ensemble", "load", "merge", "plan", "resume", "train"),
     "apps.inspector.server": ("inspect",),
     "apps.interop.export": ("export",),
+    "apps.sweep.run": ("sweep",),
     "apps.interop.importing": ("import_model",),
     "apps.serving.run": ("serve",),
     "common.errors": ("UserError",),

@@ -106,6 +106,7 @@ SMALLER = {
     "plot alignment": ["--target", "1987"],
     "train multi30k-en-de-tiny": [*FEW_STEPS, *SHORT, *OF_EACH],
     "train reverse-": [*FEW_STEPS, *SHORT, "--data.path", "words.tsv"],
+    "sweep": ["--seeds", "1", "--budget", "2 steps", *ONE_LAYER],
     "demo": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "reproduce": FEW_STEPS,
     "resume runs/steady": ["--train.max-steps", "4"],

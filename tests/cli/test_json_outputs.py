@@ -29,7 +29,14 @@ TYPES: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "null": (type(None),),
 }
-FREE = {"classes": "LABEL", "counts": "LABEL", "shares": "LABEL", "roles": "ROLE", "[].states": "EXERCISE"}
+FREE = {
+    "classes": "LABEL",
+    "counts": "LABEL",
+    "shares": "LABEL",
+    "roles": "ROLE",
+    "[].states": "EXERCISE",
+    "rows[].values": "SEED",
+}
 """Objects whose keys depend on the data, and the names of these keys on the page."""
 
 Keys = dict[str, set[type]]
@@ -132,6 +139,7 @@ CASES = {
         "{rewards} --json",
     ],
     "compare": ["{text} {pairs} --json"],
+    "sweep": ["text.txt --vary d_model=64,96 --seeds 2 --budget 2 --quiet --json"],
     "checkpoint list": ["{text} --json"],
     "data": [
         "text.txt --json",

@@ -1,0 +1,78 @@
+"""`sweep`: train variants of a run with several seeds, and judge the differences."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glassformer.apps.sweep import plan
+from glassformer.apps.sweep.runner import Runner
+from glassformer.apps.sweep.table import SweepTable
+from glassformer.common import files
+from glassformer.common.errors import UserError
+from glassformer.config import recipes
+from glassformer.config.run import Run
+from glassformer.training.checks import check_new_run, run_of
+
+MOST_SEEDS = 1000
+
+
+def sweep(
+    base: Run | str | Path,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    seeds: int = 3,
+    budget: str = "",
+    against: str = "",
+    metric: str = "",
+    until_decided: int = 0,
+    stop_early: bool = False,
+    jobs: int = 0,
+    out: str | Path | None = None,
+    report: Callable[[str], None] = lambda text: None,
+    **changes: Any,
+) -> SweepTable:
+    """Train variants of a run with several seeds, and return the table with a verdict on each (`evaluation.verdict`).
+
+        table = sweep("mybook.txt", {"learning_rate": [0.001, 0.003]}, seeds=3, budget="300 steps")
+        print(table)
+
+    `base` is a `Run`, the name of a recipe, a TOML file, or own data. `vary` has the values of each key; the variants
+    are all combinations, and the first one is the baseline, or the one that `against` names. `budget` is the length of
+    each run in steps, tokens or seconds. `until_decided` adds seeds to the variants that are not decided, up to this
+    number; `stop_early` gives no more seeds to a variant that is worse. `jobs` runs train at the same time; 0 = one per
+    core, each with one thread. `changes` are keys of the base. Every run is a model directory in the folder `out`
+    (default sweeps/NAME). The same call continues a sweep that was stopped. Raises `UserError` for a key or a metric
+    that is unknown, and for a folder with another sweep.
+    """
+    # 1. The plan
+    for name, text in (("budget", budget), ("against", against), ("metric", metric)):
+        if not isinstance(text, str):
+            raise UserError(f"{name}: expected a text, got {text!r}")
+    if not isinstance(stop_early, bool):
+        raise UserError(f"stop_early: expected true or false, got {stop_early!r}")
+    run = base if isinstance(base, Run) else run_of(base)[0]
+    run = recipes.with_changes(run, changes)
+    require_numbers(seeds=seeds, until_decided=until_decided, jobs=jobs)
+    if 0 < until_decided <= seeds:
+        raise UserError(f"until_decided: expected more than the {seeds} seeds of each variant, got {until_decided}")
+    variants = plan.varied(vary or {}, against)
+    length = plan.Budget.parse(budget) if budget else None
+    planned = plan.Sweep(run, variants, metric, length, seeds, until_decided, stop_early)
+    # 2. What can be checked before the first run
+    folder = Path("sweeps") / run.name if out is None else files.as_path(out, "out")
+    files.require_writable(folder)
+    for label in variants:
+        check_new_run(planned.run(label, 0), folder / "new")
+    plan.require_comparable(planned)
+    planned = replace(planned, metric=plan.chosen_metric(run, variants, metric))  # imports torch
+    # 3. The runs
+    return Runner(planned, folder, report, jobs).run()
+
+
+def require_numbers(**numbers: int) -> None:
+    """Raise `UserError` for a number of seeds or of jobs that is no small whole number."""
+    for name, n in numbers.items():
+        lowest = 1 if name == "seeds" else 0
+        if type(n) is not int or not lowest <= n <= MOST_SEEDS:
+            raise UserError(f"{name}: expected a whole number from {lowest} to {MOST_SEEDS:,}, got {n!r}")

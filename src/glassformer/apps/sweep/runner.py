@@ -1,0 +1,270 @@
+"""The runs of a sweep: who trains which, several at once, until the table is decided or the seeds are used up.
+
+All that is known is in files: `sweep.json`, a folder per run, and `seed-N.json` beside it when the run is done. So a
+sweep that was killed continues with the same command, and its table is the same.
+"""
+
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glassformer.apps.sweep.plan import NAME, Sweep, as_text, facts_of
+from glassformer.apps.sweep.table import SweepTable
+from glassformer.common import files
+from glassformer.common.errors import Interrupted, UserError
+from glassformer.common.formatting import duration, plural
+from glassformer.evaluation.verdict import verdicts
+from glassformer.store.lock import locked
+
+WORKER = [sys.executable, "-P", "-m", "glassformer.apps.sweep.worker"]
+LOG, TABLE = "workers.log", "table.csv"
+Report = Callable[[str], None]
+
+
+class Worker:
+    """A process that trains one run at a time (`worker`). Ctrl-C does not reach it: it ends when its input ends."""
+
+    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+        """Take the folder of the sweep, and variables of the environment."""
+        self.folder, self.settings = folder, settings
+        self.process: subprocess.Popen[str] | None = None
+        self.is_ended, self.starting = False, threading.Lock()
+
+    def do(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a job; start the process if none runs. A process that was killed is an error."""
+        with self.starting:
+            if self.is_ended:
+                return {"folder": job["folder"], "interrupted": True}
+            process = self.process = self.process or self._started()
+            assert process.stdin is not None and process.stdout is not None
+            with suppress(OSError):  # a process that was killed gives no result
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.flush()
+        line = process.stdout.readline()
+        if line:
+            return dict(json.loads(line))
+        code = process.wait()
+        self.process = None
+        _close(process)
+        why = f"signal {-code}, perhaps for lack of memory" if code < 0 else f"exit code {code}"
+        return {"folder": job["folder"], "error": f"the process ended ({why}): see {self.folder / LOG}"}
+
+    def end(self) -> None:
+        """Start no more runs, and wait until the process has saved the run that it trains, if any."""
+        with self.starting:
+            self.is_ended = True
+            if self.process is not None and self.process.stdin is not None:
+                with suppress(OSError):  # of a process that was killed
+                    self.process.stdin.close()
+                self.process.wait()
+
+    def close(self) -> None:
+        """End the process; no other thread waits for a result any more."""
+        self.end()
+        if self.process is not None:
+            _close(self.process)
+
+    def _started(self) -> "subprocess.Popen[str]":
+        pipe, own_group = subprocess.PIPE, dict[str, Any](process_group=0)
+        if os.name == "nt":
+            own_group = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+        with open(self.folder / LOG, "a", encoding="utf-8") as log:
+            return subprocess.Popen(
+                WORKER,
+                env=os.environ | self.settings,
+                encoding="utf-8",
+                stdin=pipe,
+                stdout=pipe,
+                stderr=log,
+                **own_group,
+            )
+
+
+def _close(process: "subprocess.Popen[str]") -> None:
+    """Close the pipes of a process that has ended."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+
+
+def judge(sweep: Sweep, table: SweepTable, train: Callable[[list[tuple[str, int]]], None]) -> None:
+    """Give the table a verdict on each variant; `train` puts the values of variants and seeds into the table.
+
+    After each look, a variant that is worse gets no more seeds, and neither does one that is better after
+    `sweep.seeds`. The level of all looks together is `verdict.LEVEL`.
+    """
+    looks, going = sweep.looks, [label for label in sweep.variants if label != sweep.baseline]
+    for n in range(looks.first, looks.last + 1):
+        new = range(n) if n == looks.first else [n - 1]
+        train([(label, seed) for seed in new for label in [sweep.baseline, *going]])
+        going = [label for label in going if label not in table.errors]
+        if not going or sweep.baseline in table.errors:
+            return
+        found = verdicts(
+            table.values[sweep.baseline],
+            {label: table.values[label] for label in going},
+            higher_is_better=table.higher_is_better,
+            n_looks=looks.last - looks.first + 1,
+        )
+        for label, verdict in found.items():
+            is_decided = verdict.word == "worse" or (verdict.word == "better" and n >= sweep.seeds)
+            if is_decided or n == looks.last:
+                table.verdicts[label] = verdict
+                going.remove(label)
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of NVIDIA's GPUs for CUDA_VISIBLE_DEVICES: those of this variable, or else their numbers."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    return [str(n) for n in range(len(re.findall(r"^GPU ", listed, re.MULTILINE)))]
+
+
+class Runner:
+    """The state of a sweep in a folder."""
+
+    def __init__(self, sweep: Sweep, folder: Path, report: Report, n_jobs: int = 0) -> None:
+        self.sweep, self.folder, self.report = sweep, folder, report
+        self.facts: dict[str, Any] = {}
+        n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.gpus = visible_gpus() if sweep.base.train.device in ("auto", "cuda") else []
+        self.n_jobs = min(n_jobs or len(self.gpus) or n_cores, len(sweep.variants) * sweep.looks.last)
+        self.n_threads = max(1, n_cores // self.n_jobs)
+        self.table = SweepTable(sweep.metric, sweep.baseline, {label: {} for label in sweep.variants})
+
+    def run(self) -> SweepTable:
+        """Train what is missing, and return the table."""
+        with locked(self.folder):
+            self.facts = {"threads": self.n_threads} | facts_of(self.folder, self.sweep)  # bits depend on the threads
+            if earlier := " and ".join(str(last) for _, last in self._earlier()):
+                self.table.note = (
+                    f"note: the sweep was judged before, with {earlier} seeds; all its tables together are wrong in "
+                    "more than 5 % of all cases: use --until-decided from the start"
+                )
+            files.write_json(self.folder / NAME, self.facts)
+            workers = [Worker(self.folder, self._settings(n)) for n in range(self.n_jobs)]
+            try:
+                self._measure_steps(workers)
+                judge(self.sweep, self.table, lambda wanted: self._train(workers, wanted))
+                files.write_text(self.folder / TABLE, self.table.csv())
+                files.write_json(self.folder / NAME, self.facts | {"judged": [*self._earlier(), self._rule()]})
+            except KeyboardInterrupt:
+                self.report(f"the table so far:\n{self.table}")
+                message = f"the runs are saved in {self.folder}: the same command continues them"
+                raise Interrupted(message, signal.SIGINT) from None
+            finally:
+                for worker in workers:
+                    worker.close()
+        return self.table
+
+    def _rule(self) -> list[int]:
+        return [self.sweep.looks.first, self.sweep.looks.last]
+
+    def _earlier(self) -> list[list[int]]:
+        """Return the other rules, first and last look, by which the folder was judged."""
+        return [rule for rule in self.facts.get("judged", []) if rule != self._rule()]
+
+    def _measure_steps(self, workers: list[Worker]) -> None:
+        """Decide the number of steps of each variant, and keep it: with a budget in seconds, steps are timed."""
+        sweep = self.sweep
+        if sweep.budget is None or "steps" in self.facts:
+            return
+        seconds = dict.fromkeys(sweep.variants, 0.0)
+        if sweep.budget.unit == "seconds":
+            self.report("timing the steps of each variant")
+            for label in sweep.variants:  # one at a time, as many at once as later
+                jobs = [self._job(label, -1 - n) for n in range(len(workers))]
+                for job in jobs:
+                    del job["metric"]
+                found = [result for _, result in self._done(workers, jobs)]
+                for result in found:
+                    if "error" in result:
+                        raise UserError(f"{label}: {result['error']}")
+                seconds[label] = max(result["seconds_per_step"] for result in found)
+        steps = {label: sweep.budget.steps(sweep.run(label, 0), seconds[label]) for label in sweep.variants}
+        self.facts["steps"] = steps
+        files.write_json(self.folder / NAME, self.facts)
+
+    def _train(self, workers: list[Worker], wanted: list[tuple[str, int]]) -> None:
+        """Train the runs of variants and seeds that are not done, and put the values of all into the table."""
+        places = {self._place(label, seed): (label, seed) for label, seed in wanted}
+        for folder in [folder for folder in places if folder.with_suffix(".json").exists()]:
+            self.table.add(*places.pop(folder), files.read_json(folder.with_suffix(".json")))
+        seconds: list[float] = []
+        with closing(self._done(workers, [self._job(*place) for place in places.values()])) as results:
+            for n_done, (folder, result) in enumerate(results, start=1):
+                label, seed = places[folder]
+                what = f"{label} seed {seed}"
+                if "error" in result:
+                    what += self.table.fail(label, seed, result["error"])
+                else:
+                    what += self.table.add(label, seed, result)
+                    seconds.append(result["seconds"])
+                n_left = len(places) - n_done
+                left = (
+                    f", about {duration(sum(seconds) / len(seconds) * n_left / len(workers))} left" if seconds else ""
+                )
+                self.report(f"{n_done} of {plural(len(places), 'run')}{left if n_left else ''}: {what}")
+
+    def _done(
+        self, workers: list[Worker], jobs: list[dict[str, Any]]
+    ) -> Generator[tuple[Path, dict[str, Any]], None, None]:
+        """Yield the folder and the result of each job as it is done; raise `KeyboardInterrupt` after Ctrl-C."""
+        idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        for worker in workers:
+            idle.put(worker)
+
+        def do(job: dict[str, Any]) -> dict[str, Any]:
+            worker = idle.get()
+            try:
+                return worker.do(job)
+            finally:
+                idle.put(worker)
+
+        with ThreadPoolExecutor(len(workers)) as pool:
+            futures = [pool.submit(do, job) for job in jobs]
+            try:
+                for future in as_completed(futures):
+                    result = future.result()
+                    if "interrupted" in result:
+                        raise KeyboardInterrupt
+                    yield Path(result["folder"]), result
+            finally:  # after Ctrl-C, wherever it arrived: the pool waits for what still runs
+                for future in futures:
+                    future.cancel()
+                if not all(future.done() for future in futures):
+                    for worker in workers:
+                        worker.end()
+
+    def _settings(self, number: int) -> dict[str, str]:
+        """Return the variables of the environment of a worker: its threads and, if there are GPUs, its GPU."""
+        threads = {"OMP_NUM_THREADS": str(self.facts["threads"])}
+        return threads | ({"CUDA_VISIBLE_DEVICES": self.gpus[number % len(self.gpus)]} if self.gpus else {})
+
+    def _job(self, label: str, seed: int) -> dict[str, Any]:
+        run = self.sweep.run(label, max(0, seed), self.facts.get("steps", {}).get(label))
+        train = run.train if run.train.select == "average" else replace(run.train, keep_checkpoints=1)
+        folder = str(self._place(label, seed))
+        return {"folder": folder, "run": as_text(replace(run, train=train)), "metric": self.sweep.metric}
+
+    def _place(self, label: str, seed: int) -> Path:
+        number = list(self.facts["variants"]).index(label)  # the order of the first command
+        name = re.sub(r"[^\w=.-]+", "-", label)[:80]
+        return self.folder / f"{number}-{name}" / f"seed-{seed}"

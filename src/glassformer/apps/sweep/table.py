@@ -1,0 +1,125 @@
+"""The table of a sweep: a row per variant, with its mean over the seeds, the difference to the baseline, a verdict."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassformer.common import notebook
+from glassformer.common.formatting import table
+from glassformer.evaluation import metrics
+from glassformer.evaluation.verdict import Verdict, mean_and_deviation
+
+COLUMNS = ("variant", "seeds", "mean", "error", "difference", "error_of_difference", "p", "verdict")
+"""Columns of the CSV file and keys of the JSON: the errors are standard errors."""
+
+
+@dataclass
+class SweepTable:
+    """The values of all runs by variant and seed, and the verdicts. `print` shows it as a text."""
+
+    metric: str
+    baseline: str
+    values: dict[str, dict[int, float]]
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    """The sentence of a failed run, by variant."""
+    curves: dict[str, dict[int, list[tuple[int, float]]]] = field(default_factory=dict)
+    """Steps and values of the evaluations of each run, by variant and seed."""
+    seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    note: str = ""
+    """A sentence below the table."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        return metrics.METRICS[self.metric].higher_is_better
+
+    def add(self, label: str, seed: int, result: Mapping[str, Any]) -> str:
+        """Put the result of a run into the table, and return it as a text."""
+        if result["value"] is None:
+            return self.fail(label, seed, f"{self.metric} is undefined")
+        self.values[label][seed] = result["value"]
+        self.curves.setdefault(label, {})[seed] = [(step, value) for step, value in result["curve"]]
+        self.seconds.setdefault(label, {})[seed] = result["seconds"]
+        return f": {metrics.METRICS[self.metric].label} {result['value']:.{metrics.MAX_DECIMALS}f}"
+
+    def fail(self, label: str, seed: int, sentence: str) -> str:
+        """Keep why a run failed, and return it as a text."""
+        self.errors[label] = f"seed {seed}: {sentence}"
+        return f" failed: {sentence}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a dictionary with `COLUMNS` for each variant, the baseline first; unknown values are None."""
+        found = []
+        for label, of_seeds in self.values.items():
+            values, verdict = list(of_seeds.values()), self.verdicts.get(label)
+            row = dict.fromkeys(COLUMNS) | {"variant": label, "seeds": len(values)}
+            if values:
+                row["mean"], deviation = mean_and_deviation(values)
+                row["error"] = deviation / math.sqrt(len(values)) if len(values) > 1 else None
+            if label == self.baseline:
+                row["verdict"] = "baseline"
+            elif verdict is not None and verdict.n:
+                row |= {"difference": verdict.difference, "error_of_difference": verdict.error}
+                row |= {"p": verdict.p, "verdict": str(verdict)}
+            elif self.baseline in self.errors:
+                row["verdict"] = "not known: the baseline failed"
+            if label in self.errors:
+                row["verdict"] = f"failed: {self.errors[label]}"
+            found.append(row)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table for JSON, with the values of all seeds."""
+        values = {label: {str(seed): value for seed, value in of.items()} for label, of in self.values.items()}
+        return {
+            "metric": self.metric,
+            "higher_is_better": self.higher_is_better,
+            "baseline": self.baseline,
+            "rows": [row | {"values": values[row["variant"]]} for row in self.rows()],
+        }
+
+    def csv(self) -> str:
+        """Return the rows as CSV."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows())
+        return text.getvalue()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the table as aligned text; the last digit shown is the second digit of the smallest standard error."""
+        rows = self.rows()
+        errors = [row[name] for row in rows for name in ("error", "error_of_difference") if row[name]]
+        digits = decimals(min(errors, default=0.001))
+        cells = [["variant", "verdict", metrics.METRICS[self.metric].label, "±", "difference", "±", "p", "seeds"]]
+        for row in rows:
+            numbers = [_shown(row[name], f".{digits}f") for name in ("mean", "error")]
+            numbers += [_shown(row["difference"], f"+.{digits}f"), _shown(row["error_of_difference"], f".{digits}f")]
+            cells.append([row["variant"], row["verdict"] or "–", *numbers, _shown(row["p"], ".2g"), str(row["seeds"])])
+        better = "higher" if self.higher_is_better else "lower"
+        return (
+            f"{table(cells, width, n_words=2)}\n± is the standard error; {better} is better"
+            + f"\n{self.note}" * bool(self.note)
+        )
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return notebook.frame(self.rows(), "sweep")
+
+
+def decimals(error: float) -> int:
+    """Return the number of decimals that shows two digits of a standard error.
+
+    >>> decimals(0.0123), decimals(1.7), decimals(44.0)
+    (3, 1, 0)
+    """
+    return min(metrics.MAX_DECIMALS, max(0, 1 - math.floor(math.log10(error)))) if error > 0 else 4
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
