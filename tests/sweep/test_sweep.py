@@ -61,7 +61,7 @@ def test_every_run_is_the_run_that_train_gives_with_its_seed(
             assert table.curves[name][seed] == [(line["step"], line["eval/valid_bits_per_byte"]) for line in lines]
 
 
-def test_the_table_says_what_the_values_say(made: tuple[Run, Path, SweepTable]) -> None:
+def test_the_table_is_computed_from_the_values(made: tuple[Run, Path, SweepTable]) -> None:
     _, _, table = made
     baseline, other = (table.values[f"learning_rate={rate}"] for rate in RATES["learning_rate"])
     first, second = table.rows()
@@ -120,7 +120,7 @@ def command(folder: Path, out: Path) -> subprocess.Popen[str]:
 def test_a_sweep_that_was_stopped_continues_to_the_same_table(
     which: str, made: tuple[Run, Path, SweepTable], tmp_path: Path
 ) -> None:
-    """It is stopped as soon as a run has its first checkpoint, and as soon as a run is done; then it goes on."""
+    """It is stopped as soon as a run has its first checkpoint, and as soon as a run is done; then it continues."""
     _, folder, table = made
     (tmp_path / "base.toml").write_text((folder / "0-learning_rate=0.001" / "seed-0" / "run.toml").read_text())
     out = tmp_path / "out"

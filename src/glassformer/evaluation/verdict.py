@@ -6,7 +6,7 @@ differences (divided by n - 1), the standard error is σ / √n, and
 
     t = d̄ / (σ / √n),  p = P(|T| ≥ |t|), where T has Student's distribution with n - 1 degrees of freedom
 
-(the paired t-test, Student 1908). If all differences are equal, σ says nothing about further seeds; then p = 2^(1 - n),
+(the paired t-test, Student 1908). If all differences are equal, σ does not describe further seeds; then p = 2^(1 - n),
 the probability that n signs are equal (the sign test). For m variants, p is corrected by Holm (1979): the smallest p is
 multiplied by m, the next by m - 1, and so on, and no corrected p is smaller than one before it. A variant is better or
 worse if its corrected p is at most the level, by default 0.05: without any difference, the probability of one wrong
@@ -29,7 +29,7 @@ MOST_SEEDS = 100
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the paired seeds say about a variant."""
+    """The result of the paired test of a variant."""
 
     word: Literal["better", "worse", "not known"]
     n: int
@@ -41,7 +41,7 @@ class Verdict:
     p: float
     """Corrected p of the paired t-test."""
     more: int | None = None
-    """If not known: about how many more seeds decide it, if mean and deviation stay as they are; None for too many."""
+    """If not known: about how many more seeds decide it, with the same mean and deviation; None for too many."""
 
     def __str__(self) -> str:
         if self.word != "not known":

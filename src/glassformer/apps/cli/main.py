@@ -48,7 +48,7 @@ VERBS = {
     "merge": "merge the LoRA updates of a model into its weights",
     "import": "convert a checkpoint of transformers to a model directory",
     "export": "export a model to transformers, ONNX, llama.cpp or CTranslate2",
-    "sweep": "train variants with several seeds, and say which are better",
+    "sweep": "train variants with several seeds, and report which are better",
     "compare": "compare several models in one table and one plot",
     "inspect": "show the inner values of a model on a page in the browser",
     "serve": "serve models to other programs, with OpenAI's interface",

@@ -36,7 +36,7 @@ def main(
     output: Shown,
     **keys: str,
 ) -> int:
-    """Train variants of a run, each with several seeds, and say which are better than the baseline.
+    """Train variants of a run, each with several seeds, and report which are better than the baseline.
 
     The variants are all combinations of the values of --vary. They have the same seeds, so that the differences are
     paired. The table has a verdict for each: better, worse or not known, by a paired t-test, corrected for the number

@@ -1,4 +1,4 @@
-"""What a sweep runs: the variants of a base run, the seeds, the budget and the metric; and its file `sweep.json`."""
+"""The plan of a sweep: the variants of a base run, the seeds, the budget and the metric; and its file `sweep.json`."""
 
 import itertools
 import math

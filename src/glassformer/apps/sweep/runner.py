@@ -226,7 +226,7 @@ class Runner:
     def _done(
         self, workers: list[Worker], jobs: list[dict[str, Any]]
     ) -> Generator[tuple[Path, dict[str, Any]], None, None]:
-        """Yield the folder and the result of each job as it is done; raise `KeyboardInterrupt` after Ctrl-C."""
+        """Yield the folder and the result of each job when it is done; raise `KeyboardInterrupt` after Ctrl-C."""
         idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in workers:
             idle.put(worker)
