@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 65_828,
-    "lines of Python in the core": 41_763,
+    "lines of Python": 65_824,
+    "lines of Python in the core": 41_759,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 347,
     "files of Python under 60 lines": 41,

@@ -204,7 +204,7 @@ COMMANDS: dict[str, Words] = {
 WITHOUT_TEXT = {
     "inspect": "its page calls the methods of the model",
     "serve": "a note would write texts of clients into the log",
-    **dict.fromkeys(("demo", "reproduce", "resume", "plan", "course"), "reads the data of a run, as train"),
+    **dict.fromkeys(("demo", "reproduce", "resume", "plan", "course", "sweep"), "reads the data of a run, as train"),
     **dict.fromkeys(("checkpoint", "average", "merge", "import", "export", "doctor"), "reads no text"),
     **dict.fromkeys(("presets", "recipes"), "reads no text"),
 }

@@ -184,7 +184,7 @@ def split_table(path: Path) -> tuple[Run, dict[str, Any]]:
     for key in own:
         if key not in KEYS:
             raise UserError(f"unknown key sweep.{key} (in {path}): {did_you_mean(key, KEYS, 'known keys are')}")
-    return recipes.from_table(table, str(path)), own
+    return recipes.parse(to_toml(table), str(path)), own
 
 
 def facts_of(folder: Path, sweep: Sweep) -> dict[str, Any]:

@@ -88,11 +88,7 @@ def unknown(name: str) -> UserError:
 
 def parse(text: str, where: str) -> Run:
     """Parse a run from TOML. `preset = "name"` in `[model]` starts from that preset; the other keys change it."""
-    return from_table(parse_toml(text, where), where)
-
-
-def from_table(table: dict[str, Any], where: str) -> Run:
-    """Return the run of a table, as `parse` does."""
+    table = parse_toml(text, where)
     model = table.get("model")
     if isinstance(model, dict) and "preset" in model:
         base = to_dict(preset(str(model.pop("preset"))))
