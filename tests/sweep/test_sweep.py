@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ def test_another_sweep_or_other_files_in_the_folder_are_refused(made: tuple[Run,
         glassformer.sweep(run, RATES, seeds=2, out=folder, metric="loss")
     with pytest.raises(UserError, match="is not empty"):
         glassformer.sweep(run, RATES, out=folder.parent)
+    assert not (folder.parent / ".lock").exists()
 
 
 def command(folder: Path, out: Path) -> subprocess.Popen[str]:
@@ -125,8 +127,8 @@ def test_a_sweep_that_was_stopped_continues_to_the_same_table(
     (tmp_path / "base.toml").write_text((folder / "0-learning_rate=0.001" / "seed-0" / "run.toml").read_text())
     out = tmp_path / "out"
     for pattern in ("*/seed-*/checkpoints/step-3", "*/seed-*.json"):
-        process, known = command(tmp_path, out), {*out.glob(pattern)}
-        while {*out.glob(pattern)} <= known and process.poll() is None:
+        process, known = command(tmp_path, out), {*glob(f"{out}/{pattern}")}
+        while {*glob(f"{out}/{pattern}")} <= known and process.poll() is None:
             time.sleep(0.005)
         assert process.poll() is None, "the runs end before they are stopped"
         if which == "SIGINT":

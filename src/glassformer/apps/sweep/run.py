@@ -66,6 +66,7 @@ def sweep(
         check_new_run(planned.run(label, 0), folder / "new")
     plan.require_comparable(planned)
     planned = replace(planned, metric=plan.chosen_metric(run, variants, metric))  # imports torch
+    plan.facts_of(folder, planned)  # refuses a folder with other files, before its lock is written
     # 3. The runs
     return Runner(planned, folder, report, jobs).run()
 
