@@ -15,7 +15,7 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 65_824,
+    "lines of Python": 65_825,
     "lines of Python in the core": 41_759,
     "lines of JavaScript, CSS and HTML": 14_740,
     "files of Python": 347,
