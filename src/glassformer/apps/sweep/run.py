@@ -37,13 +37,13 @@ def sweep(
         table = sweep("mybook.txt", {"learning_rate": [0.001, 0.003]}, seeds=3, budget="300 steps")
         print(table)
 
-    `base` is a `Run`, the name of a recipe, a TOML file, or own data. `vary` has the values of each key; the variants
-    are all combinations, and the first one is the baseline, or the one that `against` names. `budget` is the length of
-    each run in steps, tokens or seconds. `until_decided` adds seeds to the variants that are not decided, up to this
-    number; `stop_early` gives no more seeds to a variant that is worse. `jobs` runs train at the same time; 0 = one per
-    core, each with one thread. `changes` are keys of the base. Every run is a model directory in the folder `out`
-    (default sweeps/NAME). The same call continues a sweep that was stopped. Raises `UserError` for a key or a metric
-    that is unknown, and for a folder with another sweep.
+    `base` is a `Run`, the name of a recipe, a TOML file without [sweep], or own data. `vary` has the values of each
+    key; the variants are all combinations, and the first one is the baseline, or the one that `against` names. `budget`
+    is the length of each run in steps, tokens or seconds. `until_decided` adds seeds to the variants that are not
+    decided, up to this number; `stop_early` gives no more seeds to a variant that is worse. `jobs` runs train at the
+    same time; 0 = one per core, each with one thread. `changes` are keys of the base. Every run is a model directory in
+    the folder `out` (default sweeps/NAME). The same call continues a sweep that was stopped. Raises `UserError` for a
+    key or a metric that is unknown, and for a folder with another sweep.
     """
     # 1. The plan
     for name, text in (("budget", budget), ("against", against), ("metric", metric)):

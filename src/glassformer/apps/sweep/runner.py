@@ -155,8 +155,8 @@ class Runner:
             self.facts = {"threads": self.n_threads} | facts_of(self.folder, self.sweep)  # bits depend on the threads
             if earlier := " and ".join(str(last) for _, last in self._earlier()):
                 self.table.note = (
-                    f"note: the sweep was judged before, with {earlier} seeds; all its tables together are wrong in "
-                    "more than 5 % of all cases: use --until-decided from the start"
+                    f"note: the sweep was judged before, with {earlier} seeds; all its tables together may be wrong "
+                    "in more than 5 % of all cases: use --until-decided from the start"
                 )
             files.write_json(self.folder / NAME, self.facts)
             workers = [Worker(self.folder, self._settings(n)) for n in range(self.n_jobs)]

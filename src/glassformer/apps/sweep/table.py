@@ -28,7 +28,6 @@ class SweepTable:
     """The sentence of a failed run, by variant."""
     curves: dict[str, dict[int, list[tuple[int, float]]]] = field(default_factory=dict)
     """Steps and values of the evaluations of each run, by variant and seed."""
-    seconds: dict[str, dict[int, float]] = field(default_factory=dict)
     note: str = ""
     """A sentence below the table."""
 
@@ -42,7 +41,6 @@ class SweepTable:
             return self.fail(label, seed, f"{self.metric} is undefined")
         self.values[label][seed] = result["value"]
         self.curves.setdefault(label, {})[seed] = [(step, value) for step, value in result["curve"]]
-        self.seconds.setdefault(label, {})[seed] = result["seconds"]
         return f": {metrics.METRICS[self.metric].label} {result['value']:.{metrics.MAX_DECIMALS}f}"
 
     def fail(self, label: str, seed: int, sentence: str) -> str:
