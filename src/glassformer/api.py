@@ -16,13 +16,15 @@ from glassformer.common.errors import Log, UserError, nearest_name, no_attribute
 from glassformer.config import presets, recipes
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import LabelData, MaskedConfig, Run
+from glassformer.config.schema import to_dict
 from glassformer.config.train import require_changeable
+from glassformer.config.written import to_toml
 from glassformer.cost.hardware import MFU, find_gpu, require_mfu
 from glassformer.data import own_data
 from glassformer.data.addresses import is_pattern
 from glassformer.data.formats import HUB
 from glassformer.data.in_memory import Given, path_or_rows
-from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model
+from glassformer.evaluation.compare import ComparedModel, Comparison, describe_model, mean_of_seeds
 from glassformer.evaluation.metrics import METRICS
 from glassformer.loading import ensemble as ensemble
 from glassformer.loading import load as load
@@ -250,9 +252,9 @@ def compare(
         print(compare(["runs/small", "runs/large"]))
 
     A row has the parameters, training time and tokens, loss, score, and the speed of decoding (after a warm-up with one
-    sentence). `score` is by default BLEU or word errors for pairs, accuracy or RMSE for labels, bits per byte for
-    texts. `path` (or data in memory), `source` and `target` are those of `Model.evaluate`; `search` has settings of the
-    beam search.
+    sentence). Runs that differ in the seed only are one row, with means and the standard error of the score.
+    `score` is by default BLEU or word errors for pairs, accuracy or RMSE for labels, bits per byte for texts. `path`
+    (or data in memory), `source` and `target` are those of `Model.evaluate`; `search` has settings of the beam search.
     """
     from glassformer.model import Model
 
@@ -267,7 +269,24 @@ def compare(
     shown = reporter or Silent()
     shown.facts({name: describe_model(model.config) for name, model in zip(names, loaded, strict=True)})
     rows = zip(names, loaded, scores, strict=True)
-    return Comparison(_compared(name, model, score, shown, places, search) for name, model, score in rows)
+    measured = [_compared(name, model, score, shown, places, search) for name, model, score in rows]
+    return Comparison(
+        mean_of_seeds(loaded[group[0]].run.name, [measured[n] for n in group]) if len(group) > 1 else measured[group[0]]
+        for group in _groups_of_seeds(loaded)
+    )
+
+
+def _groups_of_seeds(models: "Sequence[Model]") -> list[list[int]]:
+    """Return the places of models in groups: runs that differ in the seed only are a group."""
+    from glassformer.training.metrics_log import NAME
+
+    groups: dict[str, list[int]] = {}
+    for n, model in enumerate(models):
+        alike = to_toml(to_dict(replace(model.run, name="", train=replace(model.run.train, seed=0))))
+        seeds = [models[place].run.train.seed for place in groups.get(alike, ())]
+        is_run = model.folder is not None and (model.folder / NAME).exists()
+        groups.setdefault(alike if is_run and model.run.train.seed not in seeds else f"{n}", []).append(n)
+    return list(groups.values())
 
 
 def _score_of(model: "Model", asked: str | None) -> str:

@@ -5,6 +5,7 @@ A figure is shown in a notebook; `save` writes it to a file. These functions nee
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,8 @@ from glassformer.common.figures import save_figure as save
 from glassformer.common.formatting import count
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.evaluation.metrics import METRICS, axis
+from glassformer.evaluation.sweep_table import SweepTable
+from glassformer.evaluation.verdict import interval
 from glassformer.inspection import attention_maps, plots
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import capture
@@ -35,6 +38,7 @@ from glassformer.tasks.trained_model import TrainedModel
 from glassformer.training.metrics_log import NAME, read_lines
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -45,6 +49,7 @@ __all__ = [
     "curves",
     "positions",
     "save",
+    "sweep",
 ]
 
 QUERY_KEY = ("query", "key")
@@ -211,3 +216,96 @@ def comparison(rows: Sequence[ComparedModel]) -> "Figure":
     radii = [math.sqrt((60 + 1200 * row.n_parameters / largest) / math.pi) for row in known]
     labels_apart(axes, [*zip(minutes, scores, strict=True)], radii, texts)
     return figure
+
+
+def sweep(table: SweepTable) -> "Figure":
+    """Plot a sweep: the values of the seeds, the differences to the baseline with intervals, and the curves.
+
+    A variant has a point per seed, and a line at the mean. A difference has its verdict and its 95 % interval, which is
+    not corrected for the number of variants. A curve is the mean of the seeds, in a band from the smallest to the
+    largest value; it is cut at the value of the middle step. `table` is what `glassformer.sweep` returns.
+    """
+    require_type(table, SweepTable, "table", "what glassformer.sweep returns")
+    labels = [label for label, values in table.values.items() if values]
+    if not labels:
+        raise UserError("no run of the sweep has a value: there is nothing to plot")
+    colours = dict(zip(labels, itertools.cycle(COLOURS), strict=False))
+
+    # 1. A panel for values, for differences, and for curves of more than one evaluation
+    has_curves = any(len(curve) > 1 for of_seeds in table.curves.values() for curve in of_seeds.values())
+    figure = new_figure(14.0 if has_curves else 9.6, max(2.6, 1.3 + 0.45 * len(labels)))
+    panels = figure.subplots(1, 3 if has_curves else 2, squeeze=False)[0]
+
+    # 2. Values and differences: a row per variant, the baseline on top
+    for row, label in enumerate(labels):
+        _points(panels[0], row, list(table.values[label].values()), colours[label])
+        verdict, known = table.verdicts.get(label), table.values[table.baseline]
+        if verdict is None or not verdict.n:
+            continue
+        colour = colours[label]
+        _points(
+            panels[1],
+            row,
+            [value - known[seed] for seed, value in table.values[label].items() if seed in known],
+            colour,
+        )
+        if verdict.error is not None:
+            panels[1].errorbar(
+                [verdict.difference],
+                [row],
+                xerr=interval(verdict.error, verdict.n),
+                color=colour,
+                capsize=3,
+                linewidth=1.4,
+            )
+        panels[1].annotate(
+            verdict.word,
+            (1, row),
+            (6, 0),
+            ("axes fraction", "data"),
+            "offset points",
+            color=colour,
+            fontsize=9,
+            va="center",
+        )
+    panels[1].axvline(0, color=GREY, linewidth=0.8)
+    for axes, what, name in (
+        (panels[0], axis(table.metric), "Each seed"),
+        (panels[1], "difference, 95 % interval", f"Against {table.baseline}"),
+    ):
+        title(axes, name)
+        quiet_axes(axes, what, "")
+        axes.set_yticks(
+            range(len(labels)), [plain(label) for label in labels] if axes is panels[0] else [""] * len(labels)
+        )
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.margins(x=0.12)
+
+    # 3. Curves
+    if has_curves:
+        ends = [_band(panels[2], list(table.curves.get(label, {}).values()), colours[label]) for label in labels]
+        values = [value for end in ends for value in end]
+        spare = 0.05 * (max(values) - min(values))
+        panels[2].set_ylim(min(values) - spare, max(values) + spare)
+        title(panels[2], "Mean, smallest and largest of the seeds")
+        quiet_axes(panels[2], "optimizer step", axis(table.metric))
+    return figure
+
+
+def _points(axes: "Axes", row: int, values: Sequence[float], colour: str) -> None:
+    """Draw the values of seeds in a row, and a line at their mean."""
+    axes.scatter(values, [row] * len(values), s=26, color=colour, alpha=0.55, linewidths=0)
+    axes.plot([statistics.fmean(values)] * 2, [row - 0.22, row + 0.22], color=colour, linewidth=2.2)
+
+
+def _band(axes: "Axes", curves: Sequence[Sequence[tuple[int, float]]], colour: str) -> list[float]:
+    """Draw the mean of the curves of several seeds at the steps that all have, in a band of their values.
+
+    Returns the values from the middle step on.
+    """
+    values = [dict(curve) for curve in curves]
+    steps = [step for step in values[0] if all(step in of_seed for of_seed in values)] if values else []
+    at_steps = [[of_seed[step] for of_seed in values] for step in steps]
+    axes.plot(steps, list(map(statistics.fmean, at_steps)), color=colour, linewidth=1.8)
+    axes.fill_between(steps, list(map(min, at_steps)), list(map(max, at_steps)), color=colour, alpha=0.18, linewidth=0)
+    return [value for at_step in at_steps[len(steps) // 2 :] for value in at_step]

@@ -19,6 +19,8 @@ from glassformer.common.errors import UserError
 from glassformer.common.figures import label, plain
 from glassformer.config.transformer import RotaryPositions, Stack
 from glassformer.evaluation.compare import ComparedModel
+from glassformer.evaluation.sweep_table import SweepTable
+from glassformer.evaluation.verdict import verdicts
 from glassformer.inspection.plots import (
     heat_map,
     heat_maps,
@@ -259,3 +261,40 @@ def test_figures_are_drawn_without_a_window() -> None:
 def test_a_notebook_shows_a_figure_as_a_picture() -> None:
     figure: Any = heat_map(torch.eye(3), list("abc"), list("abc"), "weights")
     assert figure._repr_png_().startswith(b"\x89PNG") and figure._repr_png_() == figure._repr_png_()
+
+
+@pytest.mark.parametrize("n_evaluations", [1, 6])
+def test_a_sweep_shows_every_seed_the_verdicts_and_bands(n_evaluations: int) -> None:
+    values = {"d_model=64": (2.1, 2.3, 2.2), "d_model=$96$": (1.9, 2.12, 2.01), "d_model=128": (2.2, 2.3, 2.1)}
+    table = SweepTable("bits_per_byte", "d_model=64", {variant: {} for variant in values})
+    for variant, of_seeds in values.items():
+        for seed, value in enumerate(of_seeds):
+            curve = [[50 * n, value + 1 / n] for n in range(1, n_evaluations + 1)]
+            table.add(variant, seed, {"value": value, "curve": curve})
+    baseline, *variants = values
+    table.verdicts = verdicts(
+        table.values[baseline], {variant: table.values[variant] for variant in variants}, higher_is_better=False
+    )
+    seeds, against, *curves = drawn(plot.sweep(table)).axes
+    assert texts(seeds.yaxis) == list(values) and "lower is better" in seeds.get_xlabel()
+    points = [collection.get_offsets().tolist() for collection in seeds.collections]  # type: ignore[union-attr]
+    assert points == [[[value, row] for value in of] for row, of in enumerate(values.values())]
+    assert [note.get_text() for note in against.texts] == [table.verdicts[variant].word for variant in variants]
+    # The interval of "better" leaves out 0, and that of "not known" holds it
+    ends = [sorted(point[0] for point in bar.get_segments()[0]) for bar in _bars(against)]
+    assert ends[0][1] < 0 and ends[1][0] < 0 < ends[1][1]
+    assert bool(curves) == (n_evaluations > 1)
+    if curves:
+        assert [list(line.get_xdata()) for line in curves[0].lines] == [[50, 100, 150, 200, 250, 300]] * 3
+        assert curves[0].lines[0].get_ydata()[-1] == pytest.approx(2.2 + 1 / 6)
+        assert len(curves[0].collections) == 3, "a band per variant"
+
+
+def _bars(axes: Any) -> list[Any]:
+    """Return the lines of error bars, without their caps and without the points."""
+    return [collection for collection in axes.collections if hasattr(collection, "get_segments")]
+
+
+def test_a_sweep_without_values_is_no_picture() -> None:
+    with pytest.raises(UserError, match="no run of the sweep has a value"):
+        plot.sweep(SweepTable("loss", "a", {"a": {}, "b": {}}))

@@ -21,11 +21,11 @@ from glassformer import api
 from glassformer.apps.sweep import plan
 from glassformer.apps.sweep.plan import Budget, Sweep, chosen_metric, split_table, varied
 from glassformer.apps.sweep.runner import Runner, judge, visible_gpus
-from glassformer.apps.sweep.table import SweepTable, decimals
 from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.config.train import AdamWConfig, EarlyStopping
-from glassformer.evaluation.verdict import LEVEL
+from glassformer.evaluation.sweep_table import SweepTable
+from glassformer.evaluation.verdict import LEVEL, decimals
 from glassformer.store import checkpoint
 from glassformer.training.metrics_log import read_lines
 from runs import label_run, metrics, pair_run, tiny_run, write_text
@@ -150,6 +150,17 @@ def test_a_sweep_that_was_stopped_continues_to_the_same_table(
     assert process.returncode == 0, err
     values = {row["variant"]: row["values"] for row in json.loads(result)["rows"]}
     assert values == {name: {str(k): v for k, v in of.items()} for name, of in table.values.items()}
+
+
+def test_compare_shows_runs_that_differ_in_the_seed_as_one_row(made: tuple[Run, Path, SweepTable]) -> None:
+    _, folder, table = made
+    runs = sorted(folder.glob("*/seed-*/"))
+    rows = api.compare([*runs, runs[0]], "bits_per_byte")
+    assert [row.n_seeds for row in rows] == [2, 2, 1], "the same run, given twice, is not another seed"
+    for row, known in zip(rows, table.rows(), strict=False):
+        assert row.name == f"{known['variant']}, 2 seeds"
+        assert (row.score, row.score_error) == pytest.approx((known["mean"], known["error"]))
+    assert str(rows).count(" ± ") == 2, "a score of several seeds has its standard error"
 
 
 def test_a_run_that_fails_is_one_row_with_its_sentence(tmp_path: Path) -> None:

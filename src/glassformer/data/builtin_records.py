@@ -39,6 +39,7 @@ import importlib
 import inspect
 import io
 import keyword
+import os
 import random
 import re
 import sysconfig
@@ -213,12 +214,14 @@ _NAMES = re.compile("|".join(PACKAGES), re.IGNORECASE)
 def stdlib_files() -> list[Path]:
     """Return the source files of the standard library, sorted by path, without the folders `_STDLIB_LEFT_OUT`."""
     folder = Path(sysconfig.get_path("stdlib"))
-    paths = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).parts)
+    paths: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _STDLIB_LEFT_OUT]
+        # _sysconfigdata_* depends on how this Python was compiled
+        paths += [Path(place, name) for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")]
     if not paths:
         raise UserError(f"{folder} has no source files of the standard library; use another text")
-    # _sysconfigdata_* depends on how this Python was compiled
-    paths = [path for path in paths if not path.name.startswith("_sysconfigdata")]
-    return [path for path in paths if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)]
+    return sorted(paths, key=lambda path: path.parts)
 
 
 def masked(docstring: str) -> str:

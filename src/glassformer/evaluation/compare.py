@@ -1,7 +1,8 @@
 """Comparison of several models: architecture, training cost and score."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glassformer.common import notebook
@@ -9,6 +10,7 @@ from glassformer.common.formatting import count, duration, table
 from glassformer.config.recurrent import ModelConfig, NoAttention
 from glassformer.config.transformer import TransformerConfig
 from glassformer.evaluation.metrics import shown
+from glassformer.evaluation.verdict import decimals, mean_and_deviation
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class ComparedModel:
     """Decoding speed."""
     n_scored: int | None = None
     """Number of scored targets, pairs or labels. It decides how many decimals of the score are shown."""
+    n_seeds: int = 1
+    """Number of runs that differ in the seed only; the numbers of the row are their means."""
+    score_error: float | None = None
+    """Standard error of the mean score over the seeds; `None` for one run."""
 
     def to_dict(self) -> dict[str, str | float | int | None]:
         return asdict(self)
@@ -45,6 +51,34 @@ class Comparison(list[ComparedModel]):
 
     def _repr_html_(self) -> str:
         return notebook.frame([row.to_dict() for row in self], "comparison")
+
+
+def mean_of_seeds(name: str, rows: Sequence[ComparedModel]) -> ComparedModel:
+    """Return one row for runs that differ in the seed only: the means, and the standard error of the score.
+
+    >>> rows = [ComparedModel("a", "GRU", 9, 60.0, 5, 1.0, "bleu", score, None) for score in (20.0, 21.0, 22.0)]
+    >>> row = mean_of_seeds("gru", rows)
+    >>> row.name, row.n_seeds, row.score, round(row.score_error, 2)
+    ('gru, 3 seeds', 3, 21.0, 0.58)
+    """
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return mean_and_deviation(known)[0] if len(known) == len(rows) else None
+
+    scores, tokens = [row.score for row in rows], mean([row.train_tokens for row in rows])
+    deviation = mean_and_deviation([score for score in scores if score is not None])[1]
+    return replace(
+        rows[0],
+        name=f"{name}, {len(rows)} seeds",
+        train_seconds=mean([row.train_seconds for row in rows]),
+        train_tokens=tokens and round(tokens),
+        valid_loss=mean([row.valid_loss for row in rows]),
+        score=mean(scores),
+        sentences_per_s=mean([row.sentences_per_s for row in rows]),
+        n_seeds=len(rows),
+        score_error=None if None in scores else deviation / math.sqrt(len(rows)),
+    )
 
 
 def describe_model(config: ModelConfig) -> str:
@@ -76,6 +110,8 @@ def describe_model(config: ModelConfig) -> str:
 def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) -> str:
     """Format the rows as aligned plain text, one line per model, with a dash for unknown values.
 
+    A score of several seeds has its standard error; the last decimal is the second digit of this error.
+
     If a line is longer than `width`, the column of kinds is left out, and `formatting.table` lays out the rest.
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
@@ -88,6 +124,9 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
     cells = [["model", "kind", "parameters", "training", "targets", "loss", score or "score", "sentences/s"]]
     for row in rows:
         value = shown(row.score_name, row.score, row.n_scored)
+        if row.score is not None and row.score_error is not None:
+            digits = decimals(row.score_error)
+            value = f"{row.score:.{digits}f} ± {row.score_error:.{digits}f}"
         if not score:
             value = f"{row.score_name} {value}"
         cells.append(

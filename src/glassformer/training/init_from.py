@@ -29,6 +29,9 @@ from glassformer.training.host import Host
 from glassformer.training.run_folder import with_whole_paths
 from glassformer.training.trainer_state import read_progress
 
+_newest_learned: dict[str, list[str]] = {}
+"""The tokenizers that this process learned last, by data and settings: a sweep trains many runs on the same data."""
+
 
 def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host: Host) -> Tokenizers:
     """Read and hash the data and learn the tokenizers on rank 0; send the results to the other ranks."""
@@ -39,10 +42,18 @@ def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host:
             news = corpus.news()
         for line in news:
             warn(line)
-        tokenizers = data.tokenizers(run, host.reporter) if start is None else tokenizers_of(run, start)
+        settings = repr((corpus.digest, run.data, run.objective, run.tokenizer, run.source_tokenizer))
+        if start is None and settings in _newest_learned:
+            tokenizers = Tokenizers(*map(Tokenizer.from_json, _newest_learned[settings]))
+        else:
+            tokenizers = data.tokenizers(run, host.reporter) if start is None else tokenizers_of(run, start)
         learned.append(tokenizers)
         pair = (tokenizers.target, tokenizers.separate_source)
-        return json.dumps([corpus.digest, *(tokenizer.to_json() for tokenizer in pair if tokenizer is not None)])
+        texts = [tokenizer.to_json() for tokenizer in pair if tokenizer is not None]
+        if start is None:
+            _newest_learned.clear()
+            _newest_learned[settings] = texts
+        return json.dumps([corpus.digest, *texts])
 
     text = host.ranks.text_of_first(work)
     if learned:

@@ -22,7 +22,8 @@ def main(
 ) -> int:
     """Compare models in one table: parameters, training time and tokens, loss, score, and decoding speed.
 
-    Sentences per second measure decoding only, in batches, after a warm-up with one sentence.
+    Runs that differ in the seed only are one row, with means and the standard error of the score. Sentences per second
+    measure decoding only, in batches, after a warm-up with one sentence.
 
     Args:
         score: The score to show; default: the one that selected the best step of a run, or else bleu or wer for pairs,

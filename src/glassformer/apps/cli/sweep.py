@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.apps.cli.arguments import with_flags
+from glassformer.apps.cli.inputs_outputs import require_picture
 from glassformer.apps.cli.progress import Shown, err, print_json
 from glassformer.apps.cli.train import Source
 from glassformer.common.errors import UserError
+from glassformer.common.figures import save_figure
 from glassformer.common.formatting import output_width
 from glassformer.config.schema import FlagText, setting
 from glassformer.data import own_data
@@ -22,6 +24,9 @@ class Comparing:
     metric: str | None = setting(None, "By default bits per byte for texts, else what selects the best step.")
     until_decided: int | None = setting(None, "Add seeds to variants that are not decided, up to this number.")
     stop_early: bool | None = setting(None, "Give no more seeds to a variant that is worse after some of them.")
+    plot: Path | None = setting(
+        None, "Plot seeds, differences and curves to this file (PNG and SVG, or by its suffix)."
+    )
     jobs: int | None = setting(None, "Runs at the same time; by default one per core, each with one thread.")
 
 
@@ -69,6 +74,8 @@ def main(
     if twice := [key for n, (key, _) in enumerate(keys_and_values) if key in dict(keys_and_values[:n])]:
         raise UserError(f"--vary {twice[0]} is given twice: give all its values once")
     given = {"vary": dict(keys_and_values) or None, "seeds": seeds, "budget": budget, **asdict(comparing)}
+    if (picture := given.pop("plot")) is not None:
+        require_picture(picture, sources)
     settings = of_file | {name: value for name, value in given.items() if value is not None}
     # The runs
     report = (lambda text: None) if output.quiet else err
@@ -78,6 +85,11 @@ def main(
         print_json(table.to_dict())
     else:
         print(table.text(output_width()))
+    if picture is not None:
+        from glassformer.plot import sweep as plotted  # imports torch
+
+        for path in save_figure(plotted(table), picture):
+            err(str(path))
     return int(bool(table.errors))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from glassformer.apps.sweep import plan
 from glassformer.apps.sweep.runner import Runner
-from glassformer.apps.sweep.table import SweepTable
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
 from glassformer.config.run import Run
+from glassformer.evaluation.sweep_table import SweepTable
 from glassformer.training.checks import check_new_run, run_of
 
 MOST_SEEDS = 1000

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.apps.sweep.plan import NAME, Sweep, as_text, facts_of
-from glassformer.apps.sweep.table import SweepTable
 from glassformer.common import files
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.common.formatting import duration, plural
+from glassformer.evaluation.sweep_table import SweepTable
 from glassformer.evaluation.verdict import verdicts
 from glassformer.store.lock import locked
 

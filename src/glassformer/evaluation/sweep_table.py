@@ -10,7 +10,7 @@ from typing import Any
 from glassformer.common import notebook
 from glassformer.common.formatting import table
 from glassformer.evaluation import metrics
-from glassformer.evaluation.verdict import Verdict, mean_and_deviation
+from glassformer.evaluation.verdict import Verdict, decimals, mean_and_deviation
 
 COLUMNS = ("variant", "seeds", "mean", "error", "difference", "error_of_difference", "p", "verdict")
 """Columns of the CSV file and keys of the JSON: the errors are standard errors."""
@@ -108,15 +108,6 @@ class SweepTable:
 
     def _repr_html_(self) -> str:
         return notebook.frame(self.rows(), "sweep")
-
-
-def decimals(error: float) -> int:
-    """Return the number of decimals that shows two digits of a standard error.
-
-    >>> decimals(0.0123), decimals(1.7), decimals(44.0)
-    (3, 1, 0)
-    """
-    return min(metrics.MAX_DECIMALS, max(0, 1 - math.floor(math.log10(error)))) if error > 0 else 4
 
 
 def _shown(value: float | None, form: str) -> str:
