@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import papers
 from glassformer.config import recipes
 from glassformer.config.presets import PRESETS
 from glassformer.data import own_data
@@ -48,11 +49,13 @@ def test_plan_of_several_gpus_prints_the_divided_memory(glassformer: Glassformer
     assert len(json.loads(glassformer("plan", "gpt2", "--gpus", 8, "--json").out)["notes"]) == 1
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *recipes.names()])
+@pytest.mark.parametrize("name", [*PRESETS, *recipes.names(), *papers.FILES])
 def test_plan_takes_every_preset_and_recipe(glassformer: Glassformer, name: str) -> None:
     flags = []
+    if name in papers.FILES:
+        Path(name).write_text(papers.FILES[name])
     if name not in PRESETS:
-        run = recipes.load(name)
+        run = papers.run_of(name)
         if not run.model.vocab_size and not run.tokenizer.vocab_size:
             flags += ["--model.vocab-size", 64]
         if run.source_tokenizer is not None and not run.source_tokenizer.vocab_size:
@@ -62,7 +65,7 @@ def test_plan_takes_every_preset_and_recipe(glassformer: Glassformer, name: str)
             assert refused.code == 2 and "plan supports only runs that train all weights" in refused.err
             return
     plan = json.loads(glassformer("plan", name, *flags, "--json").out)
-    assert plan["name"] == name and plan["seconds"] > 0 and plan["parameters"]["total"] > 0
+    assert plan["name"] == name.removesuffix(".toml") and plan["seconds"] > 0 and plan["parameters"]["total"] > 0
 
 
 def test_plan_takes_a_file_and_its_model(glassformer: Glassformer, tiny_recipe: Path, trained: Outcome) -> None:

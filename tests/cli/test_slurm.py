@@ -38,7 +38,7 @@ def test_the_job_trains_and_then_resumes(tmp_path: Path) -> None:
     torchrun = ["--nnodes", "2", "--nproc-per-node", "8", "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", "node0:29500", "--rdzv-id", "7", "-m", "glassformer"]
     limit = ["--train.max-time", "13800"]
-    first = ["train", "openwebtext-gpt2", "--out", "my runs/x", "--train.grad-accumulation", "80", *limit]
+    first = ["train", "/shared/gpt2.toml", "--out", "my runs/x", "--train.grad-accumulation", "80", *limit]
     assert words_of(script, tmp_path) == (torchrun, first)
     (tmp_path / "my runs/x/checkpoints/step-000010").mkdir(parents=True)
     assert words_of(script, tmp_path) == (torchrun, ["resume", "my runs/x", *limit])

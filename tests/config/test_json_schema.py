@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+import papers
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
 from glassformer.config.run import Run
@@ -38,11 +39,11 @@ def test_the_schema_has_every_key() -> None:
     assert keys_of(json_schema()) - with_none == set(known_keys(Run))
 
 
-@pytest.mark.parametrize("name", [*recipes.names(), "REFERENCE"])
+@pytest.mark.parametrize("name", [*recipes.names(), *papers.FILES, "REFERENCE"])
 def test_every_recipe_and_its_run_are_accepted(name: str, faults: Faults) -> None:
-    assert faults(tomllib.loads(recipes.text(name))) == []
+    assert faults(tomllib.loads(papers.FILES.get(name) or recipes.text(name))) == []
     if name != "REFERENCE":
-        assert faults(without_none(to_dict(recipes.load(name)))) == []
+        assert faults(without_none(to_dict(papers.run_of(name)))) == []
 
 
 def without_none(table: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import papers
 from configs import CONFIGS
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
@@ -114,7 +115,7 @@ def test_invalid_toml_names_the_file() -> None:
 
 
 RUNS: dict[str, Run] = (
-    {f"recipe {name}": recipes.load(name) for name in recipes.names()}
+    {f"recipe {name}": papers.run_of(name) for name in (*recipes.names(), *papers.FILES)}
     | {f"preset {name}": Run(model=config) for name, config in PRESETS.items()}
     | {f"config {name}": Run(model=config) for name, config in CONFIGS.items()}
     | {

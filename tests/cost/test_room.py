@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
+import papers
 from configs import CONFIGS, RECURRENT
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
@@ -184,10 +185,10 @@ def test_an_unknown_vocabulary_counts_the_special_ids() -> None:
     assert 0 < least_memory(run, on_cpu=True).total < least_memory(Run(model=MODEL), on_cpu=True).total
 
 
-def test_every_recipe_fits_on_one_h200() -> None:
+def test_every_recipe_and_run_of_a_paper_fits_on_one_h200() -> None:
     h200 = Room("the GPU", 141 * GIB, 141 * GIB, is_cpu=False)
-    for name in recipes.names():
-        assert way_that_fits(recipes.load(name), h200) == Fit()
+    for name in (*recipes.names(), *papers.FILES):
+        assert way_that_fits(papers.run_of(name), h200) == Fit()
 
 
 def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Every recipe, untrained: its export family, or the reason why no family represents it."""
+"""Every recipe and run of `papers`, untrained: its export family, or the reason why no family represents it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import late
+import papers
 from glassformer.apps.interop.export import export
 from glassformer.apps.interop.families import FAMILIES
 from glassformer.apps.interop.hf import example_inputs
@@ -30,23 +31,21 @@ FAMILY_OF = {
     "characters": "Llama (LlamaForCausalLM)",
     "copy-task": "Qwen3 (Qwen3ForCausalLM)",
     "docstrings": "EuroBERT (EuroBertForSequenceClassification)",
+    "gpt2.toml": "GPT-2 (GPT2LMHeadModel)",
     "mlm-python-docs": "EuroBERT (EuroBertForMaskedLM)",
-    "openwebtext-gpt2": "GPT-2 (GPT2LMHeadModel)",
     "python-docs": "Qwen3 (Qwen3ForCausalLM)",
     "python-tokens": "EuroBERT (EuroBertForTokenClassification)",
     "shakespeare-char": "GPT-2 (GPT2LMHeadModel)",
     "shakespeare-char-fast": "Qwen3 (Qwen3ForCausalLM)",
     "shakespeare-char-gpu": "GPT-2 (GPT2LMHeadModel)",
     "shakespeare-char-modern": "Qwen3 (Qwen3ForCausalLM)",
-    "sst2-mlm": "EuroBERT (EuroBertForMaskedLM)",
-    "sst2-mlm-then-finetune": "EuroBERT (EuroBertForSequenceClassification)",
     "sst2-scratch": "EuroBERT (EuroBertForSequenceClassification)",
     "sums": "Llama (LlamaForCausalLM)",
     "stdlib-dense": "Llama (LlamaForCausalLM)",
     "stdlib-experts": "Mixtral (MixtralForCausalLM)",
     "t5-span-small": "T5 (T5ForConditionalGeneration)",
-    "wmt14-en-de-base": "Marian (MarianMTModel)",
-    "wmt14-en-de-big": "Marian (MarianMTModel)",
+    "transformer-base.toml": "Marian (MarianMTModel)",
+    "transformer-big.toml": "Marian (MarianMTModel)",
 }
 NO_FAMILY = {
     "g2p-transformer": "model.positions is rotary",
@@ -64,14 +63,15 @@ NO_FAMILY = {
 """Recipe → the setting that no family has."""
 OF_ITS_START = ("smollm2-docstrings", "sums-preference", "sums-reward")
 """Recipes whose model is that of `init.path`."""
+NAMES = [*recipes.names(), *papers.FILES]
 
 
 def untrained(name: str, folder: Path) -> Path:
-    """Write a model directory of a recipe with random weights: one layer, and 8 channels per head if it is large.
+    """Write a model directory of one of `NAMES` with random weights: one layer, and 8 channels per head if it is large.
 
-    Norms, biases, positions, head and special ids come from the recipe.
+    Norms, biases, positions, head and special ids come from the run.
     """
-    run = recipes.load(name)
+    run = papers.run_of(name)
     tokenizer = Tokenizer.train([TEXT * 4], vocab_size=280)
     model = run.model
     assert isinstance(model, TransformerConfig)
@@ -95,7 +95,7 @@ def untrained(name: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.names() if name not in OF_ITS_START])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_ITS_START])
 def test_every_recipe_is_exported_or_refused_with_its_reason(name: str, tmp_path: Path) -> None:
     """`export` compares its output with transformers; an import gives the logits of the recipe's network."""
     if NO_FAMILY.get(name) == "recurrent":
@@ -118,7 +118,7 @@ def test_every_recipe_is_exported_or_refused_with_its_reason(name: str, tmp_path
 
 
 def test_every_recipe_is_in_one_table() -> None:
-    assert sorted([*FAMILY_OF, *NO_FAMILY, *OF_ITS_START]) == sorted(recipes.names())
+    assert sorted([*FAMILY_OF, *NO_FAMILY, *OF_ITS_START]) == sorted(NAMES)
     assert all(recipes.load(name).init.path is not None for name in OF_ITS_START)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import papers
 from glassformer.apps.cli.main import parse
 from glassformer.apps.cli.train import run_for
 from glassformer.common.errors import UserError
@@ -22,7 +23,6 @@ from glassformer.tasks.task import trainable_task
 def test_the_documented_recipes_exist() -> None:
     assert set(recipes.names()) >= {
         "copy-task",
-        "openwebtext-gpt2",
         "python-docs",
         "shakespeare-char",
         "shakespeare-char-fast",
@@ -38,6 +38,17 @@ def test_every_recipe_has_a_result_and_a_model(name: str) -> None:
     assert run.name == name and run.description
     result = run.result
     assert result is not None and result.note and (result.at_most < float("inf") or result.at_least > 0)
+    require_trainable(run)
+
+
+@pytest.mark.parametrize("name", papers.FILES)
+def test_the_documented_files_of_papers_can_be_trained(name: str) -> None:
+    run = papers.run_of(name)
+    assert run.model == PRESETS[run.name]
+    require_trainable(run)
+
+
+def require_trainable(run: Run) -> None:
     vocab_size = run.model.vocab_size or run.tokenizer.vocab_size or 65
     model = replace(run.model, vocab_size=vocab_size)
     if isinstance(run.data, LabelData):
