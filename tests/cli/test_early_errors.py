@@ -286,7 +286,7 @@ LINES = {
     "compare model --data.path none.txt": "no such file: none.txt",
     "compare model --plot out.txt": "expected .png or .svg, got .txt",
     "sweep": "give",
-    "sweep text.txt": "nothing varies: give at least one --vary KEY=VALUE,VALUE",
+    "sweep text.txt --seeds x": "seeds",
     "sweep text.txt --vary d_model": "--vary d_model: expected a key and its values",
     "sweep text.txt --vary d_model=64": "only one variant, d_model=64",
     "sweep text.txt --vary d_model=64,65": "model.d_model 65 is not divisible",

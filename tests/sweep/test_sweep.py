@@ -21,6 +21,7 @@ from glassformer import api
 from glassformer.apps.sweep import plan
 from glassformer.apps.sweep.plan import Budget, Sweep, chosen_metric, split_table, varied
 from glassformer.apps.sweep.runner import Runner, judge, visible_gpus
+from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.config.run import Run
 from glassformer.config.train import AdamWConfig, EarlyStopping
@@ -340,10 +341,38 @@ def test_variants_are_all_combinations_and_against_names_the_baseline() -> None:
     for wrong, message in (("d_model=64", "2 variants are"), ("d_model=65", "no variant is")):
         with pytest.raises(UserError, match=message):
             varied(vary, wrong)
-    with pytest.raises(UserError, match="only one variant"):
-        varied({"d_model": ["64"]})
-    with pytest.raises(UserError, match="nothing varies"):
-        varied({})
+    assert varied({}, alone="mine") == {"mine": {}}
+    with pytest.raises(UserError, match="no variant: give one value of each key"):
+        varied({"d_model": []})
+
+
+def test_the_base_alone_is_a_baseline_for_a_later_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idea in the code is judged against the folder of a sweep that was made before the code changed."""
+    run, before = short_run(tmp_path), tmp_path / "before"
+    alone = glassformer.sweep(run, seeds=3, out=before, jobs=2)
+    assert [row["verdict"] for row in alone.rows()] == ["baseline"] and len(alone.values[run.name]) == 3
+    # The same code: no difference
+    same = glassformer.sweep(run, seeds=2, out=tmp_path / "same", against=str(before), jobs=1)
+    assert same.baseline == str(before) and same.values[run.name] == same.values[str(before)]
+    assert same.verdicts[run.name].word == "not known"
+    assert len(list(tmp_path.glob("same/*/seed-*/"))) == 2, "the baseline is not trained again"
+    # "Changed code": the earlier values are worse, by more than the seeds differ
+    for path in before.glob("0-*/seed-*.json"):
+        found = files.read_json(path)
+        files.write_json(path, found | {"value": found["value"] + 1.0 + 0.001 * int(path.stem[-1])})
+    better = glassformer.sweep(run, seeds=3, out=tmp_path / "better", against=str(before), jobs=2)
+    assert better.verdicts[run.name].word == "better"
+    # What cannot be compared is one sentence
+    for wrong, message in (
+        ({"metric": "loss"}, "has the metric bits_per_byte, not loss"),
+        ({"budget": "7 steps"}, "has the budget of its base, not 7 steps"),
+        ({"seeds": 4}, "lacks seed 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            glassformer.sweep(run, out=tmp_path / "other", against=str(before), **wrong)  # type: ignore[arg-type]
+    next(before.glob("0-*/seed-0.json")).write_text("{}")
+    with pytest.raises(UserError, match="is no folder of a sweep, or its files are damaged"):
+        glassformer.sweep(run, out=tmp_path / "other", against=str(before))
 
 
 def test_the_metric_suits_the_data(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from glassformer.training.checks import run_of
 class Comparing:
     """Comparison."""
 
-    against: str | None = setting(None, "The baseline, such as learning_rate=0.003; by default the first values.")
+    against: str | None = setting(
+        None, "The baseline: values, such as learning_rate=0.003, or the folder of an earlier sweep."
+    )
     metric: str | None = setting(None, "By default bits per byte for texts, else what selects the best step.")
     until_decided: int | None = setting(None, "Add seeds to variants that are not decided, up to this number.")
     stop_early: bool | None = setting(None, "Give no more seeds to a variant that is worse after some of them.")
@@ -43,10 +45,11 @@ def main(
 ) -> int:
     """Train variants of a run, each with several seeds, and report which are better than the baseline.
 
-    The variants are all combinations of the values of --vary. They have the same seeds, so that the differences are
-    paired. The table has a verdict for each: better, worse or not known, by a paired t-test, corrected for the number
-    of variants; without any difference, it is wrong in at most 5 % of all tables. Every run is a model directory in the
-    folder, and table.csv has the table. A sweep that was stopped continues with the same command.
+    The variants are all combinations of the values of --vary; without it, the base alone runs with several seeds. They
+    have the same seeds, so that the differences are paired. The table has a verdict for each: better, worse or not
+    known, by a paired t-test, corrected for the number of variants; without any difference, it is wrong in at most 5 %
+    of all tables. Every run is a model directory in the folder, and table.csv has the table. A sweep that was stopped
+    continues with the same command.
 
     Args:
         sources: The name of a recipe, a TOML file (which may have a table [sweep]), or own data.

@@ -73,8 +73,45 @@ class Looks(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """The baseline of an earlier sweep, for an idea that is in the code and not in a key."""
+
+    name: str
+    metric: str
+    budget: str
+    values: Mapping[int, float]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Earlier":
+        """Read the baseline of the sweep in a folder; raise `UserError` if a file is missing or damaged."""
+        try:
+            facts = files.read_json(folder / NAME)
+            results = {path.stem: files.read_json(path) for path in folder.glob("0-*/seed-*.json")}
+            values = {int(name.partition("-")[2]): float(found["value"]) for name, found in sorted(results.items())}
+            return cls(str(folder), str(facts["metric"]), str(facts["budget"]), values)
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"against: {folder} is no folder of a sweep, or its files are damaged") from None
+
+    def require(self, sweep: "Sweep") -> None:
+        """Raise `UserError` if the sweep has another metric or budget, or more seeds."""
+        for what, own, theirs in (
+            ("metric", sweep.metric, self.metric),
+            ("budget", str(sweep.budget or ""), self.budget),
+        ):
+            if own != theirs:
+                raise UserError(
+                    f"against: {self.name} has the {what} {theirs or 'of its base'}, not {own or 'of the base'}"
+                )
+        if missing := set(range(sweep.looks.last)) - set(self.values):
+            raise UserError(f"against: {self.name} lacks seed {min(missing)}: continue it with more seeds first")
+
+
+@dataclass(frozen=True)
 class Sweep:
-    """A base run and what varies: `variants` has the changed keys of each variant by its label, the baseline first."""
+    """A base run and what varies: `variants` has the changed keys of each variant by its label, the baseline first.
+
+    If `earlier` is given, the baseline is not trained: it is that of another sweep.
+    """
 
     base: Run
     variants: Mapping[str, Mapping[str, Any]]
@@ -86,10 +123,16 @@ class Sweep:
     """Largest number of seeds for variants that are not decided; 0 = `seeds` for all."""
     stop_early: bool = False
     """True: a variant that is worse after some of the seeds gets no more."""
+    earlier: Earlier | None = None
 
     @property
     def baseline(self) -> str:
-        return next(iter(self.variants))
+        return self.earlier.name if self.earlier else next(iter(self.variants))
+
+    @property
+    def labels(self) -> list[str]:
+        """The rows of the table."""
+        return list(dict.fromkeys([self.baseline, *self.variants]))
 
     @property
     def looks(self) -> "Looks":
@@ -109,28 +152,26 @@ class Sweep:
         return {"metric": self.metric, "budget": str(self.budget or ""), "variants": variants}
 
 
-def varied(vary: Mapping[str, Sequence[Any]], against: str = "") -> dict[str, dict[str, Any]]:
+def varied(vary: Mapping[str, Sequence[Any]], against: str = "", alone: str = "base") -> dict[str, dict[str, Any]]:
     """Return the changes of every combination of values, by labels, the baseline first.
 
     The baseline is the combination of the first values, or the one that `against` names. Keys that are joined by "/"
-    vary together; so do their values.
+    vary together; so do their values. If nothing varies, the base itself is the only variant, with the label `alone`.
 
     >>> list(varied({"d_model": [64, 96], "d_ff": [256]}, against="d_model=96"))
     ['d_model=96 d_ff=256', 'd_model=64 d_ff=256']
     >>> varied({"batch_size/grad_accumulation": ["8/4", "32/1"]})["batch_size=32 grad_accumulation=1"]
     {'batch_size': '32', 'grad_accumulation': '1'}
     """
-    if not vary:
-        raise UserError("nothing varies: give at least one --vary KEY=VALUE,VALUE")
     if not isinstance(vary, Mapping) or not all(isinstance(values, (list, tuple)) for values in vary.values()):
         raise UserError("vary: expected a table of keys, each with a list of values, such as {d_model = [64, 96]}")
-    alone = [[_changes(key, value) for value in values] for key, values in vary.items()]
+    by_key = [[_changes(key, value) for value in values] for key, values in vary.items()]
     found = {}
-    for combination in itertools.product(*alone):
+    for combination in itertools.product(*by_key):
         changes = {key: value for part in combination for key, value in part.items()}
-        found[" ".join(f"{key}={value}" for key, value in changes.items())] = changes
-    if len(found) < 2:
-        raise UserError(f"only one variant, {next(iter(found), 'none')}: give two values of a key at least")
+        found[" ".join(f"{key}={value}" for key, value in changes.items()) or alone] = changes
+    if not found:
+        raise UserError("no variant: give one value of each key at least")
     if not against:
         return found
     named = [label for label in found if set(against.split()) <= set(label.split())]

@@ -38,12 +38,14 @@ def sweep(
         print(table)
 
     `base` is a `Run`, the name of a recipe, a TOML file without [sweep], or own data. `vary` has the values of each
-    key; the variants are all combinations, and the first one is the baseline, or the one that `against` names. `budget`
-    is the length of each run in steps, tokens or seconds. `until_decided` adds seeds to the variants that are not
-    decided, up to this number; `stop_early` gives no more seeds to a variant that is worse. `jobs` runs train at the
-    same time; 0 = one per core, each with one thread. `changes` are keys of the base. Every run is a model directory in
-    the folder `out` (default sweeps/NAME). The same call continues a sweep that was stopped. Raises `UserError` for a
-    key or a metric that is unknown, and for a folder with another sweep.
+    key; the variants are all combinations, and the first one is the baseline, or the one that `against` names. Without
+    `vary`, the base alone runs with several seeds. `against` may also be the folder of an earlier sweep, whose baseline
+    is then that of this one: so an idea is judged that changes the code and not a key. `budget` is the length of each
+    run in steps, tokens or seconds. `until_decided` adds seeds to the variants that are not decided, up to this number;
+    `stop_early` gives no more seeds to a variant that is worse. `jobs` runs train at the same time; 0 = one per core,
+    each with one thread. `changes` are keys of the base. Every run is a model directory in the folder `out` (default
+    sweeps/NAME). The same call continues a sweep that was stopped. Raises `UserError` for a key or a metric that is
+    unknown, and for a folder with another sweep.
     """
     # 1. The plan
     for name, text in (("budget", budget), ("against", against), ("metric", metric)):
@@ -56,9 +58,12 @@ def sweep(
     require_numbers(seeds=seeds, until_decided=until_decided, jobs=jobs)
     if 0 < until_decided <= seeds:
         raise UserError(f"until_decided: expected more than the {seeds} seeds of each variant, got {until_decided}")
-    variants = plan.varied(vary or {}, against)
+    earlier = plan.Earlier.read(Path(against)) if against and (Path(against) / plan.NAME).exists() else None
+    variants = plan.varied(vary or {}, "" if earlier else against, run.name)
+    if vary and len(variants) < 2 and earlier is None:
+        raise UserError(f"only one variant, {next(iter(variants))}: give two values of a key at least")
     length = plan.Budget.parse(budget) if budget else None
-    planned = plan.Sweep(run, variants, metric, length, seeds, until_decided, stop_early)
+    planned = plan.Sweep(run, variants, metric, length, seeds, until_decided, stop_early, earlier)
     # 2. What can be checked before the first run
     folder = Path("sweeps") / run.name if out is None else files.as_path(out, "out")
     files.require_writable(folder)
@@ -66,6 +71,8 @@ def sweep(
         check_new_run(planned.run(label, 0), folder / "new")
     plan.require_comparable(planned)
     planned = replace(planned, metric=plan.chosen_metric(run, variants, metric))  # imports torch
+    if earlier is not None:
+        earlier.require(planned)
     plan.facts_of(folder, planned)  # refuses a folder with other files, before its lock is written
     # 3. The runs
     return Runner(planned, folder, report, jobs).run()

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from glassformer.apps.sweep.plan import NAME, Sweep, as_text, facts_of
 from glassformer.common import files
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.common.formatting import duration, plural
-from glassformer.evaluation.sweep_table import SweepTable
+from glassformer.evaluation.sweep_table import FILE, SweepTable
 from glassformer.evaluation.verdict import verdicts
 from glassformer.store.lock import locked
 
@@ -107,9 +107,10 @@ def judge(sweep: Sweep, table: SweepTable, train: Callable[[list[tuple[str, int]
     `sweep.seeds`. The level of all looks together is `verdict.LEVEL`.
     """
     looks, going = sweep.looks, [label for label in sweep.variants if label != sweep.baseline]
+    baseline = [] if sweep.earlier else [sweep.baseline]
     for n in range(looks.first, looks.last + 1):
         new = range(n) if n == looks.first else [n - 1]
-        train([(label, seed) for seed in new for label in [sweep.baseline, *going]])
+        train([(label, seed) for seed in new for label in [*baseline, *going]])
         going = [label for label in going if label not in table.errors]
         if not going or sweep.baseline in table.errors:
             return
@@ -147,7 +148,9 @@ class Runner:
         self.gpus = visible_gpus() if sweep.base.train.device in ("auto", "cuda") else []
         self.n_jobs = min(n_jobs or len(self.gpus) or n_cores, len(sweep.variants) * sweep.looks.last)
         self.n_threads = max(1, n_cores // self.n_jobs)
-        self.table = SweepTable(sweep.metric, sweep.baseline, {label: {} for label in sweep.variants})
+        self.table = SweepTable(sweep.metric, sweep.baseline, {label: {} for label in sweep.labels})
+        if sweep.earlier is not None:
+            self.table.values[sweep.baseline] |= {n: sweep.earlier.values[n] for n in range(sweep.looks.last)}
 
     def run(self) -> SweepTable:
         """Train what is missing, and return the table."""
@@ -159,10 +162,13 @@ class Runner:
                     "in more than 5 % of all cases: use --until-decided from the start"
                 )
             files.write_json(self.folder / NAME, self.facts)
+            self.table.folders = {label: self._place(label, 0).parent.name for label in self.sweep.variants}
+            self._keep_table()
             workers = [Worker(self.folder, self._settings(n)) for n in range(self.n_jobs)]
             try:
                 self._measure_steps(workers)
                 judge(self.sweep, self.table, lambda wanted: self._train(workers, wanted))
+                self._keep_table()
                 files.write_text(self.folder / TABLE, self.table.csv())
                 files.write_json(self.folder / NAME, self.facts | {"judged": [*self._earlier(), self._rule()]})
             except KeyboardInterrupt:
@@ -207,6 +213,7 @@ class Runner:
         places = {self._place(label, seed): (label, seed) for label, seed in wanted}
         for folder in [folder for folder in places if folder.with_suffix(".json").exists()]:
             self.table.add(*places.pop(folder), files.read_json(folder.with_suffix(".json")))
+        self._keep_table()
         seconds: list[float] = []
         with closing(self._done(workers, [self._job(*place) for place in places.values()])) as results:
             for n_done, (folder, result) in enumerate(results, start=1):
@@ -217,11 +224,16 @@ class Runner:
                 else:
                     what += self.table.add(label, seed, result)
                     seconds.append(result["seconds"])
+                self._keep_table()
                 n_left = len(places) - n_done
                 left = (
                     f", about {duration(sum(seconds) / len(seconds) * n_left / len(workers))} left" if seconds else ""
                 )
                 self.report(f"{n_done} of {plural(len(places), 'run')}{left if n_left else ''}: {what}")
+
+    def _keep_table(self) -> None:
+        """Write the table so far for the page of `glassformer inspect`."""
+        files.write_json(self.folder / FILE, asdict(replace(self.table, curves={})))
 
     def _done(
         self, workers: list[Worker], jobs: list[dict[str, Any]]
