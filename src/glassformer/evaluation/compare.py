@@ -72,7 +72,7 @@ def mean_of_seeds(name: str, rows: Sequence[ComparedModel]) -> ComparedModel:
         rows[0],
         name=f"{name}, {len(rows)} seeds",
         train_seconds=mean([row.train_seconds for row in rows]),
-        train_tokens=tokens and round(tokens),
+        train_tokens=None if tokens is None else round(tokens),
         valid_loss=mean([row.valid_loss for row in rows]),
         score=mean(scores),
         sentences_per_s=mean([row.sentences_per_s for row in rows]),
