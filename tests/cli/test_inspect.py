@@ -119,8 +119,19 @@ def test_a_checkpoint_that_is_not_published_yet_is_waited_for(
         (["a", "b"], "unexpected arguments: 'b'"),
         (["RUN", "--source", "a"], "has no source side: give one text (--text)"),
         (["RUN", "--port", "70000", "--no-browser"], "cannot listen on 127.0.0.1, port 70000"),
+        (["SWEEP"], "table.json is not valid JSON"),
     ],
 )
-def test_mistakes_are_one_sentence(glassformer: Glassformer, trained: Outcome, words: list[str], message: str) -> None:
-    shown = glassformer("inspect", *(trained.folder if word == "RUN" else word for word in words))
+def test_mistakes_are_one_sentence(
+    glassformer: Glassformer,
+    trained: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(os, "nice", lambda more: more)
+    (tmp_path / "table.json").write_text("{]")
+    places = {"RUN": trained.folder, "SWEEP": tmp_path}
+    shown = glassformer("inspect", *(places.get(word, word) for word in words))
     assert shown.code == 2 and message in shown.err and shown.err.count("\n") == 1, shown.err

@@ -18,6 +18,7 @@ import pytest
 
 import glassformer
 from glassformer import api
+from glassformer.apps.inspector.panels.models import read_table
 from glassformer.apps.sweep import plan
 from glassformer.apps.sweep.plan import Budget, Sweep, chosen_metric, split_table, varied
 from glassformer.apps.sweep.runner import Runner, judge, visible_gpus
@@ -65,7 +66,9 @@ def test_every_run_is_the_run_that_train_gives_with_its_seed(
 
 
 def test_the_table_is_computed_from_the_values(made: tuple[Run, Path, SweepTable]) -> None:
-    _, _, table = made
+    _, folder, table = made
+    assert read_table(folder) == replace(table, curves={}), "the page of the sweep has the same table"
+    assert (folder / table.folders["learning_rate=0.01"] / "seed-1" / "model.safetensors").exists()
     baseline, other = (table.values[f"learning_rate={rate}"] for rate in RATES["learning_rate"])
     first, second = table.rows()
     assert first["verdict"] == "baseline" and first["difference"] is None and first["seeds"] == 2

@@ -14,6 +14,8 @@ from glassformer.evaluation.verdict import Verdict, decimals, mean_and_deviation
 
 COLUMNS = ("variant", "seeds", "mean", "error", "difference", "error_of_difference", "p", "verdict")
 """Columns of the CSV file and keys of the JSON: the errors are standard errors."""
+FILE = "table.json"
+"""The file of the table, without the curves, in the folder of a sweep. It is written after every run."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class SweepTable:
     """Steps and values of the evaluations of each run, by variant and seed."""
     note: str = ""
     """A sentence below the table."""
+    folders: dict[str, str] = field(default_factory=dict)
+    """The folder of the runs of a variant, in that of the sweep; seed 0 is in its folder `seed-0`."""
 
     @property
     def higher_is_better(self) -> bool:
@@ -49,8 +53,11 @@ class SweepTable:
         return f" failed: {sentence}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a dictionary with `COLUMNS` for each variant, the baseline first; unknown values are None."""
-        found = []
+        """Return a dictionary with `COLUMNS` for each variant, the baseline first; unknown values are None.
+
+        A variant without a verdict yet has its difference so far, but no p: p is of the planned looks only.
+        """
+        found, known = [], self.values[self.baseline]
         for label, of_seeds in self.values.items():
             values, verdict = list(of_seeds.values()), self.verdicts.get(label)
             row = dict.fromkeys(COLUMNS) | {"variant": label, "seeds": len(values)}
@@ -64,6 +71,10 @@ class SweepTable:
                 row |= {"p": verdict.p, "verdict": str(verdict)}
             elif self.baseline in self.errors:
                 row["verdict"] = "not known: the baseline failed"
+            elif pairs := [value - known[seed] for seed, value in of_seeds.items() if seed in known]:
+                row["difference"], deviation = mean_and_deviation(pairs)
+                row["error_of_difference"] = deviation / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+                row["verdict"] = "so far"
             if label in self.errors:
                 row["verdict"] = f"failed: {self.errors[label]}"
             found.append(row)
@@ -87,8 +98,8 @@ class SweepTable:
         writer.writerows(self.rows())
         return text.getvalue()
 
-    def text(self, width: int | None = None) -> str:
-        """Return the table as aligned text; the last digit shown is the second digit of the smallest standard error."""
+    def cells(self) -> list[list[str]]:
+        """Return header and rows as texts; the last digit shown is the second digit of the smallest standard error."""
         rows = self.rows()
         errors = [row[name] for row in rows for name in ("error", "error_of_difference") if row[name]]
         digits = decimals(min(errors, default=0.001))
@@ -97,11 +108,17 @@ class SweepTable:
             numbers = [_shown(row[name], f".{digits}f") for name in ("mean", "error")]
             numbers += [_shown(row["difference"], f"+.{digits}f"), _shown(row["error_of_difference"], f".{digits}f")]
             cells.append([row["variant"], row["verdict"] or "–", *numbers, _shown(row["p"], ".2g"), str(row["seeds"])])
+        return cells
+
+    @property
+    def legend(self) -> str:
+        """The sentences below the table."""
         better = "higher" if self.higher_is_better else "lower"
-        return (
-            f"{table(cells, width, n_words=2)}\n± is the standard error; {better} is better"
-            + f"\n{self.note}" * bool(self.note)
-        )
+        return f"± is the standard error; {better} is better" + f"\n{self.note}" * bool(self.note)
+
+    def text(self, width: int | None = None) -> str:
+        """Return the table as aligned text."""
+        return f"{table(self.cells(), width, n_words=2)}\n{self.legend}"
 
     def __str__(self) -> str:
         return self.text()

@@ -13,6 +13,7 @@ from glassformer.apps.cli.inputs_outputs import Stored, TextOrPair
 from glassformer.apps.cli.progress import err
 from glassformer.apps.inspector.listener import is_loopback
 from glassformer.common.errors import needs
+from glassformer.evaluation.sweep_table import FILE as SWEEP_TABLE
 from glassformer.store.lock import is_locked
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.tasks.requirements import require_inputs
@@ -35,8 +36,8 @@ def main(
     request to any other host. Ctrl-C stops the server.
 
     Args:
-        folder: The model directory, or the folder of a run that is still training. Without it, the page offers
-            four tiny models, which it trains in runs/gallery on first use.
+        folder: The model directory, or the folder of a run that is still training, or of a sweep. Without it, the page
+            offers four tiny models, which it trains in runs/gallery on first use.
         port: The port of the server; 0 chooses a free one.
         host: The address to listen on; another one than 127.0.0.1 lets other computers use the model.
         wait: If the folder has no model yet, show its training and wait for the first checkpoint.
@@ -51,7 +52,8 @@ def main(
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
     is_training = folder is not None and is_locked(folder)
     has_model = folder is not None and (folder / MANIFEST).exists()  # it appears a moment after a checkpoint
-    waits = stored.checkpoint is None and (wait or is_training) and not has_model
+    is_sweep = folder is not None and (folder / SWEEP_TABLE).exists()
+    waits = stored.checkpoint is None and (wait or is_training or is_sweep) and not has_model
     named = given.named(None)
     if folder is not None and not waits:
         run = stored.run(folder)
@@ -62,6 +64,7 @@ def main(
     # The model, and the page
     from glassformer.apps.inspector.gallery import Gallery
     from glassformer.apps.inspector.inspector import Inspector
+    from glassformer.apps.inspector.panels.models import read_table
 
     examples: list[dict[str, str | None]] = []
     if given.source is not None:
@@ -78,6 +81,8 @@ def main(
         os.nice(10)  # the training comes first
     model = None if waits else stored.model(folder)
     inspector = Inspector(model, examples, folder=folder, device=stored.device)
+    if folder is not None and inspector.is_sweep:
+        read_table(folder)  # a damaged file is refused here
     return server.serve(inspector, host, port, opens_browser=not no_browser)
 
 

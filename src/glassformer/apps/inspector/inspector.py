@@ -21,6 +21,7 @@ from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.app import Packed
 from glassformer.apps.inspector.gallery import Gallery
 from glassformer.common.errors import Progress, UserError
+from glassformer.evaluation.sweep_table import FILE as SWEEP_TABLE
 from glassformer.inspection.ablation import MEANS, Part, ablate
 from glassformer.inspection.attention_maps import MISSING, Heads, HeadWeights, Kind, checked, head_weights, kind_of
 from glassformer.inspection.capture import Trace, capture_tensors
@@ -142,7 +143,7 @@ def _allowed(heads: Heads) -> Tensor:
 class Inspector:
     """The models that are open, and their latest runs.
 
-    Without a model, `folder` is a run before its first checkpoint, or the gallery offers models.
+    Without a model, `folder` is a run before its first checkpoint or a sweep, or the gallery offers models.
     """
 
     def __init__(
@@ -173,6 +174,11 @@ class Inspector:
         if model is not None:
             self.folder = model.folder
             self.first = self.keep(model)
+
+    @property
+    def is_sweep(self) -> bool:
+        """True if the folder is that of a sweep: it has a table, and a model for each run that is done."""
+        return not self.first and self.folder is not None and (self.folder / SWEEP_TABLE).exists()
 
     def keep(self, model: TrainedModel) -> str:
         """Keep a model, and drop the oldest of too many; return its name."""
@@ -218,6 +224,8 @@ class Inspector:
         folders = [self.folder]
         if self.gallery is not None:
             folders = [Path(entry["folder"]) for entry in self.gallery.list()]
+        if self.folder is not None and self.is_sweep:
+            folders += self.folder.glob("*/seed-*[0-9]")
         paths = {str(path): path for path in (*folders, *self.compared) if path is not None}
         if name not in paths:
             raise UserError(f"the server has not opened the folder {name!r:.200}: open it again")

@@ -21,6 +21,7 @@ import { lensTab } from "../panels/lens.js";
 import { createNext } from "../panels/next.js";
 import { patchTab } from "../panels/patch.js";
 import { createStart } from "../panels/start.js";
+import { createSweep } from "../panels/sweep.js";
 import { stepsTab } from "../panels/steps.js";
 import { textsTab } from "../panels/texts.js";
 import { createTokens } from "../panels/tokens.js";
@@ -240,18 +241,18 @@ export function start(source) {
     const visitButton = button("help", () => store.set({ visit: store.state.visit ? 0 : 1 }), {
       class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, each answered with one click, and a glossary",
     });
-    const galleryButton = isGallery && model ? button("gallery", () => void openGallery(), { class: "quiet", title: "Choose another tiny model" }) : null;
+    const homeButton = home && model ? button(home, () => void openHome(), { class: "quiet", title: "Choose another model" }) : null;
     const canDivide = model && source.answers("/api/beside") && parent === window;
     const twoButton = canDivide ? button("two pages", () => { location.href = `two${addressOf(store.state, store.state)}`; }, { class: "quiet", title: "Two texts, or two models, side by side in every panel" }) : null;
     const focused = byId("header").querySelector("button:focus")?.getAttribute("title");
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
-      h("div", { class: "header-buttons" }, galleryButton, twoButton, model ? visitButton : null, model ? cardButton : null, darkButton)), card?.panel.element);
+      h("div", { class: "header-buttons" }, homeButton, twoButton, model ? visitButton : null, model ? cardButton : null, darkButton)), card?.panel.element);
     if (focused) [visitButton, cardButton, darkButton].find((one) => one.title === focused)?.focus();
   }
 
-  const openGallery = () => source.get("/api/session").then(showStart).catch(app.fail);
+  const openHome = () => source.get("/api/session").then(showStart).catch(app.fail);
 
   /** Run the texts of the state. */
   async function run() {
@@ -325,15 +326,16 @@ export function start(source) {
     if (live.is_running) watchTimer = setTimeout(() => watch().catch(app.fail), 5000);
   }
 
-  let isGallery = false;
+  /** The start of the page from which models are opened: "gallery", "sweep", or "" without one. */
+  let home = "";
 
-  /** Show the gallery, or the card of a run before its first checkpoint. @param {Session} session */
+  /** Show the gallery, a sweep, or the card of a run before its first checkpoint. @param {Session} session */
   function showStart(session) {
     document.body.classList.add("is-start");
     clearTimeout(watchTimer);
     store.set({ model: null, run: null, other: null, other_run: null, ablated: null, checkpoint: "" });
     drawHeader();
-    fill(byId("panels"), createStart(app, session, (checkpoint) => {
+    fill(byId("panels"), (session.is_sweep ? createSweep : createStart)(app, session, (checkpoint) => {
       store.set({ ...textsOf({}), pos: -1, layer: -1, head: -1, kind: "", off: "" });
       openModel(checkpoint);
     }));
@@ -349,7 +351,7 @@ export function start(source) {
       store.set({ model: null, run: null, other: null, other_run: null });
       app.fail(error);
       if (first && first !== wanted) offer("This server has another model.", `Open ${first}`, () => openModel(first));
-      else if (session.gallery) offer("This server has a gallery.", "Open the gallery", () => showStart(session));
+      else if (home) offer(`This server has a ${home}.`, `Open the ${home}`, () => showStart(session));
       return null;
     }
   }
@@ -358,7 +360,7 @@ export function start(source) {
     byId("input").setAttribute("aria-busy", "true");
     try {
       const session = /** @type {Session} */ (await source.get("/api/session"));
-      isGallery = Boolean(session?.gallery);
+      home = session?.gallery ? "gallery" : session?.is_sweep ? "sweep" : "";
       const wanted = store.state.checkpoint || session?.model;
       if (session && !wanted) {
         showStart(session);

@@ -1,4 +1,4 @@
-"""Models of the page: their cards, the gallery, a second model beside the first, and a run while it trains."""
+"""Models of the page: their cards, the gallery, a second model beside the first, and runs and sweeps that train."""
 
 import dataclasses
 from collections import Counter
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.app import route
@@ -17,6 +18,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import TransformerConfig
 from glassformer.evaluation import metrics
+from glassformer.evaluation.sweep_table import FILE, SweepTable
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.attribution import is_additive
 from glassformer.inspection.texts import validation_texts
@@ -166,13 +168,14 @@ def health(inspector: Inspector) -> dict[str, Any]:
 
 @route("GET", "/api/session")
 def session(inspector: Inspector) -> dict[str, Any]:
-    """Return the first model, the folder, the models of the gallery, and whether pages may open other folders."""
+    """Return the first model, the folder, what it is, the models of the gallery, and whether others may be opened."""
     gallery = None
     if inspector.gallery is not None:
         gallery = inspector.gallery.list()
     return {
         "model": inspector.first or None,
         "folder": str(inspector.folder or ""),
+        "is_sweep": inspector.is_sweep,
         "gallery": gallery,
         "opens_folders": inspector.opens_folders,
     }
@@ -267,6 +270,31 @@ def live(inspector: Inspector, since: int = 0, folder: str | None = None) -> dic
         "model_step": published_step(of_run),
         "metrics": {name: metrics.title(name) for name in metrics.METRICS},
     }
+
+
+@route("GET", "/api/sweep", is_quick=True)
+def sweep(inspector: Inspector) -> dict[str, Any]:
+    """Return the table of a sweep so far, as numbers and as texts, and the folders of the runs that are done."""
+    folder = inspector.folder_of(None)
+    table = read_table(folder)
+    runs = {
+        label: {seed: str(folder / table.folders[label] / f"seed-{seed}") for seed in sorted(of_seeds)}
+        for label, of_seeds in table.values.items()
+        if label in table.folders
+    }
+    shown = {"cells": table.cells(), "legend": table.legend, "runs": runs, "is_running": is_locked(folder)}
+    return table.to_dict() | shown
+
+
+def read_table(folder: Path) -> SweepTable:
+    """Read the table that a sweep wrote last; raise `UserError` if its file is missing or damaged."""
+    try:
+        table = TypeAdapter(SweepTable).validate_python(files.read_json(folder / FILE))
+    except ValidationError:
+        table = None
+    if table is None or table.metric not in metrics.METRICS or table.baseline not in table.values:
+        raise UserError(f"{folder / FILE} is no table of a sweep: run the sweep again, which keeps its runs")
+    return table
 
 
 def _max_steps(folder: Path) -> int | None:

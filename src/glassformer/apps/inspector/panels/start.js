@@ -5,7 +5,7 @@
  *
  * @typedef {{name: string, doc: string, folder: string, state: "absent" | "training" | "stopped" | "ready", step: number, max_steps: number}}
  *   GalleryModel
- * @typedef {{model: string | null, folder: string, gallery: GalleryModel[] | null, opens_folders: boolean}} Session
+ * @typedef {{model: string | null, folder: string, is_sweep: boolean, gallery: GalleryModel[] | null, opens_folders: boolean}} Session
  */
 
 import { button, fill, h } from "../page/dom.js";
