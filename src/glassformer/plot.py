@@ -4,7 +4,6 @@ A figure is shown in a notebook; `save` writes it to a file. These functions nee
 """
 
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from glassformer.common.errors import UserError, require_type
 from glassformer.common.figures import (
     COLOURS,
     GREY,
-    labels_apart,
     legend,
     new_figure,
     plain,
@@ -23,8 +21,6 @@ from glassformer.common.figures import (
     title,
 )
 from glassformer.common.figures import save_figure as save
-from glassformer.common.formatting import count
-from glassformer.evaluation.compare import ComparedModel
 from glassformer.evaluation.metrics import METRICS, axis
 from glassformer.evaluation.sweep_table import SweepTable
 from glassformer.evaluation.verdict import interval
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = [
     "alignment",
     "attention",
-    "comparison",
     "confusion",
     "curves",
     "positions",
@@ -177,45 +172,6 @@ def curves(*folders: str | Path) -> "Figure":
 def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
     points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
     return [step for step, _ in points], [value for _, value in points]
-
-
-def comparison(rows: Sequence[ComparedModel]) -> "Figure":
-    """Plot score against training time, a disc per model; the larger the area, the more parameters (see the label).
-
-    Models with an unknown training time or an undefined score are left out. Raises `UserError` if no model is left, or
-    if scores differ.
-    """
-    for row in rows:
-        require_type(row, ComparedModel, "rows", "what glassformer.compare returns")
-    known = [row for row in rows if row.train_seconds and row.score is not None]
-    if not known:
-        raise UserError("these models have no known training time or no defined score: leave out the plot")
-    if len({row.score_name for row in known}) > 1:
-        raise UserError(f"models to plot have different scores: {', '.join(sorted({row.score_name for row in known}))}")
-
-    # 1. A disc for each model
-    figure = new_figure(7.2, 4.8)
-    axes = figure.subplots()
-    minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
-    scores = [row.score for row in known if row.score is not None]
-    largest = max(row.n_parameters for row in known)
-    for row, x, y, colour in zip(known, minutes, scores, itertools.cycle(COLOURS), strict=False):
-        area = 60 + 1200 * row.n_parameters / largest
-        axes.scatter([x], [y], s=area, color=colour, alpha=0.75, linewidths=0)
-
-    # 2. Axes, and labels that do not cover each other
-    axes.margins(0.22)
-    if max(minutes) > 8 * min(minutes):
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:,g}")
-    else:
-        axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
-    quiet_axes(axes, "training time, minutes", axis(known[0].score_name))
-    title(axes, "Score, training time and size")
-    texts = [f"{plain(row.name)}\n{count(row.n_parameters)} parameters" for row in known]
-    radii = [math.sqrt((60 + 1200 * row.n_parameters / largest) / math.pi) for row in known]
-    labels_apart(axes, [*zip(minutes, scores, strict=True)], radii, texts)
-    return figure
 
 
 def sweep(table: SweepTable) -> "Figure":

@@ -79,7 +79,6 @@ COMMANDS = {
     "generate": ("prompts.jsonl", "generate DIR --input IN --output OUT"),
     "translate": ("text.txt", "translate DIR --input IN --output OUT"),
     "embed": ("text.txt", "embed DIR --input IN --output OUT"),
-    "compare": ("picture.png", "compare DIR --data.path IN --plot OUT"),
     "plot confusion": ("picture.png", "plot confusion DIR --data.path IN --out OUT"),
 }
 OF_A_MODEL = {

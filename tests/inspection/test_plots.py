@@ -4,7 +4,6 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,36 +219,6 @@ def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no metrics.jsonl"):
         plot.curves(tmp_path)
-
-
-def notes(figure: "Figure") -> list[Any]:
-    return [text for text in figure.axes[0].texts if text.get_text()]
-
-
-@pytest.mark.parametrize("spread", [lambda i: 60.0 * (1 + i), lambda i: 20.0 * 2.2**i, lambda i: 600.0])
-def test_names_in_a_comparison_do_not_overlap(spread: Callable[[int], float]) -> None:
-    from matplotlib.text import Text
-
-    rows = [
-        replace(ROW, name=f"model-{i}", train_seconds=spread(i), score=20 + i % 3, n_parameters=10**6 * (1 + i))
-        for i in range(7)
-    ]
-    figure = drawn(plot.comparison(rows))
-    boxes = [Text.get_window_extent(text) for text in notes(figure)]  # without the line to the disc
-    assert len(boxes) == 7
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-    areas = [float(disc.get_sizes()[0]) for disc in figure.axes[0].collections]
-    assert areas == sorted(areas), "the area must grow with the parameters"
-
-
-def test_a_comparison_needs_times_and_one_score() -> None:
-    figure = drawn(plot.comparison([ROW, replace(ROW, name="b", train_seconds=None)]))
-    assert [text.get_text() for text in notes(figure)] == ["a\n1.0 M parameters"]
-    assert figure.axes[0].get_ylabel() == "BLEU (higher is better)"
-    with pytest.raises(UserError, match="no known training time"):
-        plot.comparison([replace(ROW, train_seconds=None)])
-    with pytest.raises(UserError, match="different scores: bleu, wer"):
-        plot.comparison([ROW, replace(ROW, score_name="wer")])
 
 
 def test_figures_are_drawn_without_a_window() -> None:

@@ -39,6 +39,7 @@ FAMILY_OF = {
     "shakespeare-char-fast": "Qwen3 (Qwen3ForCausalLM)",
     "shakespeare-char-gpu": "GPT-2 (GPT2LMHeadModel)",
     "shakespeare-char-modern": "Qwen3 (Qwen3ForCausalLM)",
+    "small": "Qwen3 (Qwen3ForCausalLM)",
     "sst2-scratch": "EuroBERT (EuroBertForSequenceClassification)",
     "sums": "Llama (LlamaForCausalLM)",
     "stdlib-dense": "Llama (LlamaForCausalLM)",

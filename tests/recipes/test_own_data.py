@@ -12,12 +12,15 @@ import pytest
 from glassformer.common.errors import UserError
 from glassformer.config import recipes
 from glassformer.config.run import LabelData, PairData, Run, TextData
+from glassformer.config.sizes import learning_rate, width
+from glassformer.config.train import MuonConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.data import own_data
-from glassformer.data.own_data import label_run, pair_run, suited, text_run
+from glassformer.data.own_data import label_run, pair_run, sizes, text_run
 from glassformer.models.build import build_model
 from glassformer.tasks.task import trainable_task
 
-TABLES = {
+RULES = {
     "text": own_data.TEXT,
     "characters": own_data.CHARACTER_PAIRS,
     "sentences": own_data.SENTENCE_PAIRS,
@@ -35,19 +38,27 @@ def run_of_size(kind: str, n_bytes: int) -> Run:
     return label_run("name", LabelData(path="t.tsv", outputs=kind), n_bytes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", RULES)
 def test_every_size_is_a_run_and_more_data_gives_a_larger_one(kind: str) -> None:
     runs, n_parameters = [], []
-    for size in TABLES[kind]:
-        run = run_of_size(kind, min(int(min(size.max_bytes, 1 << 62)), 1 << 62))
+    for level in range(7):
+        run = run_of_size(kind, RULES[kind].n_bytes * 8**level)
         trainable_task(run).check(run)
         model = replace(run.model, vocab_size=run.tokenizer.vocab_size or 80)
         if isinstance(run.data, LabelData):
             model = replace(model, head=replace(model.head, n_labels=3))
         n_parameters.append(build_model(model, "meta").n_parameters())
         runs.append((run.train.max_steps, run.tokenizer.vocab_size))
-    assert runs == sorted(runs) and n_parameters == sorted(n_parameters)
-    assert [suited(TABLES[kind], n) for n in (0, 1 << 50)] == [TABLES[kind][0], TABLES[kind][-1]]
+        assert isinstance(run.model, TransformerConfig)
+        found = sizes(RULES[kind], RULES[kind].n_bytes * 8**level)
+        assert {stack.n_layers for stack in run.model.stacks.values()} == {found.size}
+        assert run.model.d_model == width(found.size) and run.train.eval_every * 8 <= run.train.max_steps
+        rates = run.train.optimizer
+        assert isinstance(rates, MuonConfig)
+        assert rates.learning_rate == rates.adamw_learning_rate == learning_rate(found.size)
+    assert runs == sorted(runs) and n_parameters == sorted(n_parameters) and len(set(n_parameters)) == 7
+    assert sizes(RULES[kind], 0) == sizes(RULES[kind], RULES[kind].n_bytes)
+    assert sizes(RULES[kind], RULES[kind].n_bytes + 1).size == RULES[kind].lowest + 1
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,7 @@ def test_every_spelling_of_a_path_gives_the_same_run(
     (path / "a.txt" if path.is_dir() else path).write_text("one two three " * 50)
     run, _ = own_data.run_of(SPELLINGS[spelling](path))
     assert isinstance(run.data, TextData) and run.data.path is not None
-    assert Path(run.data.path).samefile(path) and run.train.max_steps == own_data.TEXT[0].steps
+    assert Path(run.data.path).samefile(path) and run.train.max_steps == sizes(own_data.TEXT, 0).steps
     assert run.name == {"my book.txt": "my book"}.get(name, name)
 
 

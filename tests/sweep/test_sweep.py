@@ -268,7 +268,10 @@ def test_looking_again_after_each_seed_makes_no_more_mistakes(settings: dict[str
             for label, seed in wanted:
                 table.values[label][seed] = draw.gauss(2, 0.05)
 
-        judge(sweep, table, train)
+        def begin(wanted: list[tuple[str, int]], n: int = n_variants + 1) -> dict[str, dict[int, float]]:
+            return {str(label): {seed: draw.gauss(3, 0.05) for seed in range(6)} for label in range(n)}
+
+        judge(sweep, table, train, begin)
         assert table.verdicts.keys() == sweep.variants.keys() - {"0"}
         wrong += any(verdict.word != "not known" for verdict in table.verdicts.values())
     assert wrong / n_tables <= LEVEL + 3 * (LEVEL * (1 - LEVEL) / n_tables) ** 0.5
@@ -283,14 +286,35 @@ def test_a_variant_that_is_decided_gets_no_more_seeds() -> None:
             for label, seed in wanted:
                 table.values[label][seed] = draw.gauss(means[label], 0.01)
 
-        judge(sweep, table, train)
+        def begin(wanted: list[tuple[str, int]]) -> dict[str, dict[int, float]]:
+            assert wanted == [(label, seed) for seed in range(5) for label in means]
+            return {label: {seed: mean + draw.gauss(1, 0.01) for seed in range(5)} for label, mean in means.items()}
+
+        judge(sweep, table, train, begin)
         assert [table.verdicts[label].word for label in "123"] == ["better", "worse", "not known"]
         return {label: len(of_seeds) for label, of_seeds in table.values.items()}
 
     assert n_seeds(seeds=3) == {"0": 3, "1": 3, "2": 3, "3": 3}
     assert n_seeds(seeds=3, until_decided=6) == {"0": 6, "1": 3, "2": 3, "3": 6}
-    early = n_seeds(seeds=5, stop_early=True)
-    assert early["2"] < 5 and early["1"] == early["3"] == early["0"] == 5
+    assert n_seeds(seeds=5, stop_early=True) == {"0": 5, "1": 5, "2": 0, "3": 5}
+
+
+def test_a_variant_that_is_worse_in_the_middle_is_not_trained_further(tmp_path: Path) -> None:
+    """The others continue to the bits of whole runs."""
+    run = short_run(tmp_path, max_steps=6, eval_every=2)
+    vary = {"learning_rate": [0.03, 1e-7, 0.04]}
+    whole = glassformer.sweep(run, vary, seeds=4, out=tmp_path / "whole", jobs=2)
+    early = glassformer.sweep(run, vary, seeds=4, out=tmp_path / "early", jobs=2, stop_early=True)
+    slow = "learning_rate=1e-07"
+    assert str(early.verdicts[slow]) == "worse, stopped in the middle" and not early.values[slow]
+    for label in {*early.values} - {slow}:
+        assert early.values[label] == whole.values[label], "a pause changes no bit"
+    [halted] = {lines[-1]["step"] for lines in map(read_lines, tmp_path.glob("early/1-*/seed-*/metrics.jsonl"))}
+    assert halted == 4, "the first evaluation in the second half"
+    again = glassformer.sweep(run, vary, seeds=4, out=tmp_path / "early", jobs=1, stop_early=True)
+    assert again.rows() == early.rows()
+    with pytest.raises(UserError, match="has 6 steps and an evaluation every 6, so none in the middle"):
+        glassformer.sweep(run, vary, seeds=4, out=tmp_path / "none", stop_early=True, eval_every=6)
 
 
 # Budgets, variants, metrics and files

@@ -1,8 +1,6 @@
 """Parts that all plots share: a canvas without a window or global state, printable tokens, colours, files."""
 
 import io
-import itertools
-import math
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +13,6 @@ from glassformer.common.errors import UserError, needs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of lines, distinct for every colour vision (Okabe and Ito 2008), darkest first; further lines reuse them."""
@@ -137,63 +134,3 @@ def legend(axes: "Axes", handles: Sequence[Any], names: Sequence[str], **place: 
     box = axes.legend(handles, [plain(name) for name in names], frameon=False, fontsize=9, **place)
     for text in box.get_texts():
         text.set_parse_math(False)
-
-
-def labels_apart(
-    axes: "Axes", points: Sequence[tuple[float, float]], radii: Sequence[float], texts: Sequence[str]
-) -> None:
-    """Write a text next to each disc (radii in points), at the nearest place that overlaps no disc or other text.
-
-    A line connects a disc with a text that is far from it.
-    """
-    from matplotlib.transforms import Bbox
-
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.draw_without_rendering()
-    taken = []
-    for point, radius in zip(points, radii, strict=True):
-        x, y = axes.transData.transform(point)
-        reach = radius * figure.dpi / 72
-        taken.append(Bbox.from_extents(x - reach, y - reach, x + reach, y + reach))
-    for point, radius, text in zip(points, radii, texts, strict=True):
-        trials = []
-        for far, angle in itertools.product(range(4, 124, 12), range(0, 360, 30)):
-            note = _note(axes, text, point, radius, far, angle)
-            box = note.get_window_extent()
-            note.remove()
-            outside = not axes.bbox.contains(*box.min) or not axes.bbox.contains(*box.max)
-            trials.append((sum(map(box.overlaps, taken)) + outside, far, angle, box))
-            if trials[-1][0] == 0:
-                break
-        _, far, angle, box = min(trials, key=lambda trial: trial[:3])
-        _note(axes, text, point, radius, far, angle, leader=far > 4)
-        taken.append(box)
-
-
-def _note(
-    axes: "Axes", text: str, point: tuple[float, float], radius: float, far: float, angle: float, leader: bool = False
-) -> "Annotation":
-    """Write a text at an angle (degrees) and a distance from the edge of a disc (points)."""
-    dx, dy = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": radius}
-    note = axes.annotate(
-        text,
-        point,
-        ((radius + far) * dx, (radius + far) * dy),
-        textcoords="offset points",
-        arrowprops=line if leader else None,
-        fontsize=8.5,
-        horizontalalignment=_edge(dx, "left", "right"),
-        verticalalignment=_edge(dy, "bottom", "top"),
-        parse_math=False,
-    )
-    note.set_in_layout(False)
-    return note
-
-
-def _edge(offset: float, positive: str, negative: str) -> str:
-    """Return the edge of a text that is near its point."""
-    if abs(offset) <= 0.1:
-        return "center"
-    return positive if offset > 0 else negative

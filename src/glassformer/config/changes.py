@@ -14,7 +14,6 @@ NO_KEY = {
     "resume": "continue a run with `glassformer resume FOLDER`, in Python glassformer.resume(FOLDER)",
     **dict.fromkeys(("out_dir", "output_dir", "save_dir"), "the run folder is `out`"),
     **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), "a run counts optimizer steps: train.max_steps"),
-    "size": "a preset is a size (see `glassformer presets`): model.preset",
 }
 """Names that are no key of a run, and what to do instead."""
 

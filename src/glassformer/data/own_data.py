@@ -1,8 +1,9 @@
 """Runs for the user's own data, with a model, a tokenizer and a training that suit the kind and the amount of the data.
 
-`docs/how-to/choose-sizes.md` shows the tables.
+`docs/how-to/choose-sizes.md` shows the sizes that the rule gives.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from glassformer.config.run import (
     TextData,
     TokenizerConfig,
 )
+from glassformer.config.sizes import learning_rate, sized
 from glassformer.config.train import AUTO, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
 from glassformer.config.transformer import (
     NormalInit,
@@ -47,68 +49,66 @@ from glassformer.data.text_files import n_bytes
 from glassformer.data.texts import find_sources
 
 N_EVALUATIONS = 8
+ROWS = 16
+"""Rows of a step on texts: the context grows with the size."""
+WIDTH = 64
 MAX_JOINED = 1 << 15
 """Maximum total length of the names of several sources, in characters."""
 
 
-class TextSize(NamedTuple):
-    """Sizes for texts of at most `max_bytes`."""
-
-    max_bytes: float
-    vocab_size: int
-    preset: str
-    context: int
-    rows: int
-    steps: int
-    dropout: float
-
-
-class Size(NamedTuple):
-    """Sizes for pairs or labelled texts of at most `max_bytes`; `batch` is in tokens, padding included."""
-
-    max_bytes: float
-    vocab_size: int
-    width: int
-    layers: int
-    batch: int
-    steps: int
-    dropout: float
-
-
-S = TypeVar("S", TextSize, Size)
 D = TypeVar("D", bound=TextData | PairData | LabelData | ConversationData)
 
-TEXT = (
-    TextSize(1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
-    TextSize(1 << 19, 2048, "modern-mini", 128, 16, 600, 0.2),
-    TextSize(1 << 22, 2048, "modern-mini", 128, 16, 1600, 0.1),
-    TextSize(1 << 26, 4096, "modern-mini", 128, 32, 4000, 0.0),
-    TextSize(float("inf"), 8192, "modern-small", 256, 32, 10000, 0.0),
-)
-CHARACTER_PAIRS = (  # vocabulary 0: single characters
-    Size(1 << 17, 0, 64, 2, 1024, 1000, 0.1),
-    Size(1 << 20, 0, 64, 2, 1024, 1500, 0.0),
-    Size(1 << 23, 0, 128, 3, 2048, 4000, 0.1),
-    Size(float("inf"), 0, 256, 4, 4096, 10000, 0.1),
-)
-SENTENCE_PAIRS = (
-    Size(1 << 20, 2048, 128, 2, 2048, 1000, 0.3),
-    Size(1 << 23, 8192, 128, 4, 4096, 2000, 0.3),
-    Size(1 << 26, 16384, 256, 4, 4096, 10000, 0.1),
-    Size(float("inf"), 32768, 512, 6, 8192, 50000, 0.1),
-)
-CLASSES = (
-    Size(1 << 17, 1024, 64, 1, 2048, 200, 0.3),
-    Size(1 << 21, 4096, 64, 2, 2048, 500, 0.3),
-    Size(1 << 24, 8192, 128, 2, 4096, 2000, 0.2),
-    Size(float("inf"), 16384, 256, 4, 8192, 10000, 0.1),
-)
-TAGS = (
-    Size(1 << 18, 1024, 64, 2, 2048, 200, 0.2),
-    Size(1 << 22, 2048, 64, 2, 2048, 600, 0.1),
-    Size(1 << 25, 8192, 128, 3, 4096, 3000, 0.1),
-    Size(float("inf"), 16384, 256, 4, 8192, 10000, 0.1),
-)
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Rule(NamedTuple):
+    """The settings of a kind of data; the size S of a run is in `config.sizes`."""
+
+    vocab_size: int
+    """Vocabulary / S²; 0 = characters."""
+    steps: int
+    """Optimizer steps / S²."""
+    batch: int
+    """Tokens of a step / S, padding included."""
+    dropouts: tuple[float, ...]
+    """Dropout by level; the last one is also that of the levels above."""
+    lowest: int = 2
+    """Size of the lowest level."""
+    n_bytes: int = 128 * KIB
+    """Largest amount of data of the lowest level; each further level has eight times as much."""
+
+
+TEXT = Rule(128, 100, 512, (0.2, 0.2, 0.1, 0.0))
+CHARACTER_PAIRS = Rule(0, 375, 512, (0.0, 0.1), n_bytes=MIB)
+SENTENCE_PAIRS = Rule(512, 125, 1024, (0.3, 0.3, 0.3, 0.1))
+CLASSES = Rule(1024, 200, 1024, (0.3, 0.3, 0.2, 0.1), lowest=1)
+TAGS = Rule(512, 150, 1024, (0.2, 0.1), lowest=1)
+
+
+class Sizes(NamedTuple):
+    """The sizes for an amount of data."""
+
+    size: int
+    vocab_size: int
+    steps: int
+    batch: int
+    dropout: float
+
+
+def sizes(rule: Rule, n_bytes: float) -> Sizes:
+    """Return the sizes for an amount of data.
+
+    The level is ⌈log₈(bytes / `rule.n_bytes`)⌉, at least 0. The size is the lowest size, plus one for each of two
+    levels, plus two for each further level.
+
+    >>> [sizes(TEXT, n_bytes).size for n_bytes in (1000, 1 << 20, 8 << 20, 64 << 20, 1 << 32)]
+    [2, 3, 4, 6, 10]
+    """
+    level = max(0, math.ceil(math.log(max(1, n_bytes) / rule.n_bytes, 8)))
+    size = rule.lowest + level + max(0, level - 2)
+    dropout = rule.dropouts[min(level, len(rule.dropouts) - 1)]
+    return Sizes(size, min(1 << 15, rule.vocab_size * size**2), rule.steps * size**2, rule.batch * size, dropout)
+
 
 MAX_WORDS = 2.0
 """Pairs are read character by character if the values of one side have on average at most this number of words, and at
@@ -292,35 +292,23 @@ def _are_words(values: Sequence[str]) -> bool:
     return n_words <= MAX_WORDS and n_characters <= MAX_CHARACTERS
 
 
-def suited(sizes: Sequence[S], n_bytes: int) -> S:
-    """Return the first of `sizes` whose `max_bytes` is at least `n_bytes`."""
-    return next(size for size in sizes if n_bytes <= size.max_bytes)
-
-
 def text_run(name: str, data: TextData, n_bytes: int) -> Run:
     """Build a run for texts of `n_bytes`: a language model.
 
     The training takes 1 to 2 minutes on two cores for a short text, and about 15 for tens of MB. Use a GPU for more.
     """
-    size = suited(TEXT, n_bytes)
+    found = sizes(TEXT, n_bytes)
     model = replace(
-        preset(size.preset),
-        max_len=size.context,
+        preset("modern-mini"),
+        max_len=found.batch // ROWS,
         tie_output=True,
-        embedding_dropout=size.dropout,
-        residual_dropout=size.dropout,
+        embedding_dropout=found.dropout,
+        residual_dropout=found.dropout,
         init=NormalInit(),
     )
-    train = TrainConfig(
-        max_steps=size.steps,
-        batch_size=size.rows,
-        eval_every=size.steps // N_EVALUATIONS,
-        optimizer=MuonConfig(0.01, adamw_learning_rate=0.01),
-        schedule=LinearSchedule(),
-    )
-    tokenizer = TokenizerConfig(vocab_size=size.vocab_size)
     generation = GenerationConfig(temperature=0.8, top_k=50)
-    return Run(name, model=model, tokenizer=tokenizer, data=data, train=train, generation=generation)
+    run = Run(name, model=model, tokenizer=_tokenizer(found), data=data, generation=generation)
+    return replace(_of_size(run, found), train=replace(_train(found), batch_size=ROWS))
 
 
 def conversation_run(name: str, data: ConversationData, n_bytes: int) -> Run:
@@ -328,13 +316,12 @@ def conversation_run(name: str, data: ConversationData, n_bytes: int) -> Run:
 
     For a model that knows more than these conversations, train with `--init` from a language model instead.
     """
-    size = suited(TEXT, n_bytes)
     run = text_run(name, TextData(), n_bytes)
-    context = 2 * size.context
+    context = 2 * run.model.max_len
     return replace(
         run,
         model=replace(run.model, max_len=context),
-        data=replace(data, batch_tokens=size.rows * context),
+        data=replace(data, batch_tokens=ROWS * context),
         objective=ConversationConfig(),
         train=replace(run.train, batch_size=TrainConfig().batch_size),
         generation=GenerationConfig(temperature=0.3),
@@ -343,87 +330,86 @@ def conversation_run(name: str, data: ConversationData, n_bytes: int) -> Run:
 
 def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) -> Run:
     """Build a run for pairs of `n_bytes`: a Transformer with an encoder and a decoder."""
-    sizes, smoothing, generation = SENTENCE_PAIRS, 0.1, BeamConfig(beam=4, max_ratio=2.0)
+    rule, smoothing, generation = SENTENCE_PAIRS, 0.1, BeamConfig(beam=4, max_ratio=2.0)
     if of_characters:
-        sizes, smoothing, generation = CHARACTER_PAIRS, 0.0, BeamConfig(beam=1, max_ratio=0.0)
-    size = suited(sizes, n_bytes)
-    stack = Stack(size.layers, 4, d_ff=2 * size.width)
+        rule, smoothing, generation = CHARACTER_PAIRS, 0.0, BeamConfig(beam=1, max_ratio=0.0)
+    found = sizes(rule, n_bytes)
+    stack = Stack(1, 4, d_ff=2 * WIDTH)
     model = replace(
-        _model(size, encoder=stack, decoder=stack),
+        _model(found, encoder=stack, decoder=stack),
         share_embeddings=not of_characters,
         tie_output=not of_characters,
         embedding_scale=0.0,
     )
-    train = _train(size)
+    train = _train(found)
     if of_characters:
         train = replace(train, early_stopping=_watch("exact_match", train))
-    return Run(
+    run = Run(
         name,
         model=model,
-        tokenizer=_tokenizer(size),
-        data=replace(data, batch_tokens=size.batch),
+        tokenizer=_tokenizer(found),
+        data=data,
         objective=Seq2SeqConfig(label_smoothing=smoothing),
-        train=train,
         generation=generation,
     )
+    return replace(_of_size(run, found), data=replace(data, batch_tokens=found.batch), train=train)
 
 
 def label_run(name: str, data: LabelData, n_bytes: int) -> Run:
     """Build a run for labelled texts of `n_bytes`: a Transformer encoder."""
-    sizes: Sequence[Size] = CLASSES
+    rule = CLASSES
     head: SequenceHead | PositionHead = SequenceHead(pooling="mean")
     objective: ClassificationConfig | TaggingConfig = ClassificationConfig(label_smoothing=0.0)
     if data.outputs == "classes":
         objective = ClassificationConfig(label_smoothing=0.1)
     elif data.outputs == "tags":
-        sizes, head, objective = TAGS, PositionHead(), TaggingConfig()
-    size = suited(sizes, n_bytes)
-    model = replace(_model(size, encoder=Stack(size.layers, 4, d_ff=4 * size.width)), head=head)
+        rule, head, objective = TAGS, PositionHead(), TaggingConfig()
+    found = sizes(rule, n_bytes)
+    model = replace(_model(found, encoder=Stack(1, 4, d_ff=4 * WIDTH)), head=head)
     if data.second_field is not None:
         model = replace(model, n_token_types=2)
-    train = _train(size)
+    train = _train(found)
     if data.outputs != "regression":
         train = replace(train, early_stopping=_watch(AUTO, train))
-    return Run(
-        name,
-        model=model,
-        tokenizer=_tokenizer(size),
-        data=replace(data, batch_tokens=size.batch),
-        objective=objective,
-        train=train,
-    )
+    run = Run(name, model=model, tokenizer=_tokenizer(found), data=data, objective=objective)
+    return replace(_of_size(run, found), data=replace(data, batch_tokens=found.batch), train=train)
 
 
-def _model(size: Size, *, encoder: Stack, decoder: Stack | None = None) -> TransformerConfig:
+def _of_size(run: Run, found: Sizes) -> Run:
+    """Return the run with its model scaled to the size."""
+    return replace(run, model=sized(run, found.size).model)
+
+
+def _model(found: Sizes, *, encoder: Stack, decoder: Stack | None = None) -> TransformerConfig:
     return TransformerConfig(
         encoder=encoder,
         decoder=decoder,
-        d_model=size.width,
+        d_model=WIDTH,
         max_len=256,
         norm="rmsnorm",
         activation="gelu",
         qkv_bias=False,
         attn_out_bias=False,
         ff_bias=False,
-        embedding_dropout=size.dropout,
-        residual_dropout=size.dropout,
+        embedding_dropout=found.dropout,
+        residual_dropout=found.dropout,
         positions=RotaryPositions(),
         init=NormalInit(0.04),
     )
 
 
-def _tokenizer(size: Size) -> TokenizerConfig:
-    if not size.vocab_size:
+def _tokenizer(found: Sizes) -> TokenizerConfig:
+    if not found.vocab_size:
         return TokenizerConfig(vocab_size=0, scheme="char")
-    return TokenizerConfig(vocab_size=size.vocab_size, scheme="byte")
+    return TokenizerConfig(vocab_size=found.vocab_size, scheme="byte")
 
 
-def _train(size: Size) -> TrainConfig:
+def _train(found: Sizes) -> TrainConfig:
     return TrainConfig(
-        max_steps=size.steps,
-        eval_every=size.steps // N_EVALUATIONS,
-        optimizer=MuonConfig(adamw_learning_rate=0.005),
-        schedule=LinearSchedule(warmup_steps=size.steps // 20),
+        max_steps=found.steps,
+        eval_every=found.steps // N_EVALUATIONS,
+        optimizer=MuonConfig(learning_rate(found.size), adamw_learning_rate=learning_rate(found.size)),
+        schedule=LinearSchedule(warmup_steps=found.steps // 20),
     )
 
 

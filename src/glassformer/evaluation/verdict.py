@@ -10,7 +10,8 @@ differences (divided by n - 1), the standard error is σ / √n, and
 the probability that n signs are equal (the sign test). For m variants, p is corrected by Holm (1979): the smallest p is
 multiplied by m, the next by m - 1, and so on, and no corrected p is smaller than one before it. A variant is better or
 worse if its corrected p is at most the level, by default 0.05: without any difference, the probability of one wrong
-verdict or more in a whole table is at most the level. This holds for differences with a normal distribution.
+verdict or more in a whole table is at most the level. This holds for differences with a normal distribution. For a
+score with few values, such as the accuracy on 50 texts, the level is approximate.
 
 Whoever looks again after each further seed has more chances to be wrong. With k looks, p is multiplied by k too, so
 that the probability of a wrong verdict at any of them stays at most the level (Bonferroni).
@@ -42,10 +43,12 @@ class Verdict:
     """Corrected p of the paired t-test."""
     more: int | None = None
     """If not known: about how many more seeds decide it, with the same mean and deviation; None for too many."""
+    is_early: bool = False
+    """True: judged in the middle of the runs, which were stopped there."""
 
     def __str__(self) -> str:
         if self.word != "not known":
-            return self.word
+            return f"{self.word}, stopped in the middle" if self.is_early else self.word
         if self.n < 2:
             return "not known: two seeds are needed at least"
         if self.more is None:

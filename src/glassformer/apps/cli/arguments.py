@@ -360,7 +360,8 @@ def _annotated(hint: Any) -> tuple[Any, ...]:
 def all_flags() -> list[Entry]:
     """Return every key of a run that can be given as an option."""
     preset = Entry(recipes.PRESET, "text", None, "a preset that replaces the model; other model keys change the preset")
-    return [preset, *(entry for entry in describe(Run) if "." in entry.key)]
+    size = Entry(recipes.SIZE, "integer", None, "layers; width, heads, batch, steps and rates follow by one rule")
+    return [preset, size, *(entry for entry in describe(Run) if "." in entry.key)]
 
 
 def with_flags(run: Run, flags: Mapping[str, str]) -> Run:

@@ -1,12 +1,8 @@
 """glassformer compare DIR…"""
 
-import sys
-from pathlib import Path
-
 from glassformer.apps.cli.arguments import Dirs, Search
-from glassformer.apps.cli.inputs_outputs import Measured, Stored, require_picture
+from glassformer.apps.cli.inputs_outputs import Measured, Stored
 from glassformer.apps.cli.progress import Shown, print_json
-from glassformer.common.figures import save_figure
 from glassformer.common.formatting import output_width
 from glassformer.evaluation.compare import comparison_table
 
@@ -14,7 +10,6 @@ from glassformer.evaluation.compare import comparison_table
 def main(
     *directories: Dirs,
     score: str | None = None,
-    plot: Path | None = None,
     device: str = "auto",
     output: Shown,
     data: Measured,
@@ -28,15 +23,12 @@ def main(
     Args:
         score: The score to show; default: the one that selected the best step of a run, or else bleu or wer for pairs,
             accuracy or rmse for labels, bits per byte for text.
-        plot: Plot score against training time to this file (PNG and SVG, or the format of its suffix).
         device: auto, cpu, cuda, cuda:N or mps.
 
     Examples:
-        glassformer compare runs/one runs/two --plot comparison.png
+        glassformer compare runs/one runs/two
     """
     stored = Stored(device=device)
-    if plot is not None:
-        require_picture(plot, [*directories, *data.places.values()])
     data.look(stored.require(directories, "compare"))
     models = [stored.model(directory) for directory in directories]
     from glassformer import api
@@ -48,9 +40,4 @@ def main(
             print_json(row.to_dict())
     else:
         print(comparison_table(rows, output_width()))
-    if plot is not None:
-        from glassformer.plot import comparison  # imports torch
-
-        for path in save_figure(comparison(rows), plot):
-            print(path, file=sys.stderr)
     return 0

@@ -21,8 +21,8 @@ COLUMN = 30
 N_FIRST = 10
 """Number of options and keys that are listed first."""
 FIRST_KEYS = (
-    *("train.max_steps", "train.batch_size", "train.optimizer.learning_rate", "train.device", "train.seed"),
-    *("data.path", "model.d_model", "model.decoder.n_layers", "tokenizer.vocab_size", "train.precision"),
+    *("size", "train.max_steps", "train.batch_size", "train.optimizer.learning_rate", "train.device", "train.seed"),
+    *("data.path", "model.d_model", "tokenizer.vocab_size", "train.precision"),
 )
 """The most used keys."""
 ALL = "all"
@@ -88,7 +88,7 @@ def of_option(verb: Signature, name: str) -> str:
     keys = verb.keys
     if not keys:
         raise verb.unknown(name)
-    [key] = whole_keys(Run(), {name: ""}, [recipes.PRESET])
+    [key] = whole_keys(Run(), {name: ""}, [recipes.PRESET, recipes.SIZE])
     if key in keys:
         return "\n".join(_explained(keys[key]))
     below = [_key_row(entries) for inner, entries in keys.items() if inner.startswith(f"{key}.")]
@@ -183,8 +183,9 @@ def _explained(entries: Sequence[Entry]) -> list[str]:
     shown = _shown(value)
     if " " in shown:
         shown = f'"{shown}"'
-    lines += ["", "In a recipe:", f"  [{path}]", f"  {leaf} = {toml_value(value)}", "", "On the command line:"]
-    return [*lines, f"  --{entry.key.replace('_', '-')} {shown}"]
+    if path:
+        lines += ["", "In a recipe:", f"  [{path}]", f"  {leaf} = {toml_value(value)}"]
+    return [*lines, "", "On the command line:", f"  --{entry.key.replace('_', '-')} {shown}"]
 
 
 def _with_notes(doc: str, notes: Sequence[str]) -> str:

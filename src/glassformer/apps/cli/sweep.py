@@ -25,7 +25,7 @@ class Comparing:
     )
     metric: str | None = setting(None, "By default bits per byte for texts, else what selects the best step.")
     until_decided: int | None = setting(None, "Add seeds to variants that are not decided, up to this number.")
-    stop_early: bool | None = setting(None, "Give no more seeds to a variant that is worse after some of them.")
+    stop_early: bool | None = setting(None, "Train a variant no further that is worse in the middle of its runs.")
     plot: Path | None = setting(
         None, "Plot seeds, differences and curves to this file (PNG and SVG, or by its suffix)."
     )

@@ -102,6 +102,8 @@ class Earlier:
                 raise UserError(
                     f"against: {self.name} has the {what} {theirs or 'of its base'}, not {own or 'of the base'}"
                 )
+        if sweep.stop_early:
+            raise UserError("stop_early: the baseline of an earlier sweep has no value in the middle: leave out one")
         if missing := set(range(sweep.looks.last)) - set(self.values):
             raise UserError(f"against: {self.name} lacks seed {min(missing)}: continue it with more seeds first")
 
@@ -122,7 +124,7 @@ class Sweep:
     until_decided: int = 0
     """Largest number of seeds for variants that are not decided; 0 = `seeds` for all."""
     stop_early: bool = False
-    """True: a variant that is worse after some of the seeds gets no more."""
+    """True: a variant that is worse in the middle of its runs is not trained further."""
     earlier: Earlier | None = None
 
     @property
@@ -137,14 +139,24 @@ class Sweep:
     @property
     def looks(self) -> "Looks":
         """The numbers of seeds after which the table is judged."""
-        last = max(self.seeds, self.until_decided)
-        return Looks(min(2, last) if self.stop_early else self.seeds, last)
+        return Looks(self.seeds, max(self.seeds, self.until_decided))
 
     def run(self, label: str, seed: int, n_steps: int | None = None) -> Run:
         """Return the run of a variant with a seed; `n_steps` replaces its number of steps."""
         run = recipes.with_changes(self.base, self.variants[label], "vary")
         steps = run.train.max_steps if n_steps is None else n_steps
         return replace(run, name=label, train=replace(run.train, seed=seed, max_steps=steps))
+
+    def middle(self, run: Run) -> int:
+        """Return the step of the first evaluation in the second half of a run; raise `UserError` without one."""
+        steps, every = run.train.max_steps, run.train.eval_every
+        middle = every * math.ceil(steps / 2 / every)
+        if middle >= steps:
+            raise UserError(
+                f"stop_early: {run.name} has {steps} steps and an evaluation every {every}, so none in the middle: "
+                f"give --eval-every {max(1, steps // 4)}"
+            )
+        return middle
 
     def stored(self) -> dict[str, Any]:
         """Return what must not change while the sweep grows, for `sweep.json`."""

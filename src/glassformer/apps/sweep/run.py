@@ -42,10 +42,10 @@ def sweep(
     `vary`, the base alone runs with several seeds. `against` may also be the folder of an earlier sweep, whose baseline
     is then that of this one: so an idea is judged that changes the code and not a key. `budget` is the length of each
     run in steps, tokens or seconds. `until_decided` adds seeds to the variants that are not decided, up to this number;
-    `stop_early` gives no more seeds to a variant that is worse. `jobs` runs train at the same time; 0 = one per core,
-    each with one thread. `changes` are keys of the base. Every run is a model directory in the folder `out` (default
-    sweeps/NAME). The same call continues a sweep that was stopped. Raises `UserError` for a key or a metric that is
-    unknown, and for a folder with another sweep.
+    `stop_early` trains a variant no further that is worse in the middle of its runs. `jobs` runs train at the same
+    time; 0 = one per core, each with one thread. `changes` are keys of the base. Every run is a model directory in the
+    folder `out` (default sweeps/NAME). The same call continues a sweep that was stopped. Raises `UserError` for a key
+    or a metric that is unknown, and for a folder with another sweep.
     """
     # 1. The plan
     for name, text in (("budget", budget), ("against", against), ("metric", metric)):

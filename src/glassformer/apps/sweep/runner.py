@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from glassformer.common import files
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.common.formatting import duration, plural
 from glassformer.evaluation.sweep_table import FILE, SweepTable
-from glassformer.evaluation.verdict import verdicts
+from glassformer.evaluation.verdict import Verdict, verdicts
 from glassformer.store.lock import locked
 
 WORKER = [sys.executable, "-P", "-m", "glassformer.apps.sweep.worker"]
 LOG, TABLE = "workers.log", "table.csv"
 Report = Callable[[str], None]
+Values = dict[str, dict[int, float]]
+"""Values of the metric by variant and seed."""
 
 
 class Worker:
@@ -53,7 +56,7 @@ class Worker:
                 process.stdin.write(json.dumps(job) + "\n")
                 process.stdin.flush()
         line = process.stdout.readline()
-        if line:
+        if line.endswith("\n"):  # else the process was killed while it wrote
             return dict(json.loads(line))
         code = process.wait()
         self.process = None
@@ -100,29 +103,45 @@ def _close(process: "subprocess.Popen[str]") -> None:
                 pipe.close()
 
 
-def judge(sweep: Sweep, table: SweepTable, train: Callable[[list[tuple[str, int]]], None]) -> None:
+def judge(
+    sweep: Sweep,
+    table: SweepTable,
+    train: Callable[[list[tuple[str, int]]], None],
+    begin: Callable[[list[tuple[str, int]]], Values],
+) -> None:
     """Give the table a verdict on each variant; `train` puts the values of variants and seeds into the table.
 
-    After each look, a variant that is worse gets no more seeds, and neither does one that is better after
-    `sweep.seeds`. The level of all looks together is `verdict.LEVEL`.
+    With `stop_early`, `begin` trains the first half of all runs and returns the values there; a variant that is worse
+    stops (one step of successive halving, Jamieson and Talwalkar 2016, by the test and not by rank). After each look, a
+    decided variant gets no more seeds. The level of all looks together is `verdict.LEVEL`.
     """
     looks, going = sweep.looks, [label for label in sweep.variants if label != sweep.baseline]
     baseline = [] if sweep.earlier else [sweep.baseline]
+    n_looks = looks.last - looks.first + 1 + sweep.stop_early
+
+    def judged(values: Values) -> dict[str, Verdict]:
+        known = {label: values[label] for label in going}
+        return verdicts(values[sweep.baseline], known, higher_is_better=table.higher_is_better, n_looks=n_looks)
+
+    # 1. The middle of the runs
+    if sweep.stop_early:
+        values = begin([(label, seed) for seed in range(looks.first) for label in sweep.labels])
+        going = [label for label in going if label not in table.errors]
+        if sweep.baseline in table.errors:
+            return
+        for label, verdict in judged(values).items():
+            if verdict.word == "worse":
+                table.verdicts[label] = replace(verdict, is_early=True)
+                going.remove(label)
+    # 2. Whole runs
     for n in range(looks.first, looks.last + 1):
         new = range(n) if n == looks.first else [n - 1]
         train([(label, seed) for seed in new for label in [*baseline, *going]])
         going = [label for label in going if label not in table.errors]
         if not going or sweep.baseline in table.errors:
             return
-        found = verdicts(
-            table.values[sweep.baseline],
-            {label: table.values[label] for label in going},
-            higher_is_better=table.higher_is_better,
-            n_looks=looks.last - looks.first + 1,
-        )
-        for label, verdict in found.items():
-            is_decided = verdict.word == "worse" or (verdict.word == "better" and n >= sweep.seeds)
-            if is_decided or n == looks.last:
+        for label, verdict in judged(table.values).items():
+            if verdict.word != "not known" or n == looks.last:
                 table.verdicts[label] = verdict
                 going.remove(label)
 
@@ -156,7 +175,7 @@ class Runner:
         """Train what is missing, and return the table."""
         with locked(self.folder):
             self.facts = {"threads": self.n_threads} | facts_of(self.folder, self.sweep)  # bits depend on the threads
-            if earlier := " and ".join(str(last) for _, last in self._earlier()):
+            if earlier := " and ".join(str(last) for _, last, _ in self._earlier()):
                 self.table.note = (
                     f"note: the sweep was judged before, with {earlier} seeds; all its tables together may be wrong "
                     "in more than 5 % of all cases: use --until-decided from the start"
@@ -167,7 +186,7 @@ class Runner:
             workers = [Worker(self.folder, self._settings(n)) for n in range(self.n_jobs)]
             try:
                 self._measure_steps(workers)
-                judge(self.sweep, self.table, lambda wanted: self._train(workers, wanted))
+                judge(self.sweep, self.table, partial(self._train, workers), partial(self._begin, workers))
                 self._keep_table()
                 files.write_text(self.folder / TABLE, self.table.csv())
                 files.write_json(self.folder / NAME, self.facts | {"judged": [*self._earlier(), self._rule()]})
@@ -181,10 +200,10 @@ class Runner:
         return self.table
 
     def _rule(self) -> list[int]:
-        return [self.sweep.looks.first, self.sweep.looks.last]
+        return [*self.sweep.looks, int(self.sweep.stop_early)]
 
     def _earlier(self) -> list[list[int]]:
-        """Return the other rules, first and last look, by which the folder was judged."""
+        """Return the other rules (first and last look, whether runs stop early) by which the folder was judged."""
         return [rule for rule in self.facts.get("judged", []) if rule != self._rule()]
 
     def _measure_steps(self, workers: list[Worker]) -> None:
@@ -208,21 +227,45 @@ class Runner:
         self.facts["steps"] = steps
         files.write_json(self.folder / NAME, self.facts)
 
+    def _begin(self, workers: list[Worker], wanted: list[tuple[str, int]]) -> Values:
+        """Train runs up to the evaluation in the middle, and return the values there."""
+        values: Values = {label: {} for label in self.sweep.labels}
+
+        def add(label: str, seed: int, result: dict[str, Any]) -> str:
+            if result["value"] is None:  # of a run that ended before
+                return self.table.fail(label, seed, f"{self.sweep.metric} is undefined")
+            values[label][seed] = result["value"]
+            return f": {self.sweep.metric} {result['value']:.4f} at step {result['step']}"
+
+        places = {self._place(*place): place for place in wanted}
+        self._results(workers, places, [self._job(*place, is_half=True) for place in wanted], add)
+        return values
+
     def _train(self, workers: list[Worker], wanted: list[tuple[str, int]]) -> None:
         """Train the runs of variants and seeds that are not done, and put the values of all into the table."""
         places = {self._place(label, seed): (label, seed) for label, seed in wanted}
         for folder in [folder for folder in places if folder.with_suffix(".json").exists()]:
             self.table.add(*places.pop(folder), files.read_json(folder.with_suffix(".json")))
         self._keep_table()
+        self._results(workers, places, [self._job(*place) for place in places.values()], self.table.add)
+
+    def _results(
+        self,
+        workers: list[Worker],
+        places: dict[Path, tuple[str, int]],
+        jobs: list[dict[str, Any]],
+        add: Callable[[str, int, dict[str, Any]], str],
+    ) -> None:
+        """Give the jobs to the workers, keep each result with `add`, and report it, with the time left."""
         seconds: list[float] = []
-        with closing(self._done(workers, [self._job(*place) for place in places.values()])) as results:
+        with closing(self._done(workers, jobs)) as results:
             for n_done, (folder, result) in enumerate(results, start=1):
                 label, seed = places[folder]
                 what = f"{label} seed {seed}"
                 if "error" in result:
                     what += self.table.fail(label, seed, result["error"])
                 else:
-                    what += self.table.add(label, seed, result)
+                    what += add(label, seed, result)
                     seconds.append(result["seconds"])
                 self._keep_table()
                 n_left = len(places) - n_done
@@ -270,11 +313,12 @@ class Runner:
         threads = {"OMP_NUM_THREADS": str(self.facts["threads"])}
         return threads | ({"CUDA_VISIBLE_DEVICES": self.gpus[number % len(self.gpus)]} if self.gpus else {})
 
-    def _job(self, label: str, seed: int) -> dict[str, Any]:
+    def _job(self, label: str, seed: int, *, is_half: bool = False) -> dict[str, Any]:
         run = self.sweep.run(label, max(0, seed), self.facts.get("steps", {}).get(label))
         train = run.train if run.train.select == "average" else replace(run.train, keep_checkpoints=1)
         folder = str(self._place(label, seed))
-        return {"folder": folder, "run": as_text(replace(run, train=train)), "metric": self.sweep.metric}
+        job = {"folder": folder, "run": as_text(replace(run, train=train)), "metric": self.sweep.metric}
+        return job | ({"until": self.sweep.middle(run)} if is_half else {})
 
     def _place(self, label: str, seed: int) -> Path:
         number = list(self.facts["variants"]).index(label)  # the order of the first command

@@ -27,7 +27,7 @@ from glassformer.evaluation import metrics
 from glassformer.store import checkpoint
 from glassformer.store.lock import require_free
 from glassformer.store.manifest import Manifest
-from glassformer.tasks.reporting import Silent
+from glassformer.tasks.reporting import Evaluation, Silent
 from glassformer.training.checks import check_new_run
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.run import train_run
@@ -38,6 +38,17 @@ N_TIMED = 20
 """Steps that are timed for a budget in seconds, after as many that are not."""
 
 
+class PausedAt(Silent):
+    """A reporter that stops a run as a signal does, at the first evaluation from a step on."""
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        if evaluation.step >= self.until:
+            signal.raise_signal(signal.SIGTERM)
+
+
 def do(job: dict[str, Any]) -> dict[str, Any]:
     """Train the run of a job, or continue it, and return its values; or time its steps, if the job has no metric."""
     folder, run = Path(job["folder"]), recipes.parse(job["run"], job["folder"])
@@ -45,17 +56,34 @@ def do(job: dict[str, Any]) -> dict[str, Any]:
     if "metric" not in job:
         return {"seconds_per_step": seconds_per_step(run, folder)}
     result, begun = folder.with_suffix(".json"), time.monotonic()
+    until: int | None = job.get("until")
+    if until and (known := value_in_the_middle(folder, until, job["metric"])):
+        return known
     if result.exists():
         return dict(files.read_json(result))
-    if checkpoint.steps(folder):
-        api.resume(folder, Silent())
-    else:
-        check_new_run(run, folder)
-        train_run(run, folder, Silent())
+    reporter = PausedAt(until) if until else Silent()
+    try:
+        if checkpoint.steps(folder):
+            api.resume(folder, reporter)
+        else:
+            check_new_run(run, folder)
+            train_run(run, folder, reporter)
+    except Interrupted:
+        if until and (known := value_in_the_middle(folder, until, job["metric"])):
+            return known | {"seconds": round(time.monotonic() - begun, 3)}
+        raise
     found = measured(folder, run, job["metric"]) | {"seconds": round(time.monotonic() - begun, 3)}
     files.write_json(result, found)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)  # the run is done; its folder keeps the model
     return found
+
+
+def value_in_the_middle(folder: Path, until: int, metric: str) -> dict[str, Any] | None:
+    """Return the first evaluation of a run from a step on; None if it is not there yet."""
+    for line in read_lines(folder / NAME):
+        if line["step"] >= until and f"eval/valid_{metric}" in line:
+            return {"value": line[f"eval/valid_{metric}"], "step": line["step"], "seconds": 0.0}
+    return None
 
 
 def wait_until_free(folder: Path) -> None:

@@ -15,10 +15,14 @@ from glassformer.config.changes import apply_changes, merged, whole_keys
 from glassformer.config.presets import preset
 from glassformer.config.run import Run
 from glassformer.config.schema import from_dict, to_dict
+from glassformer.config.sizes import sized
 from glassformer.config.written import parse_toml, reference
 
 PRESET = "model.preset"
 """Key of `[model]` that names the preset to start from; it is not a field and is removed when a recipe is read."""
+
+SIZE = "size"
+"""Key that scales the model and its training together (`config.sizes`); it is not a field of a run."""
 
 
 def names() -> list[str]:
@@ -37,8 +41,9 @@ def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str 
     """Copy a run with some of its keys replaced, by whole or short name (`schema.whole_keys`).
 
     `changes` and `settings` have the same effect. If a short name matches several keys, the first of `[train]`,
-    `[data]`, `[tokenizer]` and `[model]` with a match is used. `model.preset` replaces the whole model by a preset, and
-    other keys of the model then change it. Raises `UserError` for a key that is unknown, ambiguous, or given twice.
+    `[data]`, `[tokenizer]` and `[model]` with a match is used. `model.preset` replaces the whole model by a preset,
+    then `size` scales model and training together (`sizes.sized`), and the other keys change the result. Raises
+    `UserError` for a key that is unknown, ambiguous, or given twice.
 
     >>> with_changes(load("copy-task"), {"max_steps": 5, "model.preset": "gpt2"}, d_model=96).model.d_model
     96
@@ -51,12 +56,15 @@ def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str 
     name = whole.pop(PRESET, None)
     if name is not None:
         run = replace(run, model=preset(str(name)))
+    size = whole.pop(SIZE, None)
+    if size is not None:
+        run = sized(run, int(size) if isinstance(size, str) and size.isdecimal() else size)
     return apply_changes(run, whole, where)
 
 
 def whole_changes(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes of `with_changes` by the whole names of their keys."""
-    return whole_keys(run, changes, [PRESET], ("train", "data", "tokenizer", "model"))
+    return whole_keys(run, changes, [PRESET, SIZE], ("train", "data", "tokenizer", "model"))
 
 
 def load(name: str | Path) -> Run:
