@@ -78,7 +78,7 @@ class Rule(NamedTuple):
     """Largest amount of data of the lowest level; each further level has eight times as much."""
 
 
-TEXT = Rule(128, 100, 512, (0.2, 0.2, 0.1, 0.0))
+TEXT = Rule(128, 100, 512, (0.2, 0.1, 0.0), lowest=3, n_bytes=MIB)
 CHARACTER_PAIRS = Rule(0, 375, 512, (0.0, 0.1), n_bytes=MIB)
 SENTENCE_PAIRS = Rule(512, 125, 1024, (0.3, 0.3, 0.3, 0.1))
 CLASSES = Rule(1024, 200, 1024, (0.3, 0.3, 0.2, 0.1), lowest=1)
@@ -102,7 +102,7 @@ def sizes(rule: Rule, n_bytes: float) -> Sizes:
     levels, plus two for each further level.
 
     >>> [sizes(TEXT, n_bytes).size for n_bytes in (1000, 1 << 20, 8 << 20, 64 << 20, 1 << 32)]
-    [2, 3, 4, 6, 10]
+    [3, 3, 4, 5, 9]
     """
     level = max(0, math.ceil(math.log(max(1, n_bytes) / rule.n_bytes, 8)))
     size = rule.lowest + level + max(0, level - 2)
