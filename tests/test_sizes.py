@@ -15,18 +15,18 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 65_825,
-    "lines of Python in the core": 41_759,
-    "lines of JavaScript, CSS and HTML": 14_740,
-    "files of Python": 347,
+    "lines of Python": 66_250,
+    "lines of Python in the core": 42_090,
+    "lines of JavaScript, CSS and HTML": 14_848,
+    "files of Python": 348,
     "files of Python under 60 lines": 41,
-    "keys of a run": 243,
+    "keys of a run": 244,
     "options of verbs": 234,
     "verbs and sub-verbs": 45,
     "rooms, and files beside them": 25,
     "floors": 12,
-    "calls of isinstance": 706,
-    "conditional expressions": 971,
+    "calls of isinstance": 708,
+    "conditional expressions": 988,
     "words of documents, without tables of results": 127_230,
 }
 
