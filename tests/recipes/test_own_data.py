@@ -42,7 +42,7 @@ def run_of_size(kind: str, n_bytes: int) -> Run:
 def test_every_size_is_a_run_and_more_data_gives_a_larger_one(kind: str) -> None:
     runs, n_parameters = [], []
     for level in range(7):
-        run = run_of_size(kind, RULES[kind].n_bytes * 8**level)
+        run = run_of_size(kind, own_data.SMALL * 8**level)
         trainable_task(run).check(run)
         model = replace(run.model, vocab_size=run.tokenizer.vocab_size or 80)
         if isinstance(run.data, LabelData):
@@ -50,15 +50,18 @@ def test_every_size_is_a_run_and_more_data_gives_a_larger_one(kind: str) -> None
         n_parameters.append(build_model(model, "meta").n_parameters())
         runs.append((run.train.max_steps, run.tokenizer.vocab_size))
         assert isinstance(run.model, TransformerConfig)
-        found = sizes(RULES[kind], RULES[kind].n_bytes * 8**level)
+        found = sizes(RULES[kind], own_data.SMALL * 8**level)
         assert {stack.n_layers for stack in run.model.stacks.values()} == {found.size}
         assert run.model.d_model == width(found.size) and run.train.eval_every * 8 <= run.train.max_steps
         rates = run.train.optimizer
         assert isinstance(rates, MuonConfig)
-        assert rates.learning_rate == rates.adamw_learning_rate == learning_rate(found.size)
+        assert rates.learning_rate == learning_rate(found.size)
+        assert rates.adamw_learning_rate == pytest.approx(rates.learning_rate * RULES[kind].others, rel=0.1), (
+            "two digits"
+        )
     assert runs == sorted(runs) and n_parameters == sorted(n_parameters) and len(set(n_parameters)) == 7
-    assert sizes(RULES[kind], 0) == sizes(RULES[kind], RULES[kind].n_bytes)
-    assert sizes(RULES[kind], RULES[kind].n_bytes + 1).size == RULES[kind].lowest + 1
+    assert sizes(RULES[kind], 0) == sizes(RULES[kind], own_data.SMALL)
+    assert sizes(RULES[kind], own_data.SMALL + 1).size == RULES[kind].lowest + 1
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,15 @@ MAX_JOINED = 1 << 15
 
 D = TypeVar("D", bound=TextData | PairData | LabelData | ConversationData)
 
-KIB, MIB = 1 << 10, 1 << 20
+SMALL = 1 << 20
+"""Bytes of data of the lowest level; each further level has at most eight times as many."""
 
 
 class Rule(NamedTuple):
     """The settings of a kind of data; the size S of a run is in `config.sizes`."""
 
+    lowest: int
+    """Size of the lowest level."""
     vocab_size: int
     """Vocabulary / S²; 0 = characters."""
     steps: int
@@ -72,17 +75,15 @@ class Rule(NamedTuple):
     """Tokens of a step / S, padding included."""
     dropouts: tuple[float, ...]
     """Dropout by level; the last one is also that of the levels above."""
-    lowest: int = 2
-    """Size of the lowest level."""
-    n_bytes: int = 128 * KIB
-    """Largest amount of data of the lowest level; each further level has eight times as much."""
+    others: float = 1.0
+    """Learning rate of AdamW / that of Muon."""
 
 
-TEXT = Rule(128, 100, 512, (0.2, 0.1, 0.0), lowest=3, n_bytes=MIB)
-CHARACTER_PAIRS = Rule(0, 375, 512, (0.0, 0.1), n_bytes=MIB)
-SENTENCE_PAIRS = Rule(512, 125, 1024, (0.3, 0.3, 0.3, 0.1))
-CLASSES = Rule(1024, 200, 1024, (0.3, 0.3, 0.2, 0.1), lowest=1)
-TAGS = Rule(512, 150, 1024, (0.2, 0.1), lowest=1)
+TEXT = Rule(3, 128, 100, 512, (0.2, 0.1, 0.0))
+CHARACTER_PAIRS = Rule(2, 0, 375, 512, (0.0, 0.1))
+SENTENCE_PAIRS = Rule(3, 512, 125, 1024, (0.3, 0.3, 0.1))
+CLASSES = Rule(2, 1024, 125, 1024, (0.3, 0.2, 0.1), others=0.2)
+TAGS = Rule(2, 512, 150, 1024, (0.1,), others=0.2)
 
 
 class Sizes(NamedTuple):
@@ -93,21 +94,23 @@ class Sizes(NamedTuple):
     steps: int
     batch: int
     dropout: float
+    others: float
 
 
 def sizes(rule: Rule, n_bytes: float) -> Sizes:
     """Return the sizes for an amount of data.
 
-    The level is ⌈log₈(bytes / `rule.n_bytes`)⌉, at least 0. The size is the lowest size, plus one for each of two
-    levels, plus two for each further level.
+    The level is ⌈log₈(bytes / 1 MiB)⌉, at least 0. The size is the lowest size, plus one for each of two levels, plus
+    two for each further level.
 
     >>> [sizes(TEXT, n_bytes).size for n_bytes in (1000, 1 << 20, 8 << 20, 64 << 20, 1 << 32)]
     [3, 3, 4, 5, 9]
     """
-    level = max(0, math.ceil(math.log(max(1, n_bytes) / rule.n_bytes, 8)))
+    level = max(0, math.ceil(math.log(max(1, n_bytes) / SMALL, 8)))
     size = rule.lowest + level + max(0, level - 2)
     dropout = rule.dropouts[min(level, len(rule.dropouts) - 1)]
-    return Sizes(size, min(1 << 15, rule.vocab_size * size**2), rule.steps * size**2, rule.batch * size, dropout)
+    vocab_size = min(1 << 15, rule.vocab_size * size**2)
+    return Sizes(size, vocab_size, rule.steps * size**2, rule.batch * size, dropout, rule.others)
 
 
 MAX_WORDS = 2.0
@@ -405,10 +408,11 @@ def _tokenizer(found: Sizes) -> TokenizerConfig:
 
 
 def _train(found: Sizes) -> TrainConfig:
+    rate = learning_rate(found.size)
     return TrainConfig(
         max_steps=found.steps,
         eval_every=found.steps // N_EVALUATIONS,
-        optimizer=MuonConfig(learning_rate(found.size), adamw_learning_rate=learning_rate(found.size)),
+        optimizer=MuonConfig(rate, adamw_learning_rate=float(f"{rate * found.others:.2g}")),
         schedule=LinearSchedule(warmup_steps=found.steps // 20),
     )
 
