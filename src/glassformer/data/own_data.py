@@ -65,25 +65,33 @@ SMALL = 1 << 20
 class Rule(NamedTuple):
     """The settings of a kind of data; the size S of a run is in `config.sizes`."""
 
-    lowest: int
-    """Size of the lowest level."""
+    sizes: tuple[int, ...]
+    """Size by level; each further level adds 2."""
     vocab_size: int
     """Vocabulary / S²; 0 = characters."""
     steps: int
     """Optimizer steps / S²."""
     batch: int
     """Tokens of a step / S, padding included."""
+    passes: int
+    """Most tokens of all steps / bytes of the data: on little data, more steps overfit."""
     dropouts: tuple[float, ...]
     """Dropout by level; the last one is also that of the levels above."""
     others: float = 1.0
     """Learning rate of AdamW / that of Muon."""
 
 
-TEXT = Rule(3, 128, 100, 512, (0.2, 0.1, 0.0))
-CHARACTER_PAIRS = Rule(2, 0, 375, 512, (0.0, 0.1))
-SENTENCE_PAIRS = Rule(3, 512, 125, 1024, (0.3, 0.3, 0.1))
-CLASSES = Rule(2, 1024, 125, 1024, (0.3, 0.2, 0.1), others=0.2)
-TAGS = Rule(2, 512, 150, 1024, (0.1,), others=0.2)
+TEXT = Rule((4, 4, 5, 7), 128, 100, 512, 5, (0.2, 0.1, 0.0))
+CHARACTER_PAIRS = Rule((2, 3, 4, 6), 0, 375, 512, 20, (0.0, 0.1))
+SENTENCE_PAIRS = Rule((3, 4, 5, 7), 512, 125, 1024, 8, (0.3, 0.3, 0.1))
+CLASSES = Rule((2, 3, 4, 6), 1024, 125, 1024, 8, (0.3, 0.2, 0.1), others=0.2)
+TAGS = Rule((2, 3, 4, 6), 512, 150, 1024, 8, (0.1,), others=0.2)
+BYTES_PER_ENTRY = 96
+"""Fewest bytes of data for each entry of the vocabulary: with fewer, most entries are seen too rarely."""
+FEWEST_ENTRIES = 512
+LITTLE = 1 << 17
+"""Most bytes of data for which a step has half the tokens: more and smaller steps are better."""
+FEWEST_STEPS = 80
 
 
 class Sizes(NamedTuple):
@@ -100,17 +108,20 @@ class Sizes(NamedTuple):
 def sizes(rule: Rule, n_bytes: float) -> Sizes:
     """Return the sizes for an amount of data.
 
-    The level is ⌈log₈(bytes / 1 MiB)⌉, at least 0. The size is the lowest size, plus one for each of two levels, plus
-    two for each further level.
+    The level is ⌈log₈(bytes / 1 MiB)⌉, at least 0. Little data has fewer steps, a smaller vocabulary
+    and smaller steps.
 
     >>> [sizes(TEXT, n_bytes).size for n_bytes in (1000, 1 << 20, 8 << 20, 64 << 20, 1 << 32)]
-    [3, 3, 4, 5, 9]
+    [4, 4, 4, 5, 9]
     """
     level = max(0, math.ceil(math.log(max(1, n_bytes) / SMALL, 8)))
-    size = rule.lowest + level + max(0, level - 2)
+    known = min(level, len(rule.sizes) - 1)
+    size = rule.sizes[known] + 2 * (level - known)
+    entries = min(rule.vocab_size * size**2, 1 << 15, max(FEWEST_ENTRIES, int(n_bytes) // BYTES_PER_ENTRY))
+    batch = rule.batch * size // (2 if n_bytes <= LITTLE else 1)
+    steps = max(FEWEST_STEPS, min(rule.steps * size**2, round(rule.passes * n_bytes / batch)))
     dropout = rule.dropouts[min(level, len(rule.dropouts) - 1)]
-    vocab_size = min(1 << 15, rule.vocab_size * size**2)
-    return Sizes(size, vocab_size, rule.steps * size**2, rule.batch * size, dropout, rule.others)
+    return Sizes(size, entries, steps, batch, dropout, rule.others)
 
 
 MAX_WORDS = 2.0
