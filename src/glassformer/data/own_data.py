@@ -79,15 +79,15 @@ class Rule(NamedTuple):
     """Dropout by level; the last one is also that of the levels above."""
     others: float = 1.0
     """Learning rate of AdamW / that of Muon."""
+    bytes_per_entry: int = 96
+    """Fewest bytes of data for each entry of the vocabulary: with fewer, most entries are seen too rarely."""
 
 
-TEXT = Rule((4, 4, 5, 7), 128, 100, 512, 5, (0.2, 0.1, 0.0))
+TEXT = Rule((4, 4, 5, 7), 128, 100, 512, 5, (0.2, 0.1, 0.0), bytes_per_entry=192)
 CHARACTER_PAIRS = Rule((2, 3, 4, 6), 0, 375, 512, 20, (0.0, 0.1))
 SENTENCE_PAIRS = Rule((3, 4, 5, 7), 512, 125, 1024, 8, (0.3, 0.3, 0.1))
 CLASSES = Rule((2, 3, 4, 6), 1024, 125, 1024, 8, (0.3, 0.2, 0.1), others=0.2)
 TAGS = Rule((2, 3, 4, 6), 512, 150, 1024, 8, (0.1,), others=0.2)
-BYTES_PER_ENTRY = 96
-"""Fewest bytes of data for each entry of the vocabulary: with fewer, most entries are seen too rarely."""
 FEWEST_ENTRIES = 512
 LITTLE = 1 << 17
 """Most bytes of data for which a step has half the tokens: more and smaller steps are better."""
@@ -117,7 +117,7 @@ def sizes(rule: Rule, n_bytes: float) -> Sizes:
     level = max(0, math.ceil(math.log(max(1, n_bytes) / SMALL, 8)))
     known = min(level, len(rule.sizes) - 1)
     size = rule.sizes[known] + 2 * (level - known)
-    entries = min(rule.vocab_size * size**2, 1 << 15, max(FEWEST_ENTRIES, int(n_bytes) // BYTES_PER_ENTRY))
+    entries = min(rule.vocab_size * size**2, 1 << 15, max(FEWEST_ENTRIES, int(n_bytes) // rule.bytes_per_entry))
     batch = rule.batch * size // (2 if n_bytes <= LITTLE else 1)
     steps = max(FEWEST_STEPS, min(rule.steps * size**2, round(rule.passes * n_bytes / batch)))
     dropout = rule.dropouts[min(level, len(rule.dropouts) - 1)]

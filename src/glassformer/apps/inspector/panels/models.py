@@ -168,7 +168,7 @@ def health(inspector: Inspector) -> dict[str, Any]:
 
 @route("GET", "/api/session")
 def session(inspector: Inspector) -> dict[str, Any]:
-    """Return the first model, the folder, what it is, the models of the gallery, and whether others may be opened."""
+    """Return the first model, the folder and its kind, the models of the gallery, and whether others may be opened."""
     gallery = None
     if inspector.gallery is not None:
         gallery = inspector.gallery.list()
