@@ -75,7 +75,7 @@ def draw_terminal(command: str, folder: Path) -> None:
     written = (folder / "screen").read_bytes().decode().replace("\r\n", "\n")
     written = re.sub(r"\x1b\[\?25[lh]|^Script .*\n", "", written, flags=re.MULTILINE)
     halfway = next(
-        m.end() for m in re.finditer(r"(\d+)/(\d+)  loss[^\r\n]* left", written) if 2 * int(m[1]) >= int(m[2])
+        m.end() for m in re.finditer(r"(\d+)/(\d+)  batch loss[^\r\n]* left", written) if 2 * int(m[1]) >= int(m[2])
     )
     for name, text in (("during", written[: written.index("\r", halfway)]), ("after", written)):
         text = re.sub(r"[^\n]*\n\r?\x1b\[1A\x1b\[2K", "", text)  # a bar that is removed

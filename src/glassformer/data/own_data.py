@@ -85,7 +85,7 @@ class Rule(NamedTuple):
 
 TEXT = Rule((4, 4, 5, 7), 128, 100, 512, 5, (0.2, 0.1, 0.0), bytes_per_entry=192)
 CHARACTER_PAIRS = Rule((2, 3, 4, 6), 0, 375, 512, 20, (0.0, 0.1))
-SENTENCE_PAIRS = Rule((3, 4, 5, 7), 512, 125, 1024, 8, (0.3, 0.3, 0.1))
+SENTENCE_PAIRS = Rule((3, 4, 5, 7), 512, 125, 1024, 8, (0.3, 0.3, 0.1), others=0.4)
 CLASSES = Rule((2, 3, 4, 6), 1024, 125, 1024, 8, (0.3, 0.2, 0.1), others=0.2)
 TAGS = Rule((2, 3, 4, 6), 512, 150, 1024, 8, (0.1,), others=0.2)
 FEWEST_ENTRIES = 512
