@@ -278,13 +278,15 @@ def compare(
 
 def _groups_of_seeds(models: "Sequence[Model]") -> list[list[int]]:
     """Return the places of models in groups: runs that differ in the seed only are a group."""
-    from glassformer.training.metrics_log import NAME
+    from glassformer.training.metrics_log import NAME, read_lines
 
     groups: dict[str, list[int]] = {}
     for n, model in enumerate(models):
         alike = to_toml(to_dict(replace(model.run, name="", train=replace(model.run.train, seed=0))))
         seeds = [models[place].run.train.seed for place in groups.get(alike, ())]
-        is_run = model.folder is not None and (model.folder / NAME).exists()
+        lines = read_lines(model.folder / NAME) if model.folder is not None else []
+        train = model.run.train  # a run that was stopped is no seed of one that ended
+        is_run = bool(lines) and (train.early_stopping is not None or lines[-1]["step"] == train.max_steps)
         groups.setdefault(alike if is_run and model.run.train.seed not in seeds else f"{n}", []).append(n)
     return list(groups.values())
 

@@ -182,7 +182,7 @@ def sweep(table: SweepTable) -> "Figure":
     largest value; it is cut at the value of the middle step. `table` is what `glassformer.sweep` returns.
     """
     require_type(table, SweepTable, "table", "what glassformer.sweep returns")
-    labels = [label for label, values in table.values.items() if values]
+    labels = [label for label, values in table.values.items() if values or label in table.verdicts]
     if not labels:
         raise UserError("no run of the sweep has a value: there is nothing to plot")
     colours = dict(zip(labels, itertools.cycle(COLOURS), strict=False))
@@ -251,7 +251,8 @@ def sweep(table: SweepTable) -> "Figure":
 def _points(axes: "Axes", row: int, values: Sequence[float], colour: str) -> None:
     """Draw the values of seeds in a row, and a line at their mean."""
     axes.scatter(values, [row] * len(values), s=26, color=colour, alpha=0.55, linewidths=0)
-    axes.plot([statistics.fmean(values)] * 2, [row - 0.22, row + 0.22], color=colour, linewidth=2.2)
+    if values:  # none of a variant that was stopped in the middle
+        axes.plot([statistics.fmean(values)] * 2, [row - 0.22, row + 0.22], color=colour, linewidth=2.2)
 
 
 def _band(axes: "Axes", curves: Sequence[Sequence[tuple[int, float]]], colour: str) -> list[float]:

@@ -244,19 +244,21 @@ def test_a_sweep_shows_every_seed_the_verdicts_and_bands(n_evaluations: int) -> 
     table.verdicts = verdicts(
         table.values[baseline], {variant: table.values[variant] for variant in variants}, higher_is_better=False
     )
+    table.values["stopped"], table.verdicts["stopped"] = {}, replace(table.verdicts[variants[0]], is_early=True)
+    values["stopped"] = ()
     seeds, against, *curves = drawn(plot.sweep(table)).axes
     assert texts(seeds.yaxis) == list(values) and "lower is better" in seeds.get_xlabel()
     points = [collection.get_offsets().tolist() for collection in seeds.collections]  # type: ignore[union-attr]
     assert points == [[[value, row] for value in of] for row, of in enumerate(values.values())]
-    assert [note.get_text() for note in against.texts] == [table.verdicts[variant].word for variant in variants]
+    assert [note.get_text() for note in against.texts] == [verdict.word for verdict in table.verdicts.values()]
     # The interval of "better" leaves out 0, and that of "not known" holds it
     ends = [sorted(point[0] for point in bar.get_segments()[0]) for bar in _bars(against)]
     assert ends[0][1] < 0 and ends[1][0] < 0 < ends[1][1]
     assert bool(curves) == (n_evaluations > 1)
     if curves:
-        assert [list(line.get_xdata()) for line in curves[0].lines] == [[50, 100, 150, 200, 250, 300]] * 3
+        assert [list(line.get_xdata()) for line in curves[0].lines] == [[50, 100, 150, 200, 250, 300]] * 3 + [[]]
         assert curves[0].lines[0].get_ydata()[-1] == pytest.approx(2.2 + 1 / 6)
-        assert len(curves[0].collections) == 3, "a band per variant"
+        assert len(curves[0].collections) == 4, "a band per variant"
 
 
 def _bars(axes: Any) -> list[Any]:

@@ -313,8 +313,20 @@ def test_a_variant_that_is_worse_in_the_middle_is_not_trained_further(tmp_path: 
     assert halted == 4, "the first evaluation in the second half"
     again = glassformer.sweep(run, vary, seeds=4, out=tmp_path / "early", jobs=1, stop_early=True)
     assert again.rows() == early.rows()
-    with pytest.raises(UserError, match="has 6 steps and an evaluation every 6, so none in the middle"):
-        glassformer.sweep(run, vary, seeds=4, out=tmp_path / "none", stop_early=True, eval_every=6)
+    # Other numbers of steps are judged at the same part of their schedules
+    planned = Sweep(run, {"a": {"max_steps": 489}, "b": {"max_steps": 1954}}, "loss", stop_early=True)
+    for label in "ab":
+        halved, middle = planned.halved(planned.run(label, 0))
+        assert middle % halved.train.eval_every == 0 and abs(middle / halved.train.max_steps - 0.5) < 0.01
+
+
+def test_a_metric_that_the_training_does_not_measure_cannot_stop_early(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, max_steps=4, eval_every=2)
+    table = glassformer.sweep(
+        run, {"learning_rate": [0.001, 0.01]}, seeds=2, metric="bleu", out=tmp_path / "out", stop_early=True, jobs=1
+    )
+    assert set(table.errors) == set(table.values)
+    assert "the training does not measure bleu" in table.errors["learning_rate=0.01"]
 
 
 # Budgets, variants, metrics and files
@@ -380,7 +392,8 @@ def test_the_base_alone_is_a_baseline_for_a_later_sweep(tmp_path: Path, monkeypa
     assert [row["verdict"] for row in alone.rows()] == ["baseline"] and len(alone.values[run.name]) == 3
     # The same code: no difference
     same = glassformer.sweep(run, seeds=2, out=tmp_path / "same", against=str(before), jobs=1)
-    assert same.baseline == str(before) and same.values[run.name] == same.values[str(before)]
+    baseline = f"earlier {before}"
+    assert same.baseline == baseline and same.values[run.name] == same.values[baseline]
     assert same.verdicts[run.name].word == "not known"
     assert len(list(tmp_path.glob("same/*/seed-*/"))) == 2, "the baseline is not trained again"
     # "Changed code": the earlier values are worse, by more than the seeds differ
@@ -391,12 +404,18 @@ def test_the_base_alone_is_a_baseline_for_a_later_sweep(tmp_path: Path, monkeypa
     assert better.verdicts[run.name].word == "better"
     # What cannot be compared is one sentence
     for wrong, message in (
-        ({"metric": "loss"}, "has the metric bits_per_byte, not loss"),
-        ({"budget": "7 steps"}, "has the budget of its base, not 7 steps"),
+        ({"metric": "loss"}, "has another metric: bits_per_byte, not loss"),
+        ({"budget": "7 steps"}, "has another budget: none, not 7 steps"),
+        ({"max_steps": 7}, "has another number of steps: 6, not 7"),
+        ({"valid_fraction": 0.3}, "has another validation data"),
         ({"seeds": 4}, "lacks seed 3"),
     ):
         with pytest.raises(UserError, match=message):
             glassformer.sweep(run, out=tmp_path / "other", against=str(before), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="is the folder of this sweep: give another --out"):
+        glassformer.sweep(run, out=before, against=str(before))
+    with pytest.raises(UserError, match="is no folder of a sweep"):
+        glassformer.sweep(run, out=tmp_path / "other", against=str(tmp_path))
     next(before.glob("0-*/seed-0.json")).write_text("{}")
     with pytest.raises(UserError, match="is no folder of a sweep, or its files are damaged"):
         glassformer.sweep(run, out=tmp_path / "other", against=str(before))

@@ -78,6 +78,7 @@ def verdicts(
     }
     tested = {name: p_value(of_seeds) for name, of_seeds in pairs.items() if of_seeds}
     corrected = {name: min(1.0, n_looks * p) for name, p in holm(tested).items()}
+    order = sorted(tested, key=lambda name: tested[name])
     found = {}
     for name, of_seeds in pairs.items():
         n = len(of_seeds)
@@ -88,8 +89,8 @@ def verdicts(
             word: Literal["better", "worse"] = "better" if (mean > 0) == higher_is_better else "worse"
             found[name] = Verdict(word, n, mean, error, p)
         else:
-            factor = p / tested[name] if name in tested else 1.0
-            found[name] = Verdict("not known", n, mean, error, p, seeds_to_decide(of_seeds, LEVEL / factor))
+            n_tests = len(order) - order.index(name) if name in tested else 1
+            found[name] = Verdict("not known", n, mean, error, p, seeds_to_decide(of_seeds, LEVEL / n_tests / n_looks))
     return found
 
 

@@ -43,14 +43,15 @@ def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host:
         for line in news:
             warn(line)
         settings = repr((corpus.digest, run.data, run.objective, run.tokenizer, run.source_tokenizer))
-        if start is None and settings in _newest_learned:
+        is_learned = start is None and not any(one and one.path for one in (run.tokenizer, run.source_tokenizer))
+        if is_learned and settings in _newest_learned:
             tokenizers = Tokenizers(*map(Tokenizer.from_json, _newest_learned[settings]))
         else:
             tokenizers = data.tokenizers(run, host.reporter) if start is None else tokenizers_of(run, start)
         learned.append(tokenizers)
         pair = (tokenizers.target, tokenizers.separate_source)
         texts = [tokenizer.to_json() for tokenizer in pair if tokenizer is not None]
-        if start is None:
+        if is_learned:
             _newest_learned.clear()
             _newest_learned[settings] = texts
         return json.dumps([corpus.digest, *texts])

@@ -79,29 +79,34 @@ class Earlier:
     name: str
     metric: str
     budget: str
+    run: Run
     values: Mapping[int, float]
 
     @classmethod
     def read(cls, folder: Path) -> "Earlier":
         """Read the baseline of the sweep in a folder; raise `UserError` if a file is missing or damaged."""
         try:
-            facts = files.read_json(folder / NAME)
+            facts = files.read_json(folder / NAME) if (folder / NAME).exists() else {}
             results = {path.stem: files.read_json(path) for path in folder.glob("0-*/seed-*.json")}
-            values = {int(name.partition("-")[2]): float(found["value"]) for name, found in sorted(results.items())}
-            return cls(str(folder), str(facts["metric"]), str(facts["budget"]), values)
-        except (KeyError, TypeError, ValueError):
+            values = {int(name.partition("-")[2]): found["value"] for name, found in sorted(results.items())}
+            run = recipes.parse(next(iter(facts["variants"].values())), str(folder / NAME))
+            known = {seed: float(value) for seed, value in values.items() if value is not None}
+            return cls(f"earlier {folder}", str(facts["metric"]), str(facts["budget"]), run, known)
+        except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
             raise UserError(f"against: {folder} is no folder of a sweep, or its files are damaged") from None
 
     def require(self, sweep: "Sweep") -> None:
-        """Raise `UserError` if the sweep has another metric or budget, or more seeds."""
-        for what, own, theirs in (
+        """Raise `UserError` if the sweep has another metric, budget, length or validation data, or more seeds."""
+        own = sweep.run(next(iter(sweep.variants)), 0)
+        for what, ours, theirs in (
             ("metric", sweep.metric, self.metric),
-            ("budget", str(sweep.budget or ""), self.budget),
+            ("budget", str(sweep.budget or "none"), self.budget or "none"),
+            ("number of steps", sweep.budget or own.train.max_steps, sweep.budget or self.run.train.max_steps),
+            ("validation data", held_out(own), held_out(self.run)),
+            ("objective", own.objective.kind, self.run.objective.kind),
         ):
-            if own != theirs:
-                raise UserError(
-                    f"against: {self.name} has the {what} {theirs or 'of its base'}, not {own or 'of the base'}"
-                )
+            if ours != theirs:
+                raise UserError(f"against: {self.name} has another {what}: {theirs}, not {ours}")
         if sweep.stop_early:
             raise UserError("stop_early: the baseline of an earlier sweep has no value in the middle: leave out one")
         if missing := set(range(sweep.looks.last)) - set(self.values):
@@ -147,16 +152,12 @@ class Sweep:
         steps = run.train.max_steps if n_steps is None else n_steps
         return replace(run, name=label, train=replace(run.train, seed=seed, max_steps=steps))
 
-    def middle(self, run: Run) -> int:
-        """Return the step of the first evaluation in the second half of a run; raise `UserError` without one."""
-        steps, every = run.train.max_steps, run.train.eval_every
-        middle = every * math.ceil(steps / 2 / every)
-        if middle >= steps:
-            raise UserError(
-                f"stop_early: {run.name} has {steps} steps and an evaluation every {every}, so none in the middle: "
-                f"give --eval-every {max(1, steps // 4)}"
-            )
-        return middle
+    def halved(self, run: Run) -> tuple[Run, int]:
+        """Return a run that is evaluated in its middle, and this step: equal parts of the schedules are compared."""
+        half = run.train.max_steps / 2
+        n = max(1, round(half / run.train.eval_every))
+        every = max(1, round(half / n))
+        return replace(run, train=replace(run.train, eval_every=every)), n * every
 
     def stored(self) -> dict[str, Any]:
         """Return what must not change while the sweep grows, for `sweep.json`."""

@@ -58,14 +58,18 @@ def sweep(
     require_numbers(seeds=seeds, until_decided=until_decided, jobs=jobs)
     if 0 < until_decided <= seeds:
         raise UserError(f"until_decided: expected more than the {seeds} seeds of each variant, got {until_decided}")
-    earlier = plan.Earlier.read(Path(against)) if against and (Path(against) / plan.NAME).exists() else None
+    folder = Path("sweeps") / run.name if out is None else files.as_path(out, "out")
+    earlier = None
+    if against and files.exists(Path(against)):
+        if Path(against).resolve() == folder.resolve():
+            raise UserError(f"against: {against} is the folder of this sweep: give another --out")
+        earlier = plan.Earlier.read(Path(against))
     variants = plan.varied(vary or {}, "" if earlier else against, run.name)
     if vary and len(variants) < 2 and earlier is None:
         raise UserError(f"only one variant, {next(iter(variants))}: give two values of a key at least")
     length = plan.Budget.parse(budget) if budget else None
     planned = plan.Sweep(run, variants, metric, length, seeds, until_decided, stop_early, earlier)
     # 2. What can be checked before the first run
-    folder = Path("sweeps") / run.name if out is None else files.as_path(out, "out")
     files.require_writable(folder)
     for label in variants:
         check_new_run(planned.run(label, 0), folder / "new")

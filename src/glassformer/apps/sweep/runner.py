@@ -175,10 +175,10 @@ class Runner:
         """Train what is missing, and return the table."""
         with locked(self.folder):
             self.facts = {"threads": self.n_threads} | facts_of(self.folder, self.sweep)  # bits depend on the threads
-            if earlier := " and ".join(str(last) for _, last, _ in self._earlier()):
+            if earlier := " and ".join(str(rule[1]) for rule in self._earlier()):
                 self.table.note = (
-                    f"note: the sweep was judged before, with {earlier} seeds; all its tables together may be wrong "
-                    "in more than 5 % of all cases: use --until-decided from the start"
+                    f"note: the sweep was judged before, with {earlier} seeds or another rule; all its tables together "
+                    "may be wrong in more than 5 % of all cases: use --until-decided from the start"
                 )
             files.write_json(self.folder / NAME, self.facts)
             self.table.folders = {label: self._place(label, 0).parent.name for label in self.sweep.variants}
@@ -199,11 +199,11 @@ class Runner:
                     worker.close()
         return self.table
 
-    def _rule(self) -> list[int]:
-        return [*self.sweep.looks, int(self.sweep.stop_early)]
+    def _rule(self) -> list[Any]:
+        return [*self.sweep.looks, self.sweep.stop_early, self.sweep.baseline]
 
-    def _earlier(self) -> list[list[int]]:
-        """Return the other rules (first and last look, whether runs stop early) by which the folder was judged."""
+    def _earlier(self) -> list[list[Any]]:
+        """Return the other rules (looks, whether runs stop early, baseline) by which the folder was judged."""
         return [rule for rule in self.facts.get("judged", []) if rule != self._rule()]
 
     def _measure_steps(self, workers: list[Worker]) -> None:
@@ -276,7 +276,8 @@ class Runner:
 
     def _keep_table(self) -> None:
         """Write the table so far for the page of `glassformer inspect`."""
-        files.write_json(self.folder / FILE, asdict(replace(self.table, curves={})))
+        with suppress(UserError):  # on Windows, a page may read the file now
+            files.write_json(self.folder / FILE, asdict(replace(self.table, curves={})))
 
     def _done(
         self, workers: list[Worker], jobs: list[dict[str, Any]]
@@ -317,8 +318,11 @@ class Runner:
         run = self.sweep.run(label, max(0, seed), self.facts.get("steps", {}).get(label))
         train = run.train if run.train.select == "average" else replace(run.train, keep_checkpoints=1)
         folder = str(self._place(label, seed))
-        job = {"folder": folder, "run": as_text(replace(run, train=train)), "metric": self.sweep.metric}
-        return job | ({"until": self.sweep.middle(run)} if is_half else {})
+        run, middle = replace(run, train=train), 0
+        if self.sweep.stop_early:
+            run, middle = self.sweep.halved(run)
+        job = {"folder": folder, "run": as_text(run), "metric": self.sweep.metric}
+        return job | ({"until": middle} if is_half else {})
 
     def _place(self, label: str, seed: int) -> Path:
         number = list(self.facts["variants"]).index(label)  # the order of the first command

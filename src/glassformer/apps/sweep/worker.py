@@ -42,10 +42,11 @@ class PausedAt(Silent):
     """A reporter that stops a run as a signal does, at the first evaluation from a step on."""
 
     def __init__(self, until: int) -> None:
-        self.until = until
+        self.until, self.is_paused = until, False
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        if evaluation.step >= self.until:
+        if evaluation.step >= self.until and not self.is_paused:
+            self.is_paused = True
             signal.raise_signal(signal.SIGTERM)
 
 
@@ -61,7 +62,7 @@ def do(job: dict[str, Any]) -> dict[str, Any]:
         return known
     if result.exists():
         return dict(files.read_json(result))
-    reporter = PausedAt(until) if until else Silent()
+    reporter = PausedAt(until or run.train.max_steps + 1)
     try:
         if checkpoint.steps(folder):
             api.resume(folder, reporter)
@@ -71,11 +72,15 @@ def do(job: dict[str, Any]) -> dict[str, Any]:
     except Interrupted:
         if until and (known := value_in_the_middle(folder, until, job["metric"])):
             return known | {"seconds": round(time.monotonic() - begun, 3)}
+        if reporter.is_paused:
+            raise UserError(
+                f"stop_early: the training does not measure {job['metric']}: watch it or leave out one"
+            ) from None
         raise
     found = measured(folder, run, job["metric"]) | {"seconds": round(time.monotonic() - begun, 3)}
     files.write_json(result, found)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)  # the run is done; its folder keeps the model
-    return found
+    return found if until is None else value_in_the_middle(folder, until, job["metric"]) or found
 
 
 def value_in_the_middle(folder: Path, until: int, metric: str) -> dict[str, Any] | None:
