@@ -14,7 +14,7 @@ from .test_bad_input import require_one_sentence
 
 HUGE = "99999999999999999999999"
 KINDS = {key: entry.type.split(" | ") for entry in all_flags() if (key := entry.key).endswith(".kind")}
-INTEGERS = list(dict.fromkeys(entry.key for entry in all_flags() if "integer" in entry.type))
+INTEGERS = list(dict.fromkeys(entry.key for entry in all_flags() if "integer" in entry.type and "." in entry.key))
 
 
 def with_kind(key: str, value: str) -> list[dict[str, str]]:
