@@ -19,7 +19,7 @@ from glassformer.config.transformer import TransformerConfig
 
 LARGEST = 64
 RATE = 0.05
-"""Learning rate of Muon and of AdamW beside it, times the size (measured: docs/log/2026-sizes.md)."""
+"""Learning rate of Muon and of AdamW beside it, times the size (measured: docs/log/2026-quality.md)."""
 STEPS = ("max_steps", "eval_every", "checkpoint_every", "warmup_steps", "decay_steps")
 RATES = ("learning_rate", "adamw_learning_rate")
 
