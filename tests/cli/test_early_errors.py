@@ -294,7 +294,7 @@ LINES = {
     "sweep text.txt --vary d_model=64,96 --seeds 0": "seeds: expected a whole number from 1",
     "sweep text.txt --vary d_model=64,96 --budget many": "budget: expected a number of steps, tokens, seconds",
     "sweep text.txt --vary d_model=64,96 --metric blue": "metric: did you mean bleu",
-    "sweep text.txt --vary d_model=64,96 --against d_model=3": "no variant is 'd_model=3'",
+    "sweep text.txt --vary d_model=64,96 --against d_model=3": "no variant and no folder is 'd_model=3'",
     "sweep text.txt --vary d_model=64,96 --until-decided 2": "until_decided: expected more than the 3 seeds",
     "sweep text.txt --vary learning_rate=0.001,1e-3": "are the same run: leave one out",
     "sweep text.txt --vary d_model=64,": "--vary d_model=64,: expected a key and its values",

@@ -378,7 +378,7 @@ def test_variants_are_all_combinations_and_against_names_the_baseline() -> None:
     vary = {"d_model": ["64", "96"], "dropout": ["0.0", "0.1"]}
     assert next(iter(varied(vary))) == "d_model=64 dropout=0.0" and len(varied(vary)) == 4
     assert next(iter(varied(vary, "dropout=0.1 d_model=96"))) == "d_model=96 dropout=0.1"
-    for wrong, message in (("d_model=64", "2 variants are"), ("d_model=65", "no variant is")):
+    for wrong, message in (("d_model=64", "2 variants are"), ("d_model=65", "no variant and no folder is")):
         with pytest.raises(UserError, match=message):
             varied(vary, wrong)
     assert varied({}, alone="mine") == {"mine": {}}
@@ -454,6 +454,30 @@ def test_a_toml_file_may_have_a_table_sweep(tmp_path: Path) -> None:
     path.write_text("[sweep]\nseed = 4\n")
     with pytest.raises(UserError, match=r"unknown key sweep.seed .*seeds"):
         split_table(path)
+
+
+def test_arguments_replace_the_table_sweep_of_a_file(made: tuple[Run, Path, SweepTable], tmp_path: Path) -> None:
+    run, folder, table = made
+    path, text = tmp_path / "base.toml", plan.as_text(run)
+    path.write_text(text + "\n[sweep]\nvary = { learning_rate = [0.001, 0.01] }\nseeds = 3\n")
+    shutil.copytree(folder, tmp_path / "out")
+    again = glassformer.sweep(path, seeds=2, out=tmp_path / "out")
+    assert again.to_dict() == table.to_dict(), "nothing was trained"
+    path.write_text(text + "\n[sweep]\nseeds = 0\n")
+    with pytest.raises(UserError, match="seeds: expected a whole number from 1"):
+        glassformer.sweep(path, out=tmp_path / "other")
+
+
+def test_a_run_on_changed_data_is_not_compared(tmp_path: Path) -> None:
+    run = short_run(tmp_path)
+    alone = glassformer.sweep(run, seeds=1, out=tmp_path / "alone", jobs=1)
+    assert alone.values[run.name]
+    path = Path(str(run.data.path))
+    path.write_text(path.read_text("utf-8") + "one more line\n", "utf-8")
+    with pytest.raises(UserError, match="the data of .* seed 1 is not that of .* seed 0: it has changed"):
+        glassformer.sweep(run, seeds=2, out=tmp_path / "alone", jobs=1)
+    with pytest.raises(UserError, match="the data of .* seed 0 is not that of earlier .*alone: it has changed"):
+        glassformer.sweep(run, seeds=1, out=tmp_path / "after", against=str(tmp_path / "alone"), jobs=1)
 
 
 def test_wrong_numbers_and_keys_are_refused_before_the_first_run(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ class Earlier:
     budget: str
     run: Run
     values: Mapping[int, float]
+    digest: str
+    """Hash of the data."""
 
     @classmethod
     def read(cls, folder: Path) -> "Earlier":
@@ -91,7 +93,8 @@ class Earlier:
             values = {int(name.partition("-")[2]): found["value"] for name, found in sorted(results.items())}
             run = recipes.parse(next(iter(facts["variants"].values())), str(folder / NAME))
             known = {seed: float(value) for seed, value in values.items() if value is not None}
-            return cls(f"earlier {folder}", str(facts["metric"]), str(facts["budget"]), run, known)
+            digest = next(iter(results.values()))["data"]
+            return cls(f"earlier {folder}", str(facts["metric"]), str(facts["budget"]), run, known, str(digest))
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
             raise UserError(f"against: {folder} is no folder of a sweep, or its files are damaged") from None
 
@@ -189,7 +192,7 @@ def varied(vary: Mapping[str, Sequence[Any]], against: str = "", alone: str = "b
         return found
     named = [label for label in found if set(against.split()) <= set(label.split())]
     if len(named) != 1:
-        what = "no variant is" if not named else f"{len(named)} variants are"
+        what = "no variant and no folder is" if not named else f"{len(named)} variants are"
         raise UserError(f"{what} {quoted(against)}: {did_you_mean(against, list(found), 'the variants are')}")
     return {named[0]: found[named[0]], **found}
 

@@ -163,6 +163,8 @@ class Runner:
     def __init__(self, sweep: Sweep, folder: Path, report: Report, n_jobs: int = 0) -> None:
         self.sweep, self.folder, self.report = sweep, folder, report
         self.facts: dict[str, Any] = {}
+        self.digests: dict[str, tuple[str, str]] = {}
+        """The hash of the data, and a run that was trained on it, by the settings of the data."""
         n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.gpus = visible_gpus() if sweep.base.train.device in ("auto", "cuda") else []
         self.n_jobs = min(n_jobs or len(self.gpus) or n_cores, len(sweep.variants) * sweep.looks.last)
@@ -170,6 +172,7 @@ class Runner:
         self.table = SweepTable(sweep.metric, sweep.baseline, {label: {} for label in sweep.labels})
         if sweep.earlier is not None:
             self.table.values[sweep.baseline] |= {n: sweep.earlier.values[n] for n in range(sweep.looks.last)}
+            self.digests[repr(sweep.earlier.run.data)] = (sweep.earlier.digest, sweep.earlier.name)
 
     def run(self) -> SweepTable:
         """Train what is missing, and return the table."""
@@ -245,9 +248,17 @@ class Runner:
         """Train the runs of variants and seeds that are not done, and put the values of all into the table."""
         places = {self._place(label, seed): (label, seed) for label, seed in wanted}
         for folder in [folder for folder in places if folder.with_suffix(".json").exists()]:
-            self.table.add(*places.pop(folder), files.read_json(folder.with_suffix(".json")))
+            self._add(*places.pop(folder), files.read_json(folder.with_suffix(".json")))
         self._keep_table()
-        self._results(workers, places, [self._job(*place) for place in places.values()], self.table.add)
+        self._results(workers, places, [self._job(*place) for place in places.values()], self._add)
+
+    def _add(self, label: str, seed: int, result: dict[str, Any]) -> str:
+        """Put a result into the table; raise `UserError` if the data has changed since an earlier run."""
+        data, name = self.sweep.run(label, seed).data, f"{label} seed {seed}"
+        known, earlier = self.digests.setdefault(repr(data), (result["data"], name))
+        if result["data"] != known:
+            raise UserError(f"the data of {name} is not that of {earlier}: it has changed; choose another --out")
+        return self.table.add(label, seed, result)
 
     def _results(
         self,

@@ -31,6 +31,7 @@ from glassformer.tasks.reporting import Evaluation, Silent
 from glassformer.training.checks import check_new_run
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.run import train_run
+from glassformer.training.trainer_state import read_progress
 
 LONGEST_SAVE = 60.0
 """Seconds to wait for a run that another process still saves."""
@@ -78,6 +79,7 @@ def do(job: dict[str, Any]) -> dict[str, Any]:
             ) from None
         raise
     found = measured(folder, run, job["metric"]) | {"seconds": round(time.monotonic() - begun, 3)}
+    found["data"] = read_progress(checkpoint.newest(folder, lambda note: None)).data_digest
     files.write_json(result, found)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)  # the run is done; its folder keeps the model
     return found if until is None else value_in_the_middle(folder, until, job["metric"]) or found
