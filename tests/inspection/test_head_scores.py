@@ -16,7 +16,6 @@ from glassformer.inspection.head_scores import (
     NAMES,
     PATTERNS,
     LayerScores,
-    best_heads,
     duplicate_score,
     entropy,
     excess,
@@ -30,6 +29,7 @@ from glassformer.inspection.head_scores import (
     network_scores,
     previous_score,
     random_length,
+    ranked_heads,
     score_numbers,
     trace_scores,
     uniform_attention,
@@ -189,18 +189,31 @@ def test_each_perfect_head_is_found_and_no_other_one() -> None:
     noise = torch.stack([heads["uniform"], heads["random"]])
     for name in PATTERNS:
         layers = {"decoder": [one_layer(noise, ids), one_layer(torch.stack([heads["uniform"], heads[name]]), ids)]}
-        found = best_heads(layers, layers)
-        assert [pattern for pattern, head in found.items() if head.is_found] == [name]
-        assert found[name][:3] == ("decoder", 1, 1) and found[name].score == pytest.approx(1)
-        assert not best_heads(layers, {"decoder": [one_layer(noise, ids)] * 2})[name].is_found, "not on random tokens"
+        found = ranked_heads(layers, layers)
+        assert [pattern for pattern, heads in found.items() for head in heads if head.is_found] == [name]
+        first = found[name][0]
+        assert first[:3] == ("decoder", 1, 1) and first.score == pytest.approx(1)
+        assert len(found[name]) == (2 if name == "induction" else 4), "all heads that can show the pattern"
+        on_noise = ranked_heads(layers, {"decoder": [one_layer(noise, ids)] * 2})[name]
+        assert not any(head.is_found for head in on_noise), "not on random tokens"
+
+
+def test_heads_are_ranked_by_their_smaller_excess() -> None:
+    ids = induction_ids(50, 12)
+    heads = hand_made(ids)
+    mixed = [share * heads["previous"] + (1 - share) * heads["uniform"] for share in (0.3, 1.0, 0.6, 0.1)]
+    layers = {"decoder": [one_layer(torch.stack(mixed), ids)]}
+    ranked = ranked_heads(layers, layers)["previous"]
+    assert [head.head for head in ranked] == [1, 2, 0, 3]
+    assert [head.is_found for head in ranked] == [True, True, True, False]
 
 
 def test_an_induction_head_needs_more_than_one_block() -> None:
     ids = induction_ids(50, 12)
     layer = one_layer(hand_made(ids)["induction"][None], ids)
-    assert "induction" not in best_heads({"decoder": [layer]}, {"decoder": [layer]})
+    assert "induction" not in ranked_heads({"decoder": [layer]}, {"decoder": [layer]})
     both = {"decoder": [layer, one_layer(hand_made(ids)["uniform"][None], ids)]}
-    assert not best_heads(both, both)["induction"].is_found
+    assert not ranked_heads(both, both)["induction"][0].is_found
 
 
 def test_a_window_belongs_to_the_baseline() -> None:
@@ -227,8 +240,8 @@ def test_models_with_random_initial_weights_have_no_head_found(seed: int, name: 
     n = min(limits) // 2 - 1
     random = mean_scores([network_scores(network, inputs(induction_ids(min(limits), n, i))) for i in range(4)])
     text = torch.randint(min(limits), (n,), generator=torch.Generator().manual_seed(seed)).tolist()
-    for head in best_heads(network_scores(network, inputs(text)), random).values():
-        assert not head.is_found, head
+    for heads in ranked_heads(network_scores(network, inputs(text)), random).values():
+        assert not any(head.is_found for head in heads), heads
 
 
 def test_the_heads_of_a_model(trained: Outcome) -> None:
@@ -237,7 +250,7 @@ def test_the_heads_of_a_model(trained: Outcome) -> None:
     trace = capture(model, "abc de fgh")
     scores = trace_scores(trace)["decoder"]
     assert list(found) == list(PATTERNS) and random_length(model) == 15
-    for name, head in found.items():
+    for name, head in ((name, head) for name, heads in found.items() for head in heads):
         assert not head.is_found and head.kind == "decoder"
         assert head.score == near(float(scores[name][head.layer, head.head]), nan_ok=True)
 

@@ -61,6 +61,16 @@ def hash_of(**view: Any) -> str:
     )
 
 
+VIEWS = {
+    **dict.fromkeys(("Alignment", "Heads"), "Attention"),
+    **dict.fromkeys(("Logit lens", "Attribution"), "Why"),
+    **dict.fromkeys(("Ablation", "Patching"), "Change"),
+    **dict.fromkeys(("Step by step", "Beam search"), "Write"),
+    **dict.fromkeys(("Compare", "Texts", "Experts", "Training"), "More"),
+}
+"""The view of a panel."""
+
+
 @dataclass
 class Visit:
     """A page with a record of its requests and its problems."""
@@ -113,9 +123,25 @@ class Visit:
         self.settle()
 
     def open_tab(self, title: str) -> None:
-        """Choose a panel and wait for it."""
-        self.page.get_by_role("tab", name=title, exact=True).click()
+        """Choose the view of a panel, and the panel if the view has several; wait for it."""
+        self.page.locator("#tabs").get_by_role("tab", name=VIEWS.get(title, title), exact=True).click()
+        part = self.page.locator("#parts").get_by_role("tab", name=title, exact=True)
+        if part.is_visible():
+            part.click()
         self.settle()
+
+    def panels(self) -> dict[str, list[str]]:
+        """Open each view, and return the titles of its panels; those of a single panel are not shown."""
+        found = {}
+        for view in self.page.locator("#tabs [role=tab]:not(.only-narrow)").all_inner_texts():
+            self.page.locator("#tabs").get_by_role("tab", name=view, exact=True).click()
+            self.settle()
+            found[view] = self.page.locator("#parts:not([hidden]) [role=tab]").all_inner_texts()
+        return found
+
+    def panel(self) -> str:
+        """Return the name of the open panel, as in the address."""
+        return self.page.locator("body").get_attribute("data-panel") or ""
 
     def run(self, *texts: str) -> None:
         """Write the text, or the source and the target, and run the model."""

@@ -24,7 +24,7 @@ from glassformer.config.transformer import RelativePositions, Stack, Transformer
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
-from glassformer.inspection.head_scores import best_heads, network_scores, random_scores, trace_scores
+from glassformer.inspection.head_scores import network_scores, random_scores, ranked_heads, trace_scores
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
@@ -330,12 +330,12 @@ def test_scores_of_heads_equal_the_functions(models: dict[str, Model], family: s
             sent = [[head[name] for head in layer] for layer in found["kinds"][kind]["heads"]]
             assert is_close(np.array(sent, dtype=float), values.numpy(), equal_nan=True)
     if family == "recurrent":
-        assert found["best"] == []
+        assert found["ranked"] == []
     else:
-        best = best_heads(network_scores(model.network, trace.inputs), random_scores(model))
-        assert [one["name"] for one in found["best"]] == list(best)
-        for sent in found["best"]:
-            head = best[sent["name"]]
+        ranked = ranked_heads(network_scores(model.network, trace.inputs), random_scores(model))
+        assert [one["name"] for one in found["ranked"]] == list(ranked), "no head is found: the clearest of each"
+        for sent in found["ranked"]:
+            head = ranked[sent["name"]][0]
             assert (sent["kind"], sent["layer"], sent["head"], sent["is_found"]) == (*head[:3], head.is_found)
             uniform = found["kinds"][head.kind]["uniform"][head.layer][sent["name"]]
             assert uniform == sent["uniform"] == pytest.approx(head.uniform, nan_ok=True) or np.isnan(head.uniform)

@@ -72,7 +72,7 @@ def test_the_page_shows_and_restores_a_conversation(chat: Model, serve: Serve, v
     boxes = page.locator("#input textarea")
     assert [box.input_value() for box in boxes.all()] == [one["content"] for one in ANSWERED]
     assert json.loads(unquote(found.view()["messages"])) == ANSWERED
-    assert {"Logit lens", "Step by step", "Patching"} <= set(page.locator("#tabs [role=tab]").all_inner_texts())
+    assert {"Why", "Change", "Write"} <= set(page.locator("#tabs [role=tab]").all_inner_texts())
     # Another answer
     boxes.nth(1).fill("blau\nrot")
     assert page.locator("body.is-old").count() == 1

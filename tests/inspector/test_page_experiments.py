@@ -283,12 +283,12 @@ def test_another_vocabulary_is_refused(open_model: OpenModel, models: dict[str, 
     found.page.get_by_label("folder").fill(str(models["classifier"].folder))
     found.page.get_by_role("button", name="Open", exact=True).click()
     found.until("() => document.getElementById('status').textContent.includes('has another tokenizer')")
-    found.open_tab("Attention")
+    found.open_tab("Heads")
     assert found.status() == "", "the error belongs to its panel"
     found.open_tab("Compare")
     assert "has another tokenizer" in found.status()
     found.run(TEXT)
-    found.open_tab("Attention")
+    found.open_tab("Heads")
     assert found.status() == ""
 
 

@@ -103,7 +103,7 @@ def test_the_newest_model_of_a_run_is_offered_in_all_panels(
         assert not newer.is_visible() and "step 10" in found.page.locator("#header").inner_text()
         publish(checkpoint.path_of(folder, 20), folder, 20)
         newer.wait_for()
-    for title in ("Attention", "Logit lens", "Training"):
+    for title in ("Heads", "Logit lens", "Training"):
         found.open_tab(title)
         assert newer.inner_text().startswith("The page shows the model of step 10; the newest one is of step 20.")
     found.page.reload()

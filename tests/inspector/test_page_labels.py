@@ -91,7 +91,7 @@ def test_every_panel_shows_the_numbers_of_the_verb(
     assert headings.get(kind, "Labels") in found.page.locator("#panels h2:visible").all_inner_texts()
     formulas = {"multi_label": "p = sigmoid(logit)", "regression": "number = mean + std · output"}
     assert card.locator(".formula").inner_text() == formulas.get(kind, "p = softmax(logits)")
-    found.open_tab("Attention")
+    found.open_tab("Heads")
     assert shown(card, intact) == printed(intact, decimals=3)
     assert model.folder is not None
     found.open_tab("Compare")

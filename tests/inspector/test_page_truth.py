@@ -103,7 +103,7 @@ def test_the_card_shows_the_ablated_model_beside_its_panel(
     assert card[:5] == after, "one screen shows one number for one token"
     assert percents(card) == printed(expected.sort(descending=True).values[:15].tolist(), decimals=3)
     assert "Without decoder.0.head.1, decoder.0.feed_forward." in found.page.locator("#side .changes").inner_text()
-    found.open_tab("Attention")
+    found.open_tab("Heads")
     found.until(LOADED)
     intact = capture(model, **given, names=["logits"])["logits"][0, 2].softmax(-1)
     shown = percents(found.page.locator("#side .bar-text").all_inner_texts())

@@ -41,7 +41,7 @@ def test_two_texts_show_the_same_panel_and_two_models_the_same_text(
         tokens = side(pair, title, "#tokens .token")
         tokens.first.wait_for()
         assert side(pair, title, "#input textarea").input_value() == text
-    side(pair, "first", '[role="tab"]:text-is("Logit lens")').click()
+    side(pair, "first", '[role="tab"]:text-is("Why")').click()
     chosen = '[role="tab"][aria-selected="true"]'
     side(pair, "second", f'{chosen}:text-is("Logit lens")').wait_for()
     side(pair, "second", '[role="tab"]:text-is("Attention")').click()

@@ -14,7 +14,14 @@ from glassformer.config.transformer import Experts
 from glassformer.inference.sampling import keep_top_k, shape_logits
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
-from glassformer.inspection.head_scores import best_heads, induction_ids_of, network_scores, random_scores, random_trace
+from glassformer.inspection.head_scores import (
+    NAMES,
+    induction_ids_of,
+    network_scores,
+    random_scores,
+    random_trace,
+    ranked_heads,
+)
 from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TEXT, Open, close, given_to, hash_of, number, percents
@@ -87,12 +94,12 @@ def test_heads_are_scored_beside_their_baselines(show_model: OpenModel, models: 
     assert found.tokens(side).all_inner_texts() == [x.replace(" ", "␣") for x in model.tokenizer.tokens(ids)]
     assert found.status().startswith("The run shows repeated random tokens.")
     text = network_scores(model.network, capture(model, ids).inputs)
-    for one in best_heads(text, random_scores(model)).values():
+    missing = found.page.locator(".found-list .missing")
+    for name, (one, *_) in ranked_heads(text, random_scores(model)).items():
         assert not one.is_found, "a model of 20 steps has no pattern"
-        shown = f"no head found; largest score: {one.kind}, layer {one.layer}, head {one.head}"
-        numbers = f"score {one.score:.2f} (uniform {one.uniform:.2f}); on random tokens {one.random:.2f}"
-        assert found.page.locator(".found-head", has_text=shown).filter(has_text=numbers).count() >= 1
-    assert "at least 0.20" in found.page.locator(".found-list .about").inner_text()
+        shown = f"{NAMES[name]}, at most {one.kind} {one.layer}.{one.head} {one.score:.2f} ({one.uniform:.2f})"
+        assert shown in missing.inner_text()
+    assert "at least 0.20" in found.page.locator(".found-list .about").last.inner_text()
     assert found.page.evaluate("document.activeElement.textContent") == button
     found.run(TEXT)
     assert found.status() == "" and found.tokens(side).count() < len(ids)
@@ -304,7 +311,7 @@ def test_the_selected_position_of_the_lens_is_in_view(show_model: OpenModel) -> 
     found.settle()
     assert place()[0] == 0
     found.tokens("target").last.click()
-    found.open_tab("Attention")
+    found.open_tab("Heads")
     found.open_tab("Logit lens")
     assert place()[0] == within(place()[1], 2)
 
@@ -340,10 +347,10 @@ def test_the_address_restores_the_view(open_model: OpenModel) -> None:
     assert found.view() == view
     assert view["pos"] == "3" and view["top_k"] == "5" and view["off"] == "decoder.1.ff" and view["shown"] == "lines"
     assert (found.cells("Change per position"), found.cells("Next token")) == shown
-    assert page.locator("#tabs [aria-selected=true]").inner_text() == "Ablation"
-    found.open_tab("Attention")
+    assert found.panel() == "ablation"
+    found.open_tab("Heads")
     assert page.locator("#panels h3", has_text="decoder, layer 1, head 1").count() == 1
     assert page.locator(".lines-view svg").count() == 1
     page.evaluate("location.hash = '#text=fgh&panel=lens'")
-    found.until("() => document.querySelector('#tabs [aria-selected=true]').textContent === 'Logit lens'")
+    found.until("() => document.querySelector('#parts [aria-selected=true]').textContent === 'Logit lens'")
     found.until("() => document.querySelector('#input textarea').value === 'fgh'")

@@ -36,12 +36,12 @@ QUESTIONS = {
     "classifier": [READS, OFF, LEFT_OUT, SURE],
 }
 PANELS = {
-    READS: "Attention",
-    ALIGNED: "Alignment",
-    MASK: "Attention",
-    OFF: "Ablation",
-    WHY: "Logit lens",
-    PART: "Attribution",
+    READS: "attention",
+    ALIGNED: "alignment",
+    MASK: "attention",
+    OFF: "ablation",
+    WHY: "lens",
+    PART: "attribution",
 }
 """Panel of the answer; those of the other answers are in the flow."""
 FIRST = {"panel": "", "visit": 1}
@@ -69,8 +69,8 @@ def test_each_question_has_a_view_and_two_sentences(show_model: OpenModel, name:
         seen = ask(found, question)
         means = found.page.locator(".visit-answer p").nth(1).inner_text()
         assert seen.endswith(".") and means.endswith(".") and re.search(r"\d", seen)
-        panel = "Alignment" if question == LEFT_OUT and name == "recurrent" else PANELS.get(question, "Flow")
-        assert found.page.get_by_role("tab", selected=True).inner_text() == panel
+        panel = "alignment" if question == LEFT_OUT and name == "recurrent" else PANELS.get(question, "flow")
+        assert found.panel() == panel
         assert "NaN" not in seen + means and "undefined" not in seen + means
         has_place = name != "classifier" or question in (READS, LEFT_OUT)  # a prediction of a text has no token
         assert (found.page.locator("#panels .is-linked, #tokens .is-linked").count() > 0) == has_place, question

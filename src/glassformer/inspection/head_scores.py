@@ -15,7 +15,7 @@ position in the table.
 
 A score needs a baseline. Uniform attention (equal weights on all keys that the mask allows) has a score u on the same
 tokens, and u is large on a short text. `excess` = (score − u) / (1 − u) is 0 for uniform attention and 1 for a head
-with the score 1. On one text, a head may attend to a place by chance. So `best_heads` calls a head found only if its
+with the score 1. On one text, a head may attend to a place by chance. So `ranked_heads` calls a head found only if its
 excess is at least `MARGIN` on the text and on repeated random tokens (`random_scores`). An induction head reads the
 output of an earlier block, so layer 0 has no induction head.
 """
@@ -51,7 +51,7 @@ NAMES = {
 
 
 PATTERNS = ("previous", "induction", "duplicate", "first")
-"""Scores for which `best_heads` looks for a head. Each is the weight on one kind of position."""
+"""Scores for which `ranked_heads` looks for heads. Each is the weight on one kind of position."""
 MARGIN = 0.2
 """Smallest excess of a head that is found. Models with random initial weights stay below 0.13."""
 N_RANDOM = 4
@@ -76,8 +76,8 @@ Scores = Mapping[Kind, Sequence[LayerScores]]
 """Scores of all heads, by kind of attention and layer."""
 
 
-class BestHead(NamedTuple):
-    """Head with the largest excess of a score; a number is NaN where it was not measured."""
+class RankedHead(NamedTuple):
+    """A head and one of its scores; a number is NaN where it was not measured."""
 
     kind: Kind
     layer: int
@@ -258,13 +258,13 @@ def mean_scores(runs: Sequence[Scores]) -> Scores:
     return {kind: [of_layer(layers) for layers in zip(*(run[kind] for run in runs), strict=True)] for kind in runs[0]}
 
 
-def best_heads(text: Scores, random: Scores) -> dict[str, BestHead]:
-    """Return the head with the largest excess for each score in `PATTERNS`, and whether this head is found.
+def ranked_heads(text: Scores, random: Scores) -> dict[str, list[RankedHead]]:
+    """Return all heads for each score in `PATTERNS`, that with the largest excess first, and whether each is found.
 
     `random` has the `random_scores` of the same heads. A head counts with its smaller excess, on the text or on random
     tokens. If the text does not define a score, only its excess on random tokens counts.
     """
-    best: dict[str, tuple[float, BestHead]] = {}
+    ranked: dict[str, list[tuple[float, RankedHead]]] = {}
     places = [(kind, layer) for kind, layers in text.items() for layer in range(len(layers))]
     for name, (kind, layer) in itertools.product(PATTERNS, places):
         scores, other = text[kind][layer], random[kind][layer]
@@ -273,20 +273,23 @@ def best_heads(text: Scores, random: Scores) -> dict[str, BestHead]:
                 continue
             both = [x for x in (scores.excess(head, name), other.excess(head, name)) if not math.isnan(x)]
             value = min(both, default=-math.inf)
-            if name not in best or value > best[name][0]:
-                numbers = own[name], scores.uniform[name], other.heads[head][name], other.uniform[name]
-                best[name] = value, BestHead(kind, layer, head, *numbers, value >= MARGIN)
-    return {name: head for name, (_, head) in best.items()}
+            numbers = own[name], scores.uniform[name], other.heads[head][name], other.uniform[name]
+            found = RankedHead(kind, layer, head, *numbers, value >= MARGIN)
+            ranked.setdefault(name, []).append((value, found))
+    return {
+        name: [head for _, head in sorted(heads, key=lambda one: one[0], reverse=True)]
+        for name, heads in ranked.items()
+    }
 
 
-def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, BestHead]:
-    """Return `best_heads` of a Transformer with one stack for a text; raise `UserError` for a recurrent model.
+def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, list[RankedHead]]:
+    """Return `ranked_heads` of a Transformer with one stack for a text; raise `UserError` for a recurrent model.
 
     ```python
-    find_heads(model, "blacksmith|blacksmith")["induction"].is_found
+    [head for head in find_heads(model, "blacksmith|blacksmith")["induction"] if head.is_found]
     ```
     """
-    return best_heads(network_scores(_transformer(model), encoded(model, text).inputs), random_scores(model))
+    return ranked_heads(network_scores(_transformer(model), encoded(model, text).inputs), random_scores(model))
 
 
 def _transformer(model: TrainedModel) -> Transformer:

@@ -88,7 +88,7 @@ def test_the_panels_show_what_the_server_shows(
     """The scores of heads, the logit lens and the terms of a logit on the page equal those of a server."""
     for name in FAMILIES[:3]:
         web, served = show_web(name), show_model(name)
-        for tab, card in (("Attention", "Heads"), ("Logit lens", "Logit lens"), ("Attribution", "Largest terms")):
+        for tab, card in (("Heads", "Heads"), ("Logit lens", "Logit lens"), ("Attribution", "Largest terms")):
             web.open_tab(tab)
             served.open_tab(tab)
             assert web.cells(card) == served.cells(card), (name, tab)
@@ -159,18 +159,14 @@ def test_a_target_is_the_result_of_a_greedy_search(name: str, models: dict[str, 
 
 
 def test_only_panels_that_the_page_computes_are_offered(show_web: OpenModel) -> None:
-    tabs = show_web("encoder-decoder").page.locator("#tabs [role=tab]:visible").all_inner_texts()
-    assert tabs == [
-        "Flow",
-        "Alignment",
-        "Attention",
-        "Logit lens",
-        "Attribution",
-        "Step by step",
-        "Ablation",
-        "Patching",
-        "Texts",
-    ]
+    assert show_web("encoder-decoder").panels() == {
+        "Flow": [],
+        "Attention": ["Alignment", "Heads"],
+        "Why": ["Logit lens", "Attribution"],
+        "Change": ["Ablation", "Patching"],
+        "Write": [],
+        "More": [],
+    }
 
 
 def test_a_text_that_the_model_cannot_read_is_refused_in_one_sentence(show_web: OpenModel) -> None:

@@ -40,7 +40,7 @@ test("an induction head is answered with its token, its weight and its name", as
   const run = { run: "1", target: tokens("ab|ab"), source: [], written: [], attention: { decoder: { layers: 2, heads: 1, rows: "target", columns: "target" } } };
   const values = new Float32Array(25);
   values[3 * 5 + 1] = 0.75; // the second a reads the b after the first one
-  const answers = { scores: { best: [{ name: "previous", kind: "decoder", layer: 0, head: 0, is_found: true }, { name: "induction", kind: "decoder", layer: 1, head: 0, is_found: true }], kinds: {} } };
+  const answers = { scores: { ranked: [{ name: "previous", kind: "decoder", layer: 0, head: 0, is_found: true }, { name: "induction", kind: "decoder", layer: 1, head: 0, is_found: true }], kinds: {} } };
   const app = { store: { state: { run, model: DECODER } }, data: { json: async (_run, what) => answers[what], head: async () => ({ rows: 5, columns: 5, values }) } };
   const found = await QUESTIONS[0].ask(app, run);
   assert.equal(found.seen, "Row 3 of this attention map has a frame and belongs to token 3 “a”. It puts 75.0 % of its weight on token 1 “b”.");

@@ -21,7 +21,7 @@
  */
 
 import { pause } from "../page/source.js";
-import { bestHeads, headOf, headScores, uniformAttention } from "./head_scores.js";
+import { headOf, headScores, rankedHeads, uniformAttention } from "./head_scores.js";
 import { entropyOf, logSoftmax, logitsAt, nAbove, topOf } from "./heads.js";
 import { sigmoid } from "./layers.js";
 import { allowedPairs } from "./attention_functions.js";
@@ -219,8 +219,8 @@ export class ComputedRun {
       });
       return [kind, { heads: ofLayers.map((one) => one.heads), uniform: ofLayers.map((one) => one.uniform) }];
     }));
-    const best = random_scores ? bestHeads(kinds, random_scores, margin) : [];
-    return { ...this.names, names, margin, best, kinds };
+    const ranked = random_scores ? rankedHeads(kinds, random_scores, margin) : [];
+    return { ...this.names, names, margin, ranked, kinds };
   }
 
   /** Return the weights from the written tokens to the source: those of a head, or the mean over the heads of a layer. @param {number | null} layer @param {number | null} head */

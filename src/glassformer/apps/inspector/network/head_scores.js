@@ -11,7 +11,7 @@ import { meanOf } from "./spread.js";
 
 /** @typedef {{heads: Scores[][], uniform: Scores[]}} LayerScores of the heads of each layer, and of uniform attention */
 
-/** Patterns for which the best head is looked up. */
+/** Patterns for which heads are looked up. */
 const PATTERNS = ["previous", "induction", "duplicate", "first"];
 /** Largest height and width of a thumbnail. */
 const THUMBNAIL = 48;
@@ -103,30 +103,31 @@ function excess(score, uniform) {
 }
 
 /**
- * Return the best head of each pattern, and whether it is found. The excess of a head is the smaller one of its
- * excesses on the text and on repeated random tokens.
+ * Return the heads found for each pattern, the clearest first; for a pattern without one, its clearest head. The excess
+ * of a head is the smaller one of its excesses on the text and on repeated random tokens.
  * @param {Record<string, LayerScores>} text scores by kind of attention
  * @param {Record<string, LayerScores>} random the scores on random tokens
  * @param {number} margin smallest excess of a head that is found
  */
-export function bestHeads(text, random, margin) {
-  /** @type {Map<string, {value: number, kind: string, layer: number, head: number}>} */
-  const best = new Map();
+export function rankedHeads(text, random, margin) {
+  /** @type {Record<string, {value: number, kind: string, layer: number, head: number}[]>} */
+  const ranked = Object.fromEntries(PATTERNS.map((name) => [name, []]));
   for (const [kind, { heads, uniform }] of Object.entries(text)) {
     heads.forEach((ofLayer, layer) => ofLayer.forEach((own, head) => {
       for (const name of PATTERNS.filter((one) => one in own && (one !== "induction" || layer > 0))) {
         const other = random[kind];
         const both = [excess(own[name], uniform[layer][name]), excess(other.heads[layer][head][name], other.uniform[layer][name])];
         const value = both.reduce((/** @type {number | null} */ least, x) => (x === null ? least : Math.min(x, least ?? x)), null) ?? -Infinity;
-        if (value > (best.get(name)?.value ?? -Infinity) || !best.has(name)) best.set(name, { value, kind, layer, head });
+        ranked[name].push({ value, kind, layer, head });
       }
     }));
   }
-  return PATTERNS.filter((name) => best.has(name)).map((name) => {
-    const { value, kind, layer, head } = /** @type {{value: number, kind: string, layer: number, head: number}} */ (best.get(name));
-    return {
+  return PATTERNS.flatMap((name) => {
+    const heads = ranked[name].sort((a, b) => b.value - a.value);
+    const found = heads.filter(({ value }) => value >= margin);
+    return (found.length ? found : heads.slice(0, 1)).map(({ value, kind, layer, head }) => ({
       name, kind, layer, head, score: text[kind].heads[layer][head][name], uniform: text[kind].uniform[layer][name],
       random: random[kind].heads[layer][head][name], random_uniform: random[kind].uniform[layer][name], is_found: value >= margin,
-    };
+    }));
   });
 }

@@ -1,5 +1,5 @@
 /**
- * Page of `glassformer inspect`: shared state, tabs, and the run of a text.
+ * Page of `glassformer inspect`: shared state, views with their panels, and the run of a text.
  *
  * @import { Session } from "../panels/start.js"
  * @import { Live } from "../panels/training.js"
@@ -30,6 +30,7 @@ import { RunData } from "./app.js";
 import { arrowKeys, button, byId, fill, h } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
+import { hasPython, pythonOf } from "./python.js";
 import { OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
 import { count, fixed } from "./text.js";
@@ -37,8 +38,18 @@ import { storedDark, themeButton, useTheme } from "./theme.js";
 import { addressOf } from "./two.js";
 import { createVisit, isVisitClosed } from "./visit.js";
 
-/** @type {Tab[]} */
-export const TABS = [flowTab, alignmentTab, attentionTab, lensTab, expertsTab, attributionTab, stepsTab, ablationTab, beamTab, compareTab, patchTab, textsTab, trainingTab];
+/** @typedef {{id: string, title: string, tabs: Tab[]}} View A view with its panels. */
+
+/** @type {View[]} */
+const VIEWS = [
+  { id: "flow", title: "Flow", tabs: [flowTab] },
+  { id: "attention", title: "Attention", tabs: [alignmentTab, attentionTab] },
+  { id: "why", title: "Why", tabs: [lensTab, attributionTab] },
+  { id: "change", title: "Change", tabs: [ablationTab, patchTab] },
+  { id: "write", title: "Write", tabs: [stepsTab, beamTab] },
+  { id: "more", title: "More", tabs: [compareTab, textsTab, expertsTab, trainingTab] },
+];
+const TABS = VIEWS.flatMap(({ tabs }) => tabs);
 
 /**
  * Start the page with the source of its data.
@@ -121,21 +132,57 @@ export function start(source) {
     return known.find((tab) => tab.id === store.state.panel) ?? known[0];
   }
 
+  /** The panel that was open last in a view, by the id of the view. @type {Map<string, string>} */
+  const lastOpen = new Map();
+
+  /** Draw the views that the model has, and below them the panels of the chosen view if it has several. */
   function drawTabs() {
-    const chosen = store.state.panel === "next" ? "next" : chosenTab()?.id;
-    document.body.dataset.panel = chosen ?? "";
-    const items = [...tabs().map(({ id, title }) => ({ id, title, narrow: false })), { id: "next", title: "Next token", narrow: true }];
-    if (items.length > 1) items.splice(1, 0, /** @type {{id: string, title: string, narrow: boolean}} */ (items.pop()));
-    const hasFocus = byId("tabs").contains(document.activeElement);
-    fill(byId("tabs"), ...items.map(({ id, title, narrow }) => {
-      return button(title, () => store.set({ panel: id }), {
-        role: "tab", id: `tab-${id}`, "aria-selected": String(id === chosen), "aria-controls": "panels", tabindex: id === chosen ? 0 : -1,
-        class: narrow ? "only-narrow" : "",
-      });
-    }));
-    const active = byId("tabs").querySelector('[aria-selected="true"]');
+    const tab = chosenTab();
+    const isNext = store.state.panel === "next"; // only on a narrow screen
+    document.body.dataset.panel = isNext ? "next" : tab?.id ?? "";
+    const known = tabs();
+    const views = VIEWS.map((view) => ({ ...view, tabs: view.tabs.filter((one) => known.includes(one)) })).filter((view) => view.tabs.length);
+    const chosen = isNext ? undefined : views.find((view) => tab && view.tabs.includes(tab));
+    if (chosen && tab) lastOpen.set(chosen.id, tab.id);
+    const items = views.map(({ id, title, tabs: [first, ...others] }) => {
+      const last = [first, ...others].find((one) => one?.id === lastOpen.get(id)) ?? first;
+      return { id, title, panel: last?.id ?? "", isChosen: id === chosen?.id, isNarrow: false };
+    });
+    items.splice(1, 0, { id: "next", title: "Next token", panel: "next", isChosen: isNext, isNarrow: true });
+    drawList(byId("tabs"), items);
+    const parts = chosen && chosen.tabs.length > 1 ? chosen.tabs : [];
+    byId("parts").hidden = !parts.length;
+    drawList(byId("parts"), parts.map(({ id, title }) => ({ id: `part-${id}`, title, panel: id, isChosen: id === tab?.id, isNarrow: false })));
+    drawPython();
+  }
+
+  let isPythonShown = false;
+  const pythonButton = button("Python", () => {
+    isPythonShown = !isPythonShown;
+    drawPython();
+    if (isPythonShown) navigator.clipboard?.writeText(byId("python").textContent ?? "").then(() => app.say("The program is copied."), () => {});
+  }, { class: "quiet", "aria-controls": "python", title: "Show and copy a program that computes what this panel shows" });
+  byId("parts").after(pythonButton);
+
+  /** Show the program of the open panel. */
+  function drawPython() {
+    const { run } = store.state;
+    const id = chosenTab()?.id ?? "";
+    pythonButton.hidden = !run || !hasPython(id);
+    pythonButton.setAttribute("aria-pressed", String(isPythonShown));
+    byId("python").hidden = pythonButton.hidden || !isPythonShown;
+    if (!byId("python").hidden) byId("python").textContent = pythonOf(store.state, id);
+  }
+
+  /** Draw a list of tabs, which open panels. @param {HTMLElement} place @param {{id: string, title: string, panel: string, isChosen: boolean, isNarrow: boolean}[]} items */
+  function drawList(place, items) {
+    const hasFocus = place.contains(document.activeElement);
+    fill(place, ...items.map(({ id, title, panel, isChosen, isNarrow }) => button(title, () => store.set({ panel }), {
+      role: "tab", id: `tab-${id}`, "aria-selected": String(isChosen), "aria-controls": "panels", tabindex: isChosen ? 0 : -1, class: isNarrow ? "only-narrow" : "",
+    })));
+    const active = place.querySelector('[aria-selected="true"]');
     if (!(active instanceof HTMLElement)) return;
-    byId("tabs").scrollLeft = active.offsetLeft - byId("tabs").offsetLeft - 40;
+    place.scrollLeft = active.offsetLeft - place.offsetLeft - 40;
     if (hasFocus) active.focus();
   }
 
@@ -143,6 +190,7 @@ export function start(source) {
   function draw() {
     document.body.classList.toggle("is-empty", !store.state.run); // before the panels measure their texts
     for (const { panel, pending } of always) flush(panel, pending, "");
+    drawPython();
     visit.draw();
     const tab = chosenTab();
     if (!tab) return;
@@ -155,7 +203,7 @@ export function start(source) {
     if (!entry) {
       entry = { panel: tab.create({ ...app, say: (text) => write(tab.id, text, false), fail: (error) => failAt(tab.id, error) }), pending: new Set(["model", "run", "panel"]) };
       entry.panel.element.setAttribute("role", "tabpanel");
-      entry.panel.element.setAttribute("aria-labelledby", `tab-${tab.id}`);
+      entry.panel.element.setAttribute("aria-labelledby", `tab-${VIEWS.find(({ tabs: own }) => own.includes(tab))?.id}`);
       opened.set(tab.id, entry);
     }
     const place = byId("panels");
@@ -198,13 +246,18 @@ export function start(source) {
     });
   }
 
-  let hashTimer = 0;
+  /** Return what Back returns to: the panel, the text that was run, the model. */
+  const stop = () => (store.state.ran ? JSON.stringify([chosenTab()?.id, store.state.ran, store.state.checkpoint]) : "");
+  let [hashTimer, lastStop] = [0, ""];
   store.subscribe((changed) => {
     changedKeys(changed);
     clearTimeout(hashTimer);
     document.body.dataset.unwritten = ""; // the address does not show the view yet
     hashTimer = setTimeout(() => {
-      history.replaceState(null, "", `#${encodeHash(store.state)}`);
+      const [hash, here] = [`#${encodeHash(store.state)}`, stop()];
+      const isNew = here && lastStop && here !== lastStop && parent === window;
+      if (hash !== location.hash) history[isNew ? "pushState" : "replaceState"](null, "", hash);
+      lastStop = here;
       delete document.body.dataset.unwritten;
       dispatchEvent(new Event("view")); // for a page that contains this one in a frame; see two.js
     }, 150);
@@ -227,7 +280,7 @@ export function start(source) {
     changedKeys(new Set(["size"]));
   });
   linkTokens(store);
-  arrowKeys(byId("tabs"), "button:not(:disabled)", () => 0);
+  for (const id of ["tabs", "parts"]) arrowKeys(byId(id), "button:not(:disabled)", () => 0);
 
   function drawHeader() {
     const { model, dark } = store.state;

@@ -142,7 +142,7 @@ function headWith(scores, kind, value) {
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 async function askReading(app, run) {
   const scores = /** @type {Scores} */ (await app.data.json(run, "scores"));
-  const found = PATTERNS.flatMap((pattern) => scores.best.filter((one) => one.name === pattern.name && one.is_found && one.kind !== "cross").map((head) => ({ pattern, head })))[0];
+  const found = PATTERNS.flatMap((pattern) => scores.ranked.filter((one) => one.name === pattern.name && one.is_found && one.kind !== "cross").map((head) => ({ pattern, head })))[0];
   const { kind, layer, head } = found?.head ?? headWith(scores, selfKind(run.attention) ?? "", (sharpness) => sharpness);
   const place = /** @type {import("./types.js").AttentionPlace} */ (run.attention[kind]);
   const tokens = run[place.rows];

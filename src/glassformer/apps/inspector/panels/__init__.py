@@ -1,6 +1,6 @@
 """Panels of the page. A script `NAME.js` draws a panel and asks for answers, which the Python modules here compute.
 
-Each module registers its answers with `app.route`. `TABS` of `page/main.js` lists the panels that have a tab.
+Each module registers its answers with `app.route`. `VIEWS` of `page/main.js` lists the views with their panels.
 """
 
 from dataclasses import replace

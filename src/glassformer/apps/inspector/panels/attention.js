@@ -10,9 +10,9 @@
  * @typedef {{
  *   name: string, kind: string, layer: number, head: number, score: number | null, uniform: number | null, random: number | null,
  *   random_uniform: number | null, is_found: boolean,
- * }} BestHead
+ * }} RankedHead
  * @typedef {{
- *   names: Record<string, string>, margin: number, best: BestHead[],
+ *   names: Record<string, string>, margin: number, ranked: RankedHead[],
  *   kinds: Record<string, {heads: HeadScores[][], uniform: HeadScores[]}>,
  * }} Scores
  */
@@ -29,9 +29,11 @@ import { selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
-export const attentionTab = { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
+export const attentionTab = { id: "attention", title: "Heads", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
 
 const LINE_WINDOW = 120;
+/** Heads of a pattern that are listed. */
+const MOST_FOUND = 8;
 const ABOUT = {
   maps: "One attention map per layer (down) and head (across). In a map, rows are queries and columns are keys. Select a map to open it.",
   lines: "One column per layer. A line leads from a key (left) to a query (right) that attends to it. Its width is the weight, and its colour is the head.",
@@ -200,15 +202,18 @@ function createAttention(app) {
       fill(foundPlace);
       return;
     }
-    const percentOf = fixed(scores.margin, 2);
-    const baseline = (/** @type {number | null} */ score, /** @type {number | null} */ uniform) => `${fixed(score, 2)} (uniform ${fixed(uniform, 2)})`;
-    fill(foundPlace, h("h3", {}, "Heads found"), h("ul", {}, ...scores.best.map((one) =>
-      h("li", {}, h("button", { type: "button", class: `found-head${one.is_found ? "" : " is-missing"}`, onclick: () => store.set({ kind: one.kind, layer: one.layer, head: one.head }) },
-        h("strong", {}, scores.names[one.name] ?? one.name),
-        h("span", {}, `${one.is_found ? "" : "no head found; largest score: "}${one.kind}, layer ${one.layer}, head ${one.head}`),
-        h("span", { class: "below" }, `score ${baseline(one.score, one.uniform)}; on random tokens ${baseline(one.random, one.random_uniform)}`))))),
-    h("p", { class: "about" }, scores.best.length ? `The score of uniform attention (equal weights on all keys) is in parentheses. A head is found if (score − uniform) / (1 − uniform) ` +
-      `is at least ${percentOf}, on this text and on repeated random tokens. A head of layer 0 cannot be an induction head.` : "This attention has no pattern scores."));
+    const { names: meanings, ranked, margin } = scores;
+    const entry = (/** @type {RankedHead} */ one) => h("span", {}, button(`${one.kind} ${one.layer}.${one.head}`, () => store.set({ kind: one.kind, layer: one.layer, head: one.head }), {
+      class: "found-head", title: `layer ${one.layer}, head ${one.head}; on random tokens ${fixed(one.random, 2)} (uniform ${fixed(one.random_uniform, 2)})`,
+    }), ` ${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`);
+    const patterns = Object.keys(meanings).map((name) => ({ meaning: meanings[name] ?? name, heads: ranked.filter((one) => one.name === name && one.is_found) }));
+    const missing = ranked.filter((one) => !one.is_found);
+    fill(foundPlace, h("h3", {}, "Heads found"),
+      h("dl", {}, ...patterns.filter(({ heads }) => heads.length).flatMap(({ meaning, heads }) => [
+        h("dt", {}, meaning), h("dd", {}, ...heads.slice(0, MOST_FOUND).map(entry), heads.length > MOST_FOUND ? `and ${heads.length - MOST_FOUND} more` : null)])),
+      missing.length ? h("p", { class: "about missing" }, "Not found: ", ...missing.flatMap((one, i) => [i ? "; " : "", `${meanings[one.name]}, at most `, entry(one)]), ".") : null,
+      h("p", { class: "about" }, ranked.length ? "Each head is its layer and number, with its score; in parentheses is the score of uniform attention (equal weights on all keys). A head is found if " +
+        `(score − uniform) / (1 − uniform) is at least ${fixed(margin, 2)}, on this text and on repeated random tokens. A head of layer 0 cannot be an induction head.` : "This attention has no pattern scores."));
   }
 
   function drawStrip() {

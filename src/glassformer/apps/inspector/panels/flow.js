@@ -59,6 +59,7 @@ function createFlow(app) {
   const play = button("play", () => toggle(), { title: "Show one stage after the other" });
   const names = h("div", { class: "flow-stages", role: "group", "aria-label": "Stages" });
   const place = h("div", { class: "flow-picture", tabindex: 0, role: "img", "aria-label": "Flow of the data through the model" });
+  const cut = h("p", { class: "about" });
   const title = h("h3");
   const sentence = h("p");
   const formula = h("p", { class: "formula" });
@@ -67,7 +68,7 @@ function createFlow(app) {
   const card = frame({
     title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, and a strip is a vector. Blue is positive, orange is negative.",
     picture: () => picture(),
-  }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place,
+  }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place, cut,
   h("div", { class: "flow-text" }, title, sentence, formula, lines, links));
   const latest = new Latest(app, card.body);
 
@@ -240,6 +241,9 @@ function createFlow(app) {
     picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
     picture.style.maxWidth = `${1.15 * scene.width}px`;
     fill(place, picture);
+    cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
+      .map(({ side, from, to, labels }) => `Tokens ${from} to ${to - 1} of the ${labels.length} of the ${side === "source" ? "source" : "text"} are drawn, around the selected one.`).join(" ");
+    cut.hidden = !cut.textContent;
     reveal(scene.width);
     drawControls({ stack, block, head, stages, current });
     const scale = flow.config.attention_scale ?? null;

@@ -15,7 +15,7 @@ from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.inspection.attention_maps import aligned, checked
 from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
-from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, best_heads, random_scores
+from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, random_scores, ranked_heads
 from glassformer.models.transformer import Transformer
 
 
@@ -48,19 +48,23 @@ def fractions(weights: Tensor) -> Tensor:
 
 @route("GET", "/api/run/{run}/scores")
 def scores(inspector: Inspector, run: str) -> dict[str, Any]:
-    """Return the scores of all heads beside their baselines, and the best head of each pattern (`best_heads`)."""
+    """Return the scores of all heads beside their baselines, and the heads found for each pattern."""
     shown = inspector.run_of(run)
     kinds = {kind: score_table(layers) for kind, layers in shown.scores.items()}
-    return {**shown.names, "names": NAMES, "margin": MARGIN, "best": _best(inspector, shown), "kinds": kinds}
+    return {**shown.names, "names": NAMES, "margin": MARGIN, "ranked": _ranked(inspector, shown), "kinds": kinds}
 
 
-def _best(inspector: Inspector, shown: Shown) -> list[dict[str, Any]]:
+def _ranked(inspector: Inspector, shown: Shown) -> list[dict[str, Any]]:
+    """Return the heads found for each pattern, the clearest first; for a pattern without one, its clearest head."""
     model = shown.model
     if not isinstance(model.network, Transformer):
         return []
     random = inspector.once(f"random scores of {page_data.model_id(model)}", lambda: random_scores(model))
-    best = best_heads(shown.scores, random)
-    return [{"name": name, **page_data.without_nan(head._asdict())} for name, head in best.items()]
+    return [
+        {"name": name, **page_data.without_nan(head._asdict())}
+        for name, heads in ranked_heads(shown.scores, random).items()
+        for head in [one for one in heads if one.is_found] or heads[:1]
+    ]
 
 
 def score_table(layers: Iterable[LayerScores]) -> dict[str, Any]:

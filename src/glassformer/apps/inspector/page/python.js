@@ -1,0 +1,81 @@
+/**
+ * Python code that computes the numbers of a panel.
+ *
+ * @import { State } from "./types.js"
+ */
+
+import { partsOff } from "../panels/ablation.js";
+import { chosenKind } from "./app.js";
+import { mainTokens, selectedPosition } from "./state.js";
+
+/** Return a text as a literal of Python, which reads JSON's escapes. @param {unknown} value */
+const literal = (value) => JSON.stringify(value);
+
+/**
+ * Return the program for the open panel.
+ * @param {State} state with a model and a run
+ * @param {string} panel
+ * @returns {string}
+ */
+export function pythonOf(state, panel) {
+  const lines = PROGRAMS[panel]?.(state, given(state)) ?? [];
+  const imports = ["import glassformer", ...lines.filter((line) => line.startsWith("from "))];
+  const folder = state.model?.folder || "runs/NAME";
+  return [...imports, "", `model = glassformer.load(${literal(folder)})`, ...lines.filter((line) => !line.startsWith("from "))].join("\n");
+}
+
+/** Return the arguments of the input: a text, a source and its target, or ids. @param {State} state */
+function given(state) {
+  const { run, ran } = state;
+  if (!run) return "";
+  if (run.source.length && run.target.length) {
+    const [source, target] = ran ? [literal(ran.source), ran.target && literal(ran.target)] : [ids(run.source), ids(run.target.slice(1))];
+    return `source=${source}${target ? `, target=${target}` : ""}`;
+  }
+  return ran?.text && !ran.ids && !ran.messages ? literal(ran.text) : ids(mainTokens(state));
+}
+
+/** @param {{id: number}[]} tokens */
+const ids = (tokens) => literal(tokens.map(({ id }) => id)).replaceAll(",", ", ");
+
+/** Return settings that are given, such as `, top_k=5`. @param {Record<string, string | number>} settings */
+const named = (settings) => Object.entries(settings).map(([key, value]) => `, ${key}=${literal(value)}`).join("");
+
+/** Lines of a program by panel; those that begin with `from` are imports. @type {Record<string, (state: State, given: string) => string[]>} */
+const PROGRAMS = {
+  flow: (_, input) => ["from glassformer.inspection.capture import FLOW", `trace = model.trace(${input}, names=FLOW)`, "print(trace)"],
+  attention: (state, input) => {
+    const kind = literal(chosenKind(state));
+    const head = state.layer < 0 ? "" : `[${state.layer}][0, ${state.head}]`;
+    return ["from glassformer.inspection.attention_maps import attention_layers", `weights = model.attention(${input})`, `print(attention_layers(weights, ${kind})${head})`];
+  },
+  alignment: (state, input) => {
+    const where = named({ ...(state.align_layer < 0 ? {} : { layer: state.align_layer }), ...(state.align_head < 0 ? {} : { head: state.align_head }) });
+    return ["from glassformer.inspection.attention_maps import alignment", `weights = model.attention(${input})`, `print(alignment(weights${where}))`];
+  },
+  lens: ({ norm }, input) => [`print(model.logit_lens(${input}${norm ? "" : ", norm=False"}))`],
+  attribution: (state, input) => {
+    const { answer: token, wrong: against } = state;
+    return [`print(model.logit_attribution(${input}${named({ ...(token ? { token } : {}), ...(against ? { against } : {}), position: selectedPosition(state) })}))`];
+  },
+  ablation: ({ off, mean }, input) => {
+    const parts = literal(partsOff(off).split(",").filter(Boolean)).replaceAll(",", ", ");
+    if (!mean) return [`with model.ablate(${parts}):`, `    print(model.trace(${input})["logits"])`];
+    return ["from glassformer.inspection.ablation import ablate", `trace = model.trace(${input})`, `with ablate(model, ${parts}, trace):`, `    print(model.trace(${input})["logits"])`];
+  },
+  patch: ({ clean, corrupted, answer, wrong }) => ["from glassformer.inspection.patching import patch_residual, patching_of",
+    `pair = patching_of(model, ${literal(clean)}, ${literal(corrupted)}${named({ ...(answer ? { answer } : {}), ...(wrong ? { wrong } : {}) })})`, "print(patch_residual(model.network, pair).shares)"],
+  steps: (state, input) => {
+    const { temperature, top_k, top_p } = state;
+    const rules = named({ temperature, ...(top_k ? { top_k } : {}), ...(top_p < 1 ? { top_p } : {}) });
+    if (state.run?.source.length) return [`print(model.translate(${literal(state.ran?.source ?? "")}))`];
+    if (state.ran?.messages) return [`print(model.chat(${state.ran.messages}${rules}))`];
+    return [`print(model.generate(${input}, max_new_tokens=20${rules}))`];
+  },
+  beam: (state) => ["from glassformer.inspection.beam_tree import beam_tree",
+    `tree = beam_tree(model, ${literal(state.ran?.source ?? "")}${named({ ...(state.beam ? { beam: state.beam } : {}), ...(state.penalty < 0 ? {} : { length_penalty: state.penalty }) })})`,
+    "print([model.tokenizer.decode(found.text_ids) for _, found in tree.results])"],
+};
+
+/** Return true if a panel has a program. @param {string} panel */
+export const hasPython = (panel) => panel in PROGRAMS;

@@ -1,0 +1,51 @@
+"""The programs that the page gives for its panels compute the numbers that the panels show."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.model import Model
+from inspector.browsing import close, number
+from inspector.conftest import FAMILIES, OpenModel
+from inspector.test_page import PANELS
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_program_of_a_panel_computes_its_numbers(
+    show_model: OpenModel, models: dict[str, Model], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glassformer, "load", lambda folder: models[name])
+    found = show_model(name, {"layer": 0, "head": 0})
+    page = found.page
+    page.get_by_role("button", name="Python", exact=True).click()
+    printed: list[Any] = []
+    shown = []
+    for title in [title for titles in PANELS[name].values() for title in titles]:
+        found.open_tab(title)
+        if not page.locator("#python").is_visible():
+            assert title in ("Compare", "Texts", "Training")
+            continue
+        if title == "Patching":  # its texts are not given yet
+            continue
+        shown.append(title)
+        printed.clear()
+        exec(page.locator("#python").inner_text(), {"print": printed.append})
+        (value,) = printed
+        if title == "Heads":
+            assert close(found.numbers("Head"), value)
+        if title == "Alignment":
+            assert close(found.numbers("Alignment matrix"), value)
+        if title == "Logit lens":
+            cells = [[cell.rsplit(" ", 1)[0] for cell in row[1:]] for row in found.cells("Logit lens")[1:]]
+            assert cells == [models[name].tokenizer.tokens(row) for row in value.top_ids[:, :, 0].tolist()]
+        if title == "Attribution":
+            sentence = page.locator("#panels p.detail", has_text="logit of").first.inner_text()
+            assert number(sentence.rsplit(": ", 1)[1].split(" = ")[0]) == pytest.approx(value.logit, abs=0.005)
+        if title == "Ablation":
+            assert isinstance(value, torch.Tensor)
+    assert {"Flow", "Heads"} <= set(shown)
+    found.open_tab("Flow")
+    page.get_by_role("button", name="Python", exact=True).click()
+    assert not page.locator("#python").is_visible()
