@@ -15,9 +15,9 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_250,
+    "lines of Python": 66_280,
     "lines of Python in the core": 42_090,
-    "lines of JavaScript, CSS and HTML": 14_848,
+    "lines of JavaScript, CSS and HTML": 15_005,
     "files of Python": 348,
     "files of Python under 60 lines": 41,
     "keys of a run": 244,
@@ -25,7 +25,7 @@ LIMITS = {
     "verbs and sub-verbs": 45,
     "rooms, and files beside them": 25,
     "floors": 12,
-    "calls of isinstance": 708,
+    "calls of isinstance": 709,
     "conditional expressions": 990,
     "words of documents, without tables of results": 129_400,
 }
