@@ -1,14 +1,18 @@
 """HTML of results: every value is shown, and a text from the data cannot become markup."""
 
+import sys
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pytest
 import torch
 
 import glassformer
 import late
 from glassformer.common import notebook
+from glassformer.common.figures import MASKED
 from glassformer.config.run import MaskedConfig
 from glassformer.evaluation.labels import classification_report
 from glassformer.inspection.ablation import Effects, Part, effects
@@ -47,13 +51,39 @@ def test_results_become_a_data_frame_with_one_call(trained: Outcome) -> None:
     assert list(frame["log_prob"]) == [score.log_prob for score in scores]
 
 
-def test_attention_has_one_cell_per_weight(trained: Outcome) -> None:
+def test_attention_shows_each_head_with_its_weights(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
     reading = capture(model, "the cat")
-    html, n = reading._repr_html_(), len(reading.target)
-    assert html.count("rgba") == sum(name.endswith(".weights") for name in reading) * n * n
-    mean = next(x for name, x in reading.items() if name.endswith(".weights"))[0].mean(0)
-    assert f'title="{float(mean[n - 1, 0]):.3f}"' in html
+    svg, html, n = reading._repr_svg_(), reading._repr_html_(), len(reading.target)
+    layers = [x[0] for name, x in reading.items() if name.endswith(".weights")]
+    n_heads = sum(len(layer) for layer in layers)
+    assert svg is not None and svg in html and html.count(">head ") == n_heads
+    # One cell per weight that the mask allows, in the colour of the weight, with the weight
+    root = ElementTree.fromstring(svg)
+    maps = root.findall("{*}g")
+    for heads, found in zip([head for layer in layers for head in layer], maps, strict=True):
+        background, *cells = found.findall("{*}rect")
+        assert background.get("fill") == MASKED and len(cells) == n * (n + 1) // 2
+        weights = [float(w) for row in heads for w in row if w > 0]
+        assert [cell.get("fill") for cell in cells] == [notebook.shade(w) for w in weights]
+        tips = [tip.text or "" for tip in found.findall(".//{*}title")]
+        assert [tip.rsplit(": ", 1)[1] for tip in tips] == [f"{w:.3f}" for w in weights if w >= notebook.LEAST]
+
+
+def test_the_picture_of_heads_is_cut_and_escaped(trained: Outcome) -> None:
+    layer = notebook.Layer("a.weights", [[[1.0]]], [SCRIPT], ["\x00"])
+    root = ElementTree.fromstring(notebook.head_maps([layer]))
+    assert "<U+0000>" in [text.text for text in root.findall(".//{*}text")]
+    model = glassformer.load(trained.folder)
+    reading = capture(model, "the cat")
+    n_layers = sum(name.endswith(".weights") for name in reading)
+    cells = next(x[0].numel() for name, x in reading.items() if name.endswith(".weights"))
+    module = sys.modules[capture.__module__]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_CELLS", cells)
+        assert (f"1 of {n_layers} layers" in reading._repr_html_()) == (n_layers > 1)
+        patch.setattr(module, "MOST_CELLS", 1)
+        assert "too many weights to draw" in reading._repr_html_() and reading._repr_svg_() is None
 
 
 def test_a_filled_text_lists_its_candidates(tmp_path: Path) -> None:
@@ -77,8 +107,8 @@ def test_a_matrix_has_signed_colours_and_empty_cells() -> None:
     html = notebook.matrix(values, ["a", "b"], [SCRIPT, "d"], SCRIPT, shown=notebook.numbers(values))
     assert "<script" not in html and html.count("&lt;script&gt;") == 2
     assert html.count("<td></td>") == 1 and ">0.50<" in html and ">-0.25<" in html
-    assert "rgba(0, 90, 160, 0.500)" in html and "rgba(180, 50, 30, 0.250)" in html
-    assert "rgba(0, 90, 160, 1.000)" in html and html.count("color: white") == 1, "a value above the limit"
+    assert "rgba(25, 92, 185, 0.500)" in html and "rgba(176, 84, 14, 0.250)" in html
+    assert "rgba(25, 92, 185, 1.000)" in html and html.count("color: white") == 1, "a value above the limit"
 
 
 def test_effects_have_one_row_per_layer(trained: Outcome) -> None:

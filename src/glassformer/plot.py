@@ -4,6 +4,7 @@ A figure is shown in a notebook; `save` writes it to a file. These functions nee
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,7 @@ def attention(
         heads = [attention_maps.checked("head", head, len(weights))]
     where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
     titles, name = [f"head {head}" for head in heads], f"{model.name}: {where}, layer {n}"
+    weights = weights.masked_fill(weights == 0, math.nan)  # softmax gives 0 to masked keys only
     return plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, QUERY_KEY)
 
 

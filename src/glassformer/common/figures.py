@@ -12,14 +12,17 @@ from glassformer.common.errors import UserError, needs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of lines, distinct for every colour vision (Okabe and Ito 2008), darkest first; further lines reuse them."""
-WEIGHTS_MAP = "viridis"
-"""Colour map of weights: perceptually uniform, from dark at 0 to bright at 1."""
-SIGNED_MAP = "RdBu_r"
-"""Colour map of values with a sign: white at 0; the two signs are distinct for every kind of colour vision."""
+WEIGHTS = ("#f8fafd", "#b2d9f9", "#4795e7", "#1c5abf", "#1c2967")
+"""Colours of weights from 0 (light) to 1 (dark), those of the inspector's page (`colours.js`)."""
+SIGNED = ("#b0540e", "#eaa865", "#f4f6f9", "#7ab8ed", "#195cb9")
+"""Colours of values with a sign: orange is negative, blue is positive, distinct for every kind of colour vision."""
+MASKED = "#dfe1e5"
+"""Colour of cells without a value, such as the keys that a mask hides."""
 GREY = "#666666"
 FORMATS = (".png", ".svg")
 MAX_LABEL = 18
@@ -44,6 +47,13 @@ def new_figure(width: float, height: float) -> "Figure":
     figure = Shown(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def colour_map(colours: Sequence[str]) -> "Colormap":
+    """Return the colour map of matplotlib through colours at equal distances."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(colours[0], list(colours))
 
 
 def save_figure(figure: "Figure", path: str | Path) -> list[Path]:

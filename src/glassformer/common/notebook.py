@@ -1,12 +1,17 @@
-"""HTML of results in notebooks: tables of named values, and matrices of coloured cells."""
+"""Results in notebooks: tables of named values, matrices of coloured cells, and maps of attention heads (SVG)."""
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
+
+from glassformer.common.figures import GREY, MASKED, WEIGHTS
 
 PLAIN = "border-collapse: collapse; text-align: left"
-BLUE, RED = "0, 90, 160", "180, 50, 30"
+BLUE, ORANGE = "25, 92, 185", "176, 84, 14"
+CELL, LONGEST, LEAST = 11, 14, 0.02
+"""Size of a cell in pixels, longest label in characters, smallest weight with a tooltip, of `head_maps`."""
+_SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
 def table(values: Mapping[str, Any], title: str = "") -> str:
@@ -42,7 +47,7 @@ def matrix(
     limit: float = 1.0,
     shown: Sequence[Sequence[tuple[str, str]]] | None = None,
 ) -> str:
-    """Return a table of coloured cells: blue for positive and red for negative values, darkest from ±`limit` on.
+    """Return a table of coloured cells: blue for positive and orange for negative values, darkest from ±`limit` on.
 
     NaN is an empty cell. `shown` has the text and the tooltip of each cell; by default, only tooltips show the values.
     """
@@ -56,6 +61,86 @@ def matrix(
     return f'<table style="{PLAIN}">{"".join(lines)}</table>'
 
 
+class Layer(NamedTuple):
+    """The attention weights of the heads of a layer, with the tokens of rows and columns."""
+
+    name: str
+    heads: Sequence[Sequence[Sequence[float]]]
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+
+def head_maps(layers: Sequence[Layer]) -> str:
+    """Return the maps of all heads as SVG: a row of maps per layer, with tokens, a scale, and weights as tooltips.
+
+    A weight of exactly 0 is grey: a mask hides this key. Weights below `LEAST` have no tooltip.
+    """
+    y, width, parts = 34.0, 420.0, list[str]()
+    for layer in layers:
+        rows, columns = (list(map(visible, texts)) for texts in (layer.rows, layer.columns))
+        left, top = (8 + 6.2 * max(map(len, texts), default=0) for texts in (rows, columns))
+        wide, high = CELL * len(layer.columns), CELL * len(layer.rows)
+        parts.append(_text(0, y, f"{layer.name}: rows are queries, columns are keys", fill=GREY))
+        for i, name in enumerate(rows):
+            parts.append(_text(left - 4, y + top + 26 + CELL * (i + 0.8), name, anchor="end"))
+        for number, weights in enumerate(layer.heads):
+            x = left + number * (wide + 14)
+            parts.append(_text(x, y + 16, f"head {number}"))
+            for j, name in enumerate(columns):
+                parts.append(_text(x + CELL * (j + 0.8), y + top + 22, name, turn=True))
+            parts.append(f'<g transform="translate({x:.0f} {y + top + 26:.0f})">{_map(weights, rows, columns)}</g>')
+        y += top + high + 50
+        width = max(width, left + len(layer.heads) * (wide + 14))
+    scale = "".join(_box(60 + 22 * i, 4, 22, colour) for i, colour in enumerate(WEIGHTS)) + _box(220, 4, 14, MASKED)
+    legend = _text(0, 13, "weight 0") + scale + _text(174, 13, "1") + _text(238, 13, "hidden by the mask")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{y:.0f}" font-size="10" '
+        f'font-family="DejaVu Sans Mono, monospace"><rect width="100%" height="100%" fill="white"/>{legend}{"".join(parts)}</svg>'
+    )
+
+
+def visible(token: str) -> str:
+    """Return a token in printable form: signs for spaces and line ends, codes for control characters; cut to `LONGEST`.
+
+    >>> visible(" the"), visible("a\\n"), visible("\\x00")
+    ('␣the', 'a↵', '<U+0000>')
+    """
+    shown = "".join(_SIGNS.get(c, c if c.isprintable() else f"<U+{ord(c):04X}>") for c in token)
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+def _map(weights: Sequence[Sequence[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
+    cells = [f'<rect width="{CELL * len(columns)}" height="{CELL * len(rows)}" fill="{MASKED}"/>']
+    for i, line in enumerate(weights):
+        for j, weight in enumerate(line):
+            if weight > 0:
+                tip = f"{rows[i]} ({i}) → {columns[j]} ({j}): {weight:.3f}" if weight >= LEAST else ""
+                cells.append(_box(CELL * j, CELL * i, CELL, shade(weight), tip))
+    return "".join(cells)
+
+
+def shade(weight: float) -> str:
+    """Return the colour of a weight from 0 to 1.
+
+    >>> shade(0.0), shade(0.5), shade(0.625)
+    ('#f8fafd', '#4795e7', '#3278d3')
+    """
+    place = min(1.0, max(0.0, weight)) * (len(WEIGHTS) - 1)
+    first = min(len(WEIGHTS) - 2, int(place))
+    low, high = (bytes.fromhex(colour[1:]) for colour in WEIGHTS[first : first + 2])
+    return "#" + bytes(round(a + (b - a) * (place - first)) for a, b in zip(low, high, strict=True)).hex()
+
+
+def _box(x: float, y: float, width: float, colour: str, tip: str = "") -> str:
+    inside = f"><title>{escape(tip)}</title></rect>" if tip else "/>"
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{CELL}" fill="{colour}"{inside}'
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", fill: str = "#222", turn: bool = False) -> str:
+    turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turn else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{turned}>{escape(text)}</text>'
+
+
 def numbers(values: Sequence[Sequence[float]]) -> list[list[tuple[str, str]]]:
     """Return the argument `shown` of `matrix` with which the cells show their values."""
     return [[(f"{x + 0.0:.2f}".replace("-0.00", "0.00"), f"{x:.3f}") for x in line] for line in values]
@@ -65,13 +150,13 @@ def _cell(value: float, limit: float, text: str, tip: str) -> str:
     """Return a cell of `matrix`; the text is white on a dark colour.
 
     >>> _cell(-0.25, 1.0, "<", "")
-    '<td title="" style="min-width: 1.4em; background: rgba(180, 50, 30, 0.250); padding: 0.1em 0.4em; text-align:
+    '<td title="" style="min-width: 1.4em; background: rgba(176, 84, 14, 0.250); padding: 0.1em 0.4em; text-align:
     center">&lt;</td>'
     """
     if math.isnan(value):
         return "<td></td>"
     share = min(1.0, abs(value) / limit)
-    style = f"min-width: 1.4em; background: rgba({BLUE if value >= 0 else RED}, {share:.3f})"
+    style = f"min-width: 1.4em; background: rgba({BLUE if value >= 0 else ORANGE}, {share:.3f})"
     if text:
         style += "; padding: 0.1em 0.4em; text-align: center"
         if share > 0.7:

@@ -107,7 +107,8 @@ class SweepTable:
         for row in rows:
             numbers = [_shown(row[name], f".{digits}f") for name in ("mean", "error")]
             numbers += [_shown(row["difference"], f"+.{digits}f"), _shown(row["error_of_difference"], f".{digits}f")]
-            cells.append([row["variant"], row["verdict"] or "–", *numbers, _shown(row["p"], ".2g"), str(row["seeds"])])
+            p = "<0.0001" if row["p"] is not None and row["p"] < 0.0001 else _shown(row["p"], ".2g")
+            cells.append([row["variant"], row["verdict"] or "–", *numbers, p, str(row["seeds"])])
         return cells
 
     @property

@@ -60,6 +60,8 @@ STANDARD = (
 """Names that `capture` stores by default."""
 FLOW = (*STANDARD, "*.embeddings.tokens", "*.embeddings.positions", "*_norm.input")
 """Names for the inspector's drawing of the data flow: also the parts of an embedding and the inputs of norms."""
+MOST_CELLS = 20_000
+"""Largest number of attention weights that a notebook draws."""
 MAX_BYTES = 2 << 30
 """Largest trace in bytes."""
 _METHODS = ("forward", "hidden", "encode", "step")
@@ -379,11 +381,24 @@ class Trace(Mapping[str, Tensor]):
             "cross": (self.written, self.source),
         }[kind]
 
+    def _repr_svg_(self) -> str | None:
+        """Return the maps of all heads (`notebook.head_maps`), at most `MOST_CELLS` cells; None without weights."""
+        found, n_cells = list[notebook.Layer](), 0
+        for name, weights in self.items():
+            if name.endswith(".weights") and (n_cells := n_cells + weights[0].numel()) <= MOST_CELLS:
+                found.append(notebook.Layer(name, weights[0].tolist(), *self.axes(kind_of(name))))
+        return notebook.head_maps(found) if found else None
+
     def _repr_html_(self) -> str:
-        """Return the mean weights of the heads of each layer, one matrix per layer."""
-        layers = {name: weights[0].mean(0) for name, weights in self.items() if name.endswith(".weights")}
-        matrices = [notebook.matrix(x.tolist(), *self.axes(kind_of(name)), name) for name, x in layers.items()]
-        return "".join(matrices) or repr(self)
+        """Return `_repr_svg_` for notebooks, where the pointer shows the weights."""
+        n_layers, shown = sum(name.endswith(".weights") for name in self), self._repr_svg_()
+        if shown is None:
+            return repr(self) + (
+                ": too many weights to draw; glassformer.plot.attention draws a layer" * bool(n_layers)
+            )
+        n_drawn = shown.count(": rows are queries")
+        more = f"<p>{n_drawn} of {n_layers} layers; glassformer.plot.attention draws the others.</p>"
+        return f'<div style="overflow-x: auto">{shown}</div>' + more * (n_drawn < n_layers)
 
 
 def capture(

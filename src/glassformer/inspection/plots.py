@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from glassformer.common import notebook
 from glassformer.common.figures import (
     GREY,
-    SIGNED_MAP,
-    WEIGHTS_MAP,
+    MASKED,
+    SIGNED,
+    WEIGHTS,
+    colour_map,
     label,
     new_figure,
     plain,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_POSITIONS = 256
-SHARES: dict[str, Any] = {"cmap": WEIGHTS_MAP, "vmin": 0, "vmax": 1}
-"""Arguments of `imshow` for values from 0 to 1."""
 _SCHEMES = {"alibi": "ALiBi"}
 """Names of position schemes in titles. The title of another scheme has the name of its kind."""
 MAX_TEXTS = 24
@@ -41,6 +41,16 @@ MAX_COUNTED = 40
 """Largest number of classes for which a confusion matrix shows counts; beyond it, it shows colours only."""
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the luminance of a colour (ITU-R BT.601)."""
+
+
+def shares_scale() -> dict[str, Any]:
+    """Return arguments of `imshow` for values from 0 to 1."""
+    return {"cmap": colour_map(WEIGHTS), "vmin": 0, "vmax": 1}
+
+
+def signed_scale(limit: float) -> dict[str, Any]:
+    """Return arguments of `imshow` for values from -limit to limit; 0 is white."""
+    return {"cmap": colour_map(SIGNED), "vmin": -limit, "vmax": limit}
 
 
 def heat_map(
@@ -58,7 +68,10 @@ def heat_maps(
     name: str,
     axes: tuple[str, str] = ("", ""),
 ) -> "Figure":
-    """Plot N matrices of weights from 0 to 1 side by side, (N, T, S), with the same axes and one scale."""
+    """Plot N matrices of weights from 0 to 1 side by side, (N, T, S), with the same axes and one scale.
+
+    NaN is a key that a mask hides, and grey.
+    """
     n, n_rows, n_columns = weights.shape
     if (len(names), len(rows), len(columns)) != (n, n_rows, n_columns):
         raise ValueError(
@@ -77,7 +90,8 @@ def heat_maps(
     # 2. Matrices.
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for one, matrix, its_name in zip(grid.flat, weights, names, strict=False):
-        image = one.imshow(matrix.numpy(), **SHARES, aspect="equal", interpolation="nearest")
+        one.set_facecolor(MASKED)
+        image = one.imshow(matrix.numpy(), **shares_scale(), aspect="equal", interpolation="nearest")
         one.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
         one.spines[:].set_visible(False)
     for one in grid.flat[n:]:
@@ -100,7 +114,7 @@ def heat_maps(
     figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
     bar = _colour_bar(figure, image, grid, aspect=18, shrink=min(1.0, 2.5 / height), ticks=[0, 0.5, 1])
     bar.ax.tick_params(labelsize=8, color=GREY)
-    bar.set_label("weight", fontsize=8.5, color=GREY)
+    bar.set_label("weight; grey: masked" if weights.isnan().any() else "weight", fontsize=8.5, color=GREY)
     return figure
 
 
@@ -142,7 +156,7 @@ def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
     axes = figure.subplots()
     values = table.float().cpu().numpy()
     limit = float(abs(values).max())
-    image = axes.imshow(values, cmap=SIGNED_MAP, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    image = axes.imshow(values, **signed_scale(limit), aspect="auto", interpolation="nearest")
     title(axes, name)
     axes.set_xlabel(x)
     axes.set_ylabel("position, tokens")
@@ -160,9 +174,7 @@ def _biases(bias: nn.Module, places: Tensor, scheme: str, looks_ahead: bool) -> 
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     drawn = "steps-mid" if isinstance(bias, RelativeBias) else "default"  # buckets are steps
-    import matplotlib  # new_figure has checked that it is installed
-
-    shades = matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, len(curves) - 1) for i in range(len(curves))])
+    shades = colour_map(WEIGHTS[1:])([1 - 0.9 * i / max(1, len(curves) - 1) for i in range(len(curves))])
     for head, curve in enumerate(curves):
         axes.plot(range(-far, -far + len(curve)), curve, color=shades[head], linewidth=1.4, drawstyle=drawn)
     title(axes, f"{scheme}: score bias of each of {len(curves)} heads")
@@ -206,7 +218,7 @@ def plot_lens(cells: LensCells, tokens: Sequence[str], vocabulary: Sequence[str]
         texts = [[label(vocabulary[i]) for i in row] for row in cells.top_ids[:, :, 0].tolist()]
     labels = cells.layers, list(map(label, tokens))
     names = name, "layer", "token", "probability"
-    return _table(cells.top_probabilities[:, :, 0], labels, texts, SHARES, names)
+    return _table(cells.top_probabilities[:, :, 0], labels, texts, shares_scale(), names)
 
 
 def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Figure":
@@ -215,9 +227,12 @@ def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Fig
     if values.shape[1] <= MAX_TEXTS:
         texts = [[text for text, _ in row] for row in notebook.numbers(values.tolist())]
     limit = float(values.nan_to_num().abs().max()) or 1.0
-    scale = {"cmap": SIGNED_MAP, "vmin": -limit, "vmax": limit}  # white is 0
     return _table(
-        values, (restored.layers, list(map(label, columns))), texts, scale, (name, "layer", "", "restored share")
+        values,
+        (restored.layers, list(map(label, columns))),
+        texts,
+        signed_scale(limit),
+        (name, "layer", "", "restored share"),
     )
 
 
@@ -234,7 +249,7 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
         return figure
     shown = [_shortened(plain(name)) for name in names]
     texts = [[f"{count:,}" for count in row] for row in counts.tolist()]
-    figure = _table(shares, (shown, shown), texts, SHARES, ("Confusion matrix", *axes, unit))
+    figure = _table(shares, (shown, shown), texts, shares_scale(), ("Confusion matrix", *axes, unit))
     for text in figure.axes[0].texts:
         if text.get_text() == "0":
             text.set_color("#9A88A8")  # pale zeros make the rest visible

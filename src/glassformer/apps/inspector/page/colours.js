@@ -62,6 +62,9 @@ function between(stops, t) {
   return fromOklab(lightness ?? 0, a ?? 0, b ?? 0);
 }
 
+/** Return the colour of the keys that a mask hides. @param {boolean} dark @returns {Rgb} */
+export const maskedColour = (dark) => (dark ? [58, 62, 72] : [223, 225, 229]);
+
 /** @type {Map<string, Rgb[]>} */
 const tables = new Map();
 

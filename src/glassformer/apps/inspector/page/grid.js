@@ -7,7 +7,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { colourOf, colourTable, css } from "./colours.js";
+import { colourOf, colourTable, css, maskedColour } from "./colours.js";
 import { arrowKeys, h } from "./dom.js";
 import { pixels } from "./scene.js";
 import { fixed } from "./text.js";
@@ -49,16 +49,18 @@ export function thumbnailOf({ shape, buffer }, layer, head) {
 }
 
 /**
- * Return the picture of the thumbnail of one head.
+ * Return the picture of the thumbnail of one head; keys that a decoder's mask hides are grey.
  * @param {Bytes} thumbnails
+ * @param {string} kind
  * @param {number} layer
  * @param {number} head
  * @param {boolean} dark
  */
-export function thumbnailPicture(thumbnails, layer, head, dark) {
+export function thumbnailPicture(thumbnails, kind, layer, head, dark) {
   const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
   const table = colourTable("sequential", dark);
-  return pixels(columns, rows, (cell) => table[values[cell] ?? 0]);
+  const isHidden = (/** @type {number} */ cell) => kind === "decoder" && !values[cell] && cell % columns > Math.floor(cell / columns);
+  return pixels(columns, rows, (cell) => (isHidden(cell) ? maskedColour(dark) : table[values[cell] ?? 0]));
 }
 
 /**
@@ -93,7 +95,7 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
       row.append(h("span", { role: "gridcell" }, h("button", {
         type: "button", class: "thumb", onclick: () => onopen(layer, head), tabindex: layer + head === 0 ? 0 : -1,
         "aria-label": `Layer ${layer}, head ${head}. ${summary}`, title: `layer ${layer}, head ${head}${summary ? `: ${summary}` : ""}`,
-      }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, layer, head, state.dark)), badge
+      }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, kind, layer, head, state.dark)), badge
         ? h("span", { class: "badge" }, `${SHORT[badge.name] ?? badge.name} `, h("span", {}, fixed(badge.value, 2)))
         : hasBadges ? h("span", { class: "badge" }, "\u00a0") : null)));
     }
@@ -106,11 +108,12 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
 /**
  * Return the scene of all thumbnails.
  * @param {Bytes} thumbnails
+ * @param {string} kind
  * @param {string} title
  * @param {boolean} dark
  * @returns {Scene}
  */
-export function gridScene(thumbnails, title, dark) {
+export function gridScene(thumbnails, kind, title, dark) {
   const { ink, faint, line, paper } = theme();
   const [layers = 0, heads = 0, rows = 0, columns = 0] = thumbnails.shape;
   const size = 84;
@@ -127,14 +130,15 @@ export function gridScene(thumbnails, title, dark) {
         shapes.push({ type: "rect", x, y, width: size, height: size, fill: css(colourOf(0, "sequential", [0, 1], dark)) });
         for (let i = 0; i < rows * columns; i++) {
           const value = values[i] ?? 0;
-          if (value < 2) continue;
+          const isHidden = kind === "decoder" && !value && i % columns > Math.floor(i / columns);
+          if (value < 2 && !isHidden) continue;
           shapes.push({
             type: "rect", x: x + (i % columns) * (size / columns), y: y + Math.floor(i / columns) * (size / rows), width: size / columns,
-            height: size / rows, fill: css(colourOf(value / 255, "sequential", [0, 1], dark)),
+            height: size / rows, fill: css(isHidden ? maskedColour(dark) : colourOf(value / 255, "sequential", [0, 1], dark)),
           });
         }
       } else {
-        shapes.push({ type: "image", x, y, width: size, height: size, image: thumbnailPicture(thumbnails, layer, head, dark) });
+        shapes.push({ type: "image", x, y, width: size, height: size, image: thumbnailPicture(thumbnails, kind, layer, head, dark) });
       }
       shapes.push({ type: "rect", x, y, width: size, height: size, stroke: line });
     }

@@ -6,7 +6,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { colourOf, colourTable, css, inkOn, scalePosition } from "./colours.js";
+import { colourOf, colourTable, css, inkOn, maskedColour, scalePosition } from "./colours.js";
 import { button, h, keepHeight, legendParts, tooltip } from "./dom.js";
 import { pixels } from "./scene.js";
 import { fixed, shortened } from "./text.js";
@@ -17,9 +17,9 @@ import { FONT, MONO, theme } from "./theme.js";
  *   rows: number, columns: number, values: ArrayLike<number>, row_labels: string[], column_labels: string[],
  *   row_axis: string, column_axis: string, scale: "sequential" | "diverging", range: [number, number], dark: boolean,
  *   cell_text?: (row: number, column: number) => string, cell?: [number, number], describe: (row: number, column: number) => string,
- *   unit?: string, plain_rows?: boolean, plain_columns?: boolean,
+ *   unit?: string, plain_rows?: boolean, plain_columns?: boolean, masked?: ((row: number, column: number) => boolean) | undefined,
  * }} Matrix
- * Values are row by row; NaN is an empty cell. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
+ * Values are row by row; NaN is an empty cell, and a `masked` cell is grey. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
  * square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
  *
  * @typedef {{
@@ -204,7 +204,7 @@ export class Heatmap {
   /** Return an image with one pixel per cell. */
   image() {
     const matrix = /** @type {Matrix} */ (this.matrix);
-    this.pixels ??= pixelImage(matrix.values, matrix.rows, matrix.columns, matrix);
+    this.pixels ??= pixelImage(shownValues(matrix), matrix.rows, matrix.columns, matrix);
     return this.pixels;
   }
 
@@ -216,7 +216,7 @@ export class Heatmap {
     const columns = Math.max(1, Math.min(matrix.columns, Math.round(width * ratio)));
     const key = `${rows} ${columns}`;
     if (this.pooled?.key !== key) {
-      const values = poolMax(matrix.values, matrix.rows, matrix.columns, rows, columns);
+      const values = poolMax(shownValues(matrix), matrix.rows, matrix.columns, rows, columns);
       this.pooled = { image: pixelImage(values, rows, columns, matrix), key };
     }
     return this.pooled.image;
@@ -487,14 +487,20 @@ export function poolMax(values, height, width, rows, columns) {
  * @param {ArrayLike<number>} values
  * @param {number} rows
  * @param {number} columns
- * @param {{scale: "sequential" | "diverging", range: [number, number], dark: boolean}} look
+ * @param {{scale: "sequential" | "diverging", range: [number, number], dark: boolean, masked?: unknown}} look
  */
-export function pixelImage(values, rows, columns, { scale, range, dark }) {
+export function pixelImage(values, rows, columns, { scale, range, dark, masked }) {
   const table = colourTable(scale, dark);
   return pixels(columns, rows, (cell) => {
     const value = /** @type {number} */ (values[cell]);
-    return Number.isNaN(value) ? null : table[Math.round(255 * scalePosition(value, scale, range))];
+    if (Number.isNaN(value)) return masked ? maskedColour(dark) : null;
+    return table[Math.round(255 * scalePosition(value, scale, range))];
   });
+}
+
+/** Return the values, with NaN in place of masked cells. @param {Matrix} matrix @returns {ArrayLike<number>} */
+function shownValues({ values, columns, masked }) {
+  return masked ? Float32Array.from(values, (value, i) => (masked(Math.floor(i / columns), i % columns) ? NaN : value)) : values;
 }
 
 /**
@@ -511,13 +517,13 @@ export function heatScene(matrix, title) {
   const [left, top] = [length(matrix.row_labels), 26 + (cell ? 16 : length(matrix.column_labels))];
   /** @type {Shape[]} */
   const shapes = [{ type: "text", x: 6, y: 16, text: title, size: 12, fill: ink, bold: true }];
-  if (isLarge) shapes.push({ type: "image", x: left, y: top, width: columns * width, height: rows * height, image: pixelImage(matrix.values, rows, columns, matrix) });
+  if (isLarge) shapes.push({ type: "image", x: left, y: top, width: columns * width, height: rows * height, image: pixelImage(shownValues(matrix), rows, columns, matrix) });
   else {
     for (let i = 0; i < rows * columns; i++) {
       const value = matrix.values[i] ?? NaN;
       if (Number.isNaN(value)) continue;
       const [row, column] = [Math.floor(i / columns), i % columns];
-      const colour = colourOf(value, matrix.scale, matrix.range, matrix.dark);
+      const colour = matrix.masked?.(row, column) ? maskedColour(matrix.dark) : colourOf(value, matrix.scale, matrix.range, matrix.dark);
       const [x, y] = [left + column * width, top + row * height];
       shapes.push({ type: "rect", x, y, width, height, fill: css(colour) });
       if (matrix.cell_text) {

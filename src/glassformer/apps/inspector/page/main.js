@@ -273,6 +273,17 @@ export function start(source) {
       view.text !== text || view.ids !== ids || view.source !== from || view.target !== target || view.messages !== messages
     ) void run();
   });
+  /** Show the open panel alone, with larger type, or the whole page again. */
+  function toggleLecture() {
+    const isOn = document.body.classList.toggle("is-lecture");
+    app.say(isOn ? "Lecture: the panel alone. Key L shows the whole page again." : "");
+    changedKeys(new Set(["size"]));
+    /** @type {HTMLElement | null} */ (byId("panels").querySelector(".flow-picture"))?.focus({ preventScroll: true }); // → and ← go on
+  }
+  addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
+    const isTyped = target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
+    if (key.toLowerCase() === "l" && !isTyped && !ctrlKey && !metaKey && !altKey && store.state.run) toggleLecture();
+  });
   let width = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth === width) return;
@@ -294,6 +305,7 @@ export function start(source) {
     const visitButton = button("help", () => store.set({ visit: store.state.visit ? 0 : 1 }), {
       class: "quiet", "aria-pressed": String(Boolean(store.state.visit)), "aria-controls": "visit", title: "Questions about the model, each answered with one click, and a glossary",
     });
+    const lectureButton = button("lecture", toggleLecture, { class: "quiet only-wide", title: "Show the open panel alone, with larger type (key L)" });
     const homeButton = home && model ? button(home, () => void openHome(), { class: "quiet", title: "Choose another model" }) : null;
     const canDivide = model && source.answers("/api/beside") && parent === window;
     const twoButton = canDivide ? button("two pages", () => { location.href = `two${addressOf(store.state, store.state)}`; }, { class: "quiet", title: "Two texts, or two models, side by side in every panel" }) : null;
@@ -301,7 +313,7 @@ export function start(source) {
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
       h("div", { class: "header-facts" }, ...(model ? summaryFacts(model).map((fact) => h("span", {}, fact)) : [])),
-      h("div", { class: "header-buttons" }, homeButton, twoButton, model ? visitButton : null, model ? cardButton : null, darkButton)), card?.panel.element);
+      h("div", { class: "header-buttons" }, homeButton, twoButton, model ? visitButton : null, model ? cardButton : null, model ? lectureButton : null, darkButton)), card?.panel.element);
     if (focused) [visitButton, cardButton, darkButton].find((one) => one.title === focused)?.focus();
   }
 

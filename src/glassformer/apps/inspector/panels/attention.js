@@ -77,7 +77,7 @@ function createAttention(app) {
   });
   const lines = h("div", { class: "lines-view" });
   const headCard = frame({
-    title: "Head", explanation: `Row i contains the weights of query token i on all key tokens. They sum to 1.${states}`,
+    title: "Head", explanation: `Row i contains the weights of query token i on all key tokens. They sum to 1. The mask hides grey keys.${states}`,
     formula: formula(), picture: () => headPicture(),
   }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
   h("div", { class: "row" }, views.element, which.element), heat.element, lines);
@@ -222,7 +222,7 @@ function createAttention(app) {
     const thumbnails = grid.thumbnails;
     fill(strip, ...Array.from({ length: here().heads }, (_, i) => {
       return h("button", { type: "button", class: "thumb small", "aria-pressed": String(i === head), tabindex: i === head ? 0 : -1,
-        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i }) }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, layer, i, dark)));
+        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i }) }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, chosenKind(store.state) ?? "", layer, i, dark)));
     }));
   }
 
@@ -255,7 +255,7 @@ function createAttention(app) {
     if (isMatrix) {
       heat.update({
         rows, columns, values, row_labels: rowLabels, column_labels: columnLabels, row_axis: "query", column_axis: "key",
-        scale: "sequential", range: [0, 1], dark: state.dark,
+        scale: "sequential", range: [0, 1], dark: state.dark, masked: weights.kind === "decoder" ? (row, column) => column > row : undefined,
         describe: (row, column) => `query ${visible(rowLabels[row] ?? "")} (${row}) → key ${visible(columnLabels[column] ?? "")} (${column}): ` +
           `weight ${fixed(values[row * columns + column], 4)}`,
       });
@@ -310,7 +310,7 @@ function createAttention(app) {
     const { kind, thumbnails, scores } = grid;
     const ofKind = scores?.kinds[kind]?.heads ?? [];
     return {
-      name: `heads-${kind}`, scene: () => (store.state.heads === "lines" ? layersPicture() : gridScene(thumbnails, `Attention weights, ${kind}`, store.state.dark)), data: () => scores,
+      name: `heads-${kind}`, scene: () => (store.state.heads === "lines" ? layersPicture() : gridScene(thumbnails, kind, `Attention weights, ${kind}`, store.state.dark)), data: () => scores,
       table: () => ({
         header: ["layer.head", ...Object.keys(scores?.names ?? {})],
         rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...Object.keys(scores?.names ?? {}).map((name) => one[name] ?? null)])),

@@ -1,4 +1,4 @@
-"""The programs that the page gives for its panels compute the numbers that the panels show."""
+"""Around the panels: their programs, the browser's Back, the panel alone for a lecture."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 
 import glassformer
 from glassformer.model import Model
-from inspector.browsing import close, number
+from inspector.browsing import TEXT, close, number
 from inspector.conftest import FAMILIES, OpenModel
 from inspector.test_page import PANELS
 
@@ -49,3 +49,38 @@ def test_the_program_of_a_panel_computes_its_numbers(
     found.open_tab("Flow")
     page.get_by_role("button", name="Python", exact=True).click()
     assert not page.locator("#python").is_visible()
+
+
+def test_back_returns_to_the_former_panel_and_text(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"text": TEXT, "panel": "attention"})
+    page = found.page
+    found.view()
+    found.open_tab("Logit lens")
+    found.view()
+    found.run("abc de")
+    found.view()
+    n_tokens = found.tokens("target").count()
+    page.go_back()
+    found.until("text => document.querySelector('#input textarea').value === text", TEXT)
+    found.settle()
+    assert found.panel() == "lens" and found.tokens("target").count() != n_tokens
+    page.go_back()
+    found.until("() => document.body.dataset.panel === 'attention'")
+    page.go_forward()
+    page.go_forward()
+    found.until("() => document.querySelector('#input textarea').value === 'abc de'")
+    found.settle()
+    assert found.panel() == "lens" and found.tokens("target").count() == n_tokens
+
+
+def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:
+    found = show_model("decoder", {"panel": ""})
+    page = found.page
+    page.locator("#input textarea").press("l")
+    assert page.locator("#input").is_visible(), "a letter of the text"
+    page.get_by_role("button", name="lecture", exact=True).click()
+    assert not page.locator("#input").is_visible() and not page.locator("#tabs").is_visible()
+    page.keyboard.press("ArrowRight")
+    found.until("() => document.querySelector('.flow-text h3').textContent.startsWith('2 of')")
+    page.keyboard.press("l")
+    assert page.locator("#input").is_visible() and page.locator("#tabs").is_visible()
