@@ -21,6 +21,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentConfig
 from glassformer.config.run import InfillingConfig, SpansConfig
 from glassformer.config.transformer import RelativePositions, Stack, TransformerConfig
+from glassformer.inspection import texts
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
@@ -237,6 +238,19 @@ def test_examples_come_from_the_validation_data(models: dict[str, Model], family
     for example in others:
         assert inspector.run(**example)["run"]
         assert family != "encoder" or "[MASK]" in example["text"]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "classifier"])
+def test_a_model_without_its_data_has_examples_that_it_can_read(
+    models: dict[str, Model], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glassformer.apps.inspector.panels.models.validation_texts", lambda model, n: [])
+    inspector = Inspector(models[family])
+    for example in inspector.card()["examples"]:
+        assert inspector.run(**example)["run"]
+    monkeypatch.setitem(texts.TEXTS, "generate", ["a b", "a " * 100])
+    if family == "decoder":
+        assert Inspector(models[family]).card()["examples"] == [{"text": "a b"}]
 
 
 @pytest.mark.parametrize(

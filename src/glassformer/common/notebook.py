@@ -95,7 +95,8 @@ def head_maps(layers: Sequence[Layer]) -> str:
     legend = _text(0, 13, "weight 0") + scale + _text(174, 13, "1") + _text(238, 13, "hidden by the mask")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{y:.0f}" font-size="10" '
-        f'font-family="DejaVu Sans Mono, monospace"><rect width="100%" height="100%" fill="white"/>{legend}{"".join(parts)}</svg>'
+        'font-family="DejaVu Sans Mono, monospace"><rect width="100%" height="100%" fill="white"/>'
+        f"{legend}{''.join(parts)}</svg>"
     )
 
 

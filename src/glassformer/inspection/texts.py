@@ -13,6 +13,16 @@ Given = str | Mapping[str, str]
 """A text, or a mapping with the keys `source` and `target`. For an encoder-decoder, a text is a source."""
 N_TOKENS = 24
 """Default number of tokens of a text from the validation data."""
+TEXTS = {
+    "generate": [
+        "When Mary and John went to the store, John gave a drink to",
+        "The capital of France is Paris. The capital of Italy is",
+        "one two three four one two three",
+    ],
+    "fill": ["The capital of France is [MASK].", "She plays the [MASK] in an orchestra."],
+    "others": ["A dog runs through the grass.", "The film was long, but I liked it."],
+}
+"""Inputs of `usual_texts`. The first one is the question of Wang (2022) about indirect objects."""
 
 
 def read(model: TrainedModel, given: Given) -> Trace:
@@ -58,6 +68,15 @@ def validation_texts(model: TrainedModel, n: int, n_tokens: int = N_TOKENS) -> l
     except (UserError, OSError):
         return found
     return found
+
+
+def usual_texts(model: TrainedModel) -> list[dict[str, str]]:
+    """Return inputs for a model without validation data, such as an imported one: English, if it can read all of it."""
+    texts = TEXTS["fill" if model.task.verb == "fill" else "generate" if model.is_causal_lm else "others"]
+    side, tokenizer = ("source", model.source_tokenizer) if model.is_seq2seq else ("text", model.tokenizer)
+    found = {text: tokenizer.encode(text.replace("[MASK]", "a")) for text in texts}
+    most = min(model.config.max_len, model.config.encoder_max_len) - 2  # without start and end tokens
+    return [{side: text} for text, ids in found.items() if len(ids) <= most and tokenizer.unknown_id not in ids]
 
 
 def _sides_of_row(model: TrainedModel, row: Example, n_tokens: int) -> dict[str, str]:
