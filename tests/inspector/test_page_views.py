@@ -1,11 +1,15 @@
 """Around the panels: their programs, the browser's Back, the panel alone for a lecture."""
 
+import re
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import glassformer
+from glassformer.inspection import ablation
 from glassformer.model import Model
 from inspector.browsing import TEXT, close, number
 from inspector.conftest import FAMILIES, OpenModel
@@ -71,6 +75,29 @@ def test_back_returns_to_the_former_panel_and_text(open_model: OpenModel) -> Non
     found.until("() => document.querySelector('#input textarea').value === 'abc de'")
     found.settle()
     assert found.panel() == "lens" and found.tokens("target").count() == n_tokens
+
+
+def test_long_work_is_counted_and_can_be_stopped(open_model: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ablation.changed_outputs
+
+    def slow(*arguments: Any) -> Iterator[Any]:
+        for found in plain(*arguments):
+            time.sleep(0.4)
+            yield found
+
+    monkeypatch.setattr(ablation, "changed_outputs", slow)
+    monkeypatch.setattr(ablation, "MAX_ROWS", 1)
+    found = open_model("decoder", {"panel": "ablation"})
+    page = found.page
+    page.get_by_role("button", name="Measure all").click()
+    stop = page.get_by_role("button", name="stop", exact=True)
+    stop.wait_for()
+    count = stop.locator("xpath=..").inner_text()
+    assert re.fullmatch(r"\d+ of \d+, about \d+ s left stop", count)
+    found.expects_refusals = True
+    stop.click()
+    found.until("() => document.querySelector('#status').textContent.startsWith('stopped after')")
+    assert not stop.is_visible()
 
 
 def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:

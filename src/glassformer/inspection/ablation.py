@@ -37,6 +37,8 @@ _PART = re.compile(r"(encoder|decoder|cross)\.(\d+)(?:\.(feed_forward)|\.head\.(
 Form = Literal["head", "feed_forward", "layer"]
 UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change"}
 """Name and unit of a change. The key is the name of the measure."""
+MAX_ROWS = 16
+"""Largest number of changed runs in a batch: progress is reported between batches."""
 MAX_BYTES = 256 << 20
 """Approximate limit of the memory of one batch."""
 Change = TypeVar("Change")
@@ -346,10 +348,12 @@ def effects(
     measure: Measure,
     parts: Sequence[Part] | None = None,
     means: Mapping[str, Tensor] | None = None,
+    progress: Progress | None = None,
 ) -> Effects:
     """Return the change of the measure for each part, by default for all parts of the network.
 
-    `inputs` are the inputs of a trace, with one row. `means` is explained at `ablate`.
+    `inputs` are the inputs of a trace, with one row. `means` is explained at `ablate`. `progress` is called with the
+    numbers of parts that are done and of all parts.
     """
     if parts is None:
         parts = all_parts(network)
@@ -360,6 +364,8 @@ def effects(
         hooks = partial(ablation_hooks, network, means=means)
         for _, without in changed_outputs(network, inputs, outputs, off, hooks):
             values += measure(without).tolist()
+            if progress is not None:
+                progress(len(values), len(parts))
     changes = {part: value - before for part, value in zip(parts, values, strict=True)}
     return Effects(measure.name, before, changes)
 
@@ -374,9 +380,9 @@ def changed_outputs(
     """Run the network on copies of one row, with one change in each; yield changes and their outputs, batch by batch.
 
     `hooks` returns the hooks that make change r in row r. `outputs` are the outputs of the unchanged row. Their size
-    limits the number of rows in a batch (`MAX_BYTES`).
+    limits the number of rows in a batch (`MAX_BYTES`, `MAX_ROWS`).
     """
-    n_rows = max(1, MAX_BYTES // _row_bytes(network, inputs, outputs))
+    n_rows = max(1, min(MAX_ROWS, MAX_BYTES // _row_bytes(network, inputs, outputs)))
     for begin in range(0, len(changes), n_rows):
         some = changes[begin : begin + n_rows]
         repeated = {name: x.repeat(len(some), *[1] * (x.ndim - 1)) for name, x in inputs.items()}

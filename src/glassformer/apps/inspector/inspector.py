@@ -167,7 +167,7 @@ class Inspector:
         """Folders of other models that a page has opened."""
         self.first = ""
         """Name of the model with which the server was started, for requests that name no model; "" without one."""
-        self.progress = 0, 0
+        self.progress, self.is_stopped = (0, 0), False
         """Number of finished texts, and of all texts, in the latest set; the worker works on one set at a time."""
         self._results: dict[str, Any] = {}
         self._latest: dict[str, tuple[str, Any]] = {}
@@ -264,21 +264,25 @@ class Inspector:
         return result
 
     def reporting(self) -> Progress:
-        """Return a function that stores how many texts of a set are done.
+        """Return a function that stores how many runs of a long request are done.
 
-        The function raises `UserError` after `MAX_SECONDS`, or after `SHARED_SECONDS` if other programs use the model.
-        A request has a deadline, and work after it would only keep the next requests waiting.
+        The function raises `UserError` after `/api/stop`, and after `MAX_SECONDS`, or `SHARED_SECONDS` if other
+        programs use the model. A request has a deadline, and work after it would only keep the next requests waiting.
         """
         begin = time.monotonic()
         limit = MAX_SECONDS if self.opens_folders else SHARED_SECONDS
-        self.progress = 0, 0
+        self.progress, self.is_stopped = (0, 0), False
 
         def report(done: int, total: int) -> None:
             self.progress = done, total
+            if self.is_stopped and done < total:
+                raise UserError(f"stopped after {done} of {total}")
             seconds = time.monotonic() - begin
             if done < total and seconds > limit:
-                took = f"{done} of {total} texts took {seconds:.0f} s, and a request may take {limit}"
-                raise UserError(f"{took}: leave texts out, or call the function in Python, which has no limit")
+                took = f"{done} of {total} took {seconds:.0f} s, and a request may take {limit}"
+                raise UserError(
+                    f"{took}: give fewer or shorter texts, or call the function in Python, which has no limit"
+                )
 
         return report
 

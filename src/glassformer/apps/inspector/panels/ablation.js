@@ -95,14 +95,14 @@ function createAblation(app) {
   const measure = button("Measure all", () => void measureAll(), { title: "This needs one run per part and may take a while" });
   const box = textBox(app, "texts");
   const measureSet = button("Measure these texts", () => void measureTexts());
-  const progress = h("span", { class: "about", "aria-live": "polite" });
+  const [counted, progress] = [h("span", { class: "about", "aria-live": "polite" }), h("span", { class: "about", "aria-live": "polite" })];
   const set = h("details", { class: "more", hidden: !app.source.answers("/api/effects") }, h("summary", {}, "a set of texts: mean and spread"), box.element, h("div", { class: "row" }, measureSet, progress));
   const over = h("p", { class: "about" });
   const card = frame({
     title: "Parts", picture: () => effectPicture(),
     explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: effectFormula(store.state.model),
-  }, h("div", { class: "row" }, kinds.element, means.element, measure, all), set, switches, over, loss);
+  }, h("div", { class: "row" }, kinds.element, means.element, measure, counted, all), set, switches, over, loss);
 
   const strip = h("div");
   const changes = frame({
@@ -273,7 +273,7 @@ function createAblation(app) {
   async function measureAll() {
     const { run } = store.state;
     if (!run) return;
-    await measureBy(run.run, app.data.json(run, "effects", { mean: store.state.mean || undefined }));
+    await measureBy(run.run, withProgress(app, app.data.json(run, "effects", { mean: store.state.mean || undefined }), counted));
   }
 
   async function measureTexts() {

@@ -51,7 +51,9 @@ def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any
     shown = inspector.run_of(run)
     inputs = shown.trace.inputs
     measure = measure_of(shown.model, inputs)
-    measured = mean_effects([effects_of(shown.model.network, inputs, measure, means=shown.means(mean))])
+    measured = mean_effects(
+        [effects_of(shown.model.network, inputs, measure, means=shown.means(mean), progress=inspector.reporting())]
+    )
     return shown.names | _answer(shown.model, measured)
 
 

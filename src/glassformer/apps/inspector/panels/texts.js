@@ -108,7 +108,7 @@ export function textBox(app, label) {
 }
 
 /**
- * Show how many texts are done during a request for a set of texts.
+ * Show during a long request how many of its runs are done and the time left, with a button that stops it.
  * @template T
  * @param {App} app
  * @param {Promise<T>} request
@@ -117,6 +117,9 @@ export function textBox(app, label) {
  */
 export async function withProgress(app, request, place) {
   let isDone = false;
+  const begun = Date.now();
+  const stop = app.source.answers("/api/stop") ? button("stop", () => void app.source.post("/api/stop", {}), { class: "quiet" }) : null;
+  const count = h("span");
   const finished = request.finally(() => {
     isDone = true;
     place.textContent = "";
@@ -124,7 +127,9 @@ export async function withProgress(app, request, place) {
   void (async () => {
     for (await pause(POLL_MS); !isDone; await pause(POLL_MS)) {
       const { done, total } = await app.source.get("/api/progress").catch(() => ({ done: 0, total: 0 }));
-      if (!isDone && total) place.textContent = `${done} of ${total} texts`;
+      const left = done ? `, about ${Math.ceil(((Date.now() - begun) / 1000 / done) * (total - done))} s left` : "";
+      if (!isDone && total && !place.contains(count)) fill(place, count, " ", stop);
+      if (!isDone && total) count.textContent = `${done} of ${total}${left}`;
     }
   })();
   return finished;

@@ -177,9 +177,16 @@ def texts(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
 
 @route("GET", "/api/progress", is_quick=True)
 def progress(inspector: Inspector) -> dict[str, Any]:
-    """Return how many texts of the latest set are done, and their number."""
+    """Return how many runs of the latest long request are done, and their number."""
     done, total = inspector.progress
     return {"done": done, "total": total}
+
+
+@route("POST", "/api/stop", is_quick=True)
+def stop(inspector: Inspector) -> dict[str, Any]:
+    """Stop the latest long request after its current batch."""
+    inspector.is_stopped = True
+    return {}
 
 
 @route("POST", "/api/strongest")
