@@ -72,7 +72,7 @@ def test_work_on_a_set_of_texts_ends_before_the_deadline(
     assert Worker().deadline > inspector_module.MAX_SECONDS
     monkeypatch.setattr(inspector_module, "MAX_SECONDS", -1)
     inspector = Inspector(models["decoder"])
-    message = "[01] of 2 texts took 0 s, and a request may take -1: leave texts out"
+    message = "[01] of 2 took 0 s, and a request may take -1: give fewer or shorter texts"
     calls = (
         lambda: inspector.effects_of_set(GIVEN[:2]),
         lambda: inspector.patch(*PAIR, more_clean=["abd de\ta"], more_corrupted=["abc de\tb"]),
