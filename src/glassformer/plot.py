@@ -15,7 +15,7 @@ from glassformer.common.errors import UserError, require_type
 from glassformer.common.figures import (
     COLOURS,
     GREY,
-    legend,
+    end_labels,
     new_figure,
     plain,
     quiet_axes,
@@ -142,7 +142,9 @@ def curves(*folders: str | Path) -> "Figure":
     scores = [name for name, x in METRICS.items() if "losses" not in x.sections and f"eval/valid_{name}" in keys]
 
     # 1. A panel for the losses, and one for each score
-    figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
+    names = names_of([folder.resolve() for folder in logs])
+    beside = 0.08 * max(map(len, names)) if len(names) > 1 else 0.0  # width of the names
+    figure = new_figure(max(6.4, 4.4 * (1 + len(scores))) + beside, 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
     losses, handles = panels[0], []
 
@@ -154,8 +156,7 @@ def curves(*folders: str | Path) -> "Figure":
         for axes, name in zip(panels[1:], scores, strict=True):
             axes.plot(*_series(lines, f"eval/valid_{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
 
-    # 3. Titles, axes and the legend
-    names = [folder.resolve().name for folder in logs]
+    # 3. Titles, axes and names
     title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
     quiet_axes(losses, "optimizer step", "loss, nats per target")
     losses.annotate(
@@ -167,8 +168,21 @@ def curves(*folders: str | Path) -> "Figure":
     for axes in panels:
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if len(names) > 1:
-        legend(losses, handles, names, loc="best")
+        ends = [
+            (float(line.get_ydata()[-1]), name, line.get_color()) for line, name in zip(handles, names, strict=True)
+        ]
+        end_labels(losses, ends, side="right")
     return figure
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of paths that differ from each other.
+
+    >>> names_of([Path("/sweeps/0-a/seed-0"), Path("/sweeps/1-b/seed-0")])
+    ['0-a/seed-0', '1-b/seed-0']
+    """
+    n = next(n for n in range(1, 99) if n > 9 or len({folder.parts[-n:] for folder in folders}) == len(set(folders)))
+    return ["/".join(folder.parts[-n:]) for folder in folders]
 
 
 def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:

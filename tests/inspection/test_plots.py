@@ -210,8 +210,11 @@ def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
     losses, bleu, _ = both.axes
     assert [list(line.get_xdata()) for line in losses.lines[:2]] == [list(range(1, 11)), [5, 10]]
     assert list(losses.lines[1].get_ydata()) == [4.5, 4.0]
-    assert losses.get_legend() is not None
-    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["_first", "second $x$"]
+    names = {text.get_text(): text for text in losses.texts}
+    for name, line in (("_first", losses.lines[1]), ("second $x$", losses.lines[3])):
+        assert names[name].get_color() == line.get_color(), "the names stand beside the ends of their lines"
+    first_y, second_y = (names[name].get_position()[1] for name in ("_first", "second $x$"))
+    assert abs(first_y - second_y) > 0.04, "equal values, but no overlap"
     assert bleu.get_ylabel() == "BLEU (higher is better)" and list(bleu.lines[0].get_ydata()) == [20.0, 20.0]
     assert losses.get_ylabel() == "loss, nats per target"
 

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.common import files
 from glassformer.common.errors import UserError, needs
@@ -139,8 +139,25 @@ def title(axes: "Axes", text: str) -> None:
     axes.set_title(plain(text), fontsize=10.5, loc="left", parse_math=False, pad=8)
 
 
-def legend(axes: "Axes", handles: Sequence[Any], names: Sequence[str], **place: Any) -> None:
-    """Add a legend with the names of lines; a dollar sign does not start mathematics."""
-    box = axes.legend(handles, [plain(name) for name in names], frameon=False, fontsize=9, **place)
-    for text in box.get_texts():
-        text.set_parse_math(False)
+def end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], *, side: Literal["left", "right"]) -> None:
+    """Write names beside the ends of lines, in their colours and without overlap; an end has y, name and colour."""
+    low, high = axes.get_ylim()
+    gap = (high - low) / max(22, len(ends))
+    ends = sorted(ends, key=lambda end: end[0])
+    heights: list[float] = []
+    for y, _, _ in ends:
+        heights.append(max([y, *(below + gap for below in heights[-1:])]))
+    for i in reversed(range(len(ends))):  # move names above the top down again
+        heights[i] = min([heights[i], *(above - gap for above in heights[i + 1 : i + 2] or [high + gap])])
+    for (_, name, colour), height in zip(ends, heights, strict=True):
+        axes.text(
+            -0.02 if side == "left" else 1.0,
+            (height - low) / (high - low),
+            plain(name),
+            transform=axes.transAxes,
+            color=colour,
+            fontsize=min(9, 180 / len(ends)),
+            ha="right" if side == "left" else "left",
+            va="center",
+            parse_math=False,
+        )

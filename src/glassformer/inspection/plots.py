@@ -14,6 +14,7 @@ from glassformer.common.figures import (
     SIGNED,
     WEIGHTS,
     colour_map,
+    end_labels,
     label,
     new_figure,
     plain,
@@ -28,7 +29,6 @@ from glassformer.nn.positions import RelativeBias
 from glassformer.tasks.requirements import require_positions
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
 
@@ -179,36 +179,14 @@ def _biases(bias: nn.Module, places: Tensor, scheme: str, looks_ahead: bool) -> 
         axes.plot(range(-far, -far + len(curve)), curve, color=shades[head], linewidth=1.4, drawstyle=drawn)
     title(axes, f"{scheme}: score bias of each of {len(curves)} heads")
     quiet_axes(axes, "key position − query position, tokens", "score bias")
-    _end_labels(axes, [(float(curve[0]), f"head {head}", shades[head]) for head, curve in enumerate(curves)], -far)
-    return figure
-
-
-def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) -> None:
-    """Write names at the left ends of curves, in the curves' colours, without overlap."""
-    low, high = axes.get_ylim()
-    gap = (high - low) / max(22, len(ends))
-    ends = sorted(ends, key=lambda end: end[0])
-    heights: list[float] = []
-    for y, _, _ in ends:
-        heights.append(max([y, *(below + gap for below in heights[-1:])]))
-    for i in reversed(range(len(ends))):  # move names above the top down again
-        heights[i] = min([heights[i], *(above - gap for above in heights[i + 1 : i + 2] or [high + gap])])
-    for (y, text, colour), height in zip(ends, heights, strict=True):
-        axes.annotate(
-            text,
-            (x, y),
-            (-0.02, (height - low) / (high - low)),
-            textcoords="axes fraction",
-            color=colour,
-            fontsize=min(8, 180 / len(ends)),
-            ha="right",
-            va="center",
-        )
+    ends = [(float(curve[0]), f"head {head}", shades[head]) for head, curve in enumerate(curves)]
+    end_labels(axes, ends, side="left")
     axes.yaxis.tick_right()
     axes.yaxis.set_label_position("right")
     axes.spines["left"].set_visible(False)
     axes.spines["right"].set_visible(True)
     axes.spines["right"].set_color(GREY)
+    return figure
 
 
 def plot_lens(cells: LensCells, tokens: Sequence[str], vocabulary: Sequence[str], name: str) -> "Figure":
