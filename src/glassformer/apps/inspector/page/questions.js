@@ -13,8 +13,8 @@
  * @typedef {{view: Partial<View>, lit: Lit, seen: string, means: string}} Answer
  * @typedef {{rows: number, columns: number, values: ArrayLike<number>}} Matrix
  * @typedef {{kind: string, layer: number, head: number}} Head
- * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null}} Question
- * `input` returns an input that makes the answer clear; null keeps the current input.
+ * @typedef {{title: string, routes: string[], exists: (model: Model) => boolean, ask: (app: App, run: Run) => Promise<Answer>, input?: (state: State) => Example | null, note?: string}} Question
+ * `input` returns an input that makes the answer clear, and `note` describes it; null keeps the current input.
  */
 
 import { partOf } from "../panels/ablation.js";
@@ -25,14 +25,14 @@ import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 
 /** @type {Question[]} */
 export const QUESTIONS = [
-  { title: "Which token does this one look at?", routes: ["/scores", "/attention"], exists: (model) => selfKind(model.attention) !== null, ask: askReading, input: repeated },
+  { title: "Which token does this one look at?", routes: ["/scores", "/attention"], exists: (model) => selfKind(model.attention) !== null, ask: askReading, input: repeated, note: "The box has the text twice in a row now, so that tokens repeat." },
   { title: "From which source token is this target token?", routes: ["/alignment"], exists: (model) => "cross" in model.attention, ask: askAlignment },
   { title: "What does a gate keep?", routes: ["/flow", "/tensor"], exists: hasGates, ask: askGate },
   { title: "What does the mask hide?", routes: ["/scores", "/attention"], exists: (model) => "decoder" in model.attention, ask: askMask },
   { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askAblation },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
   { title: "Which part writes this token?", routes: ["/attribution"], exists: (model) => model.kind === "decoder" && model.is_additive, ask: askParts },
-  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask },
+  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask, note: "The box has a mask in place of the middle word now." },
   { title: "How sure is the model?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens || (model.labels.length > 1 && !model.is_multi_label), ask: askScores },
   { title: "Which token did the model not expect?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens, ask: askSurprise },
 ];

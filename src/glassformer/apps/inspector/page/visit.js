@@ -78,12 +78,12 @@ export function createVisit(app, section) {
   /** Show the answer to a question, and the view of the answer. @param {Question | undefined} question */
   function ask(question) {
     if (!question) return;
-    void latest.use(answerTo(question), ({ found, run }) => {
+    void latest.use(answerTo(question), ({ found, run, note }) => {
       if (store.state.run !== run) return;
       [asked, answered] = [questions().indexOf(question), run];
       done.add(question);
       store.set({ off: "", ...found.view, lit: found.lit, hover: null, across: null });
-      write(found);
+      write(found, note);
     });
   }
 
@@ -92,13 +92,13 @@ export function createVisit(app, section) {
     const input = question.input?.(store.state);
     if (input) await app.use(input);
     const run = /** @type {Run} */ (store.state.run);
-    return { found: await question.ask(app, run), run };
+    return { found: await question.ask(app, run), run, note: input ? question.note : "" };
   }
 
-  /** @param {Answer} found */
-  function write({ seen: what, means: why }) {
+  /** @param {Answer} found @param {string} [note] */
+  function write({ seen: what, means: why }, note) {
     draw();
-    [seen.textContent, means.textContent] = [what, why];
+    [seen.textContent, means.textContent] = [what, note ? `${why} ${note}` : why];
     const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     section.scrollIntoView({ block: "start", behavior: isCalm ? "auto" : "smooth" });
   }
