@@ -81,7 +81,7 @@ def attention(
         heads = [attention_maps.checked("head", head, len(weights))]
     where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
     titles, name = [f"head {head}" for head in heads], f"{model.name}: {where}, layer {n}"
-    weights = weights.masked_fill(weights == 0, math.nan)  # softmax gives 0 to masked keys only
+    weights = weights.masked_fill(weights == 0, math.nan)  # a mask gives exactly 0
     return plots.heat_maps(weights[heads], *trace.axes(kind), titles, name, QUERY_KEY)
 
 

@@ -10,8 +10,12 @@ import torch
 
 import glassformer
 from glassformer.inspection import ablation
+from glassformer.inspection.attention_maps import attention_layers
+from glassformer.inspection.capture import capture
+from glassformer.inspection.head_scores import random_trace
+from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
-from inspector.browsing import TEXT, close, number
+from inspector.browsing import TEXT, Visit, close, given_to, number
 from inspector.conftest import FAMILIES, OpenModel
 from inspector.test_page import PANELS
 
@@ -20,7 +24,7 @@ from inspector.test_page import PANELS
 def test_the_program_of_a_panel_computes_its_numbers(
     show_model: OpenModel, models: dict[str, Model], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glassformer, "load", lambda folder: models[name])
+    monkeypatch.setattr(glassformer, "load", lambda folder, step=None: models[name])
     found = show_model(name, {"layer": 0, "head": 0})
     page = found.page
     page.get_by_role("button", name="Python", exact=True).click()
@@ -29,9 +33,7 @@ def test_the_program_of_a_panel_computes_its_numbers(
     for title in [title for titles in PANELS[name].values() for title in titles]:
         found.open_tab(title)
         if not page.locator("#python").is_visible():
-            assert title in ("Compare", "Texts", "Training")
-            continue
-        if title == "Patching":  # its texts are not given yet
+            assert title in ("Compare", "Texts", "Training", "Patching"), "Patching has no texts yet"
             continue
         shown.append(title)
         printed.clear()
@@ -48,22 +50,82 @@ def test_the_program_of_a_panel_computes_its_numbers(
             sentence = page.locator("#panels p.detail", has_text="logit of").first.inner_text()
             assert number(sentence.rsplit(": ", 1)[1].split(" = ")[0]) == pytest.approx(value.logit, abs=0.005)
         if title == "Ablation":
-            assert isinstance(value, torch.Tensor)
+            assert torch.equal(value, capture(models[name], **given_to(models[name]))["logits"]), "nothing is off"
     assert {"Flow", "Heads"} <= set(shown)
     found.open_tab("Flow")
     page.get_by_role("button", name="Python", exact=True).click()
     assert not page.locator("#python").is_visible()
 
 
+@pytest.mark.parametrize("mean", [0, 1])
+def test_the_program_of_an_ablation_switches_the_parts_off(
+    show_model: OpenModel, models: dict[str, Model], mean: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models["decoder"]
+    value = run_program(show_model("decoder", {"panel": "ablation", "off": "decoder.1.ff", "mean": mean}), model)
+    trace = capture(model, **given_to(model))
+    with ablation.ablate(model, ["decoder.1.feed_forward"], trace if mean else None):
+        assert torch.equal(value, capture(model, **given_to(model))["logits"])
+    assert not torch.equal(value, trace["logits"])
+
+
+@pytest.mark.parametrize("stack", ["", "decoder"])
+def test_the_program_of_patching_has_its_texts_and_its_stack(
+    show_model: OpenModel, models: dict[str, Model], stack: str
+) -> None:
+    model, texts = models["encoder-decoder"], ("red dog sees", "red cat sees")
+    view = {"panel": "patch", "clean": texts[0], "corrupted": texts[1], "stack": stack, "prefix": "sieht"} | {
+        "answer": "hund",
+        "wrong": "katze",
+    }
+    value = run_program(show_model("encoder-decoder", view), model)
+    pair = patching_of(model, *texts, "hund", "katze", target="sieht")
+    assert torch.equal(value, patch_residual(model.network, pair, "decoder" if stack else "encoder").shares)
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
+def test_the_program_of_random_tokens_reads_them(open_model: OpenModel, models: dict[str, Model], name: str) -> None:
+    found, model = open_model(name, {"panel": "attention", "kind": "decoder", "layer": 0, "head": 0}), models[name]
+    found.until("() => document.querySelector('.found-list')")
+    found.page.get_by_role("button", name="← all heads").click()
+    with found.page.expect_response("**/api/run"):
+        found.page.get_by_role("button", name="Show repeated random tokens").click()
+    found.settle()
+    value = run_program(found, model)[0][0]
+    weights = attention_layers(capture(model, **ids_of(model)), "decoder")[0][0]
+    assert torch.equal(value, weights)
+
+
+def ids_of(model: Model) -> dict[str, list[int]]:
+    inputs = random_trace(model).inputs
+    ids = {name: x[0].tolist() for name, x in inputs.items()}
+    return {"source": ids["source_ids"], "target": ids["token_ids"]} if model.is_seq2seq else {"text": ids["token_ids"]}
+
+
+def run_program(found: Visit, model: Model) -> Any:
+    """Run the program of the open panel with a model; return what it prints."""
+    if not found.page.locator("#python").is_visible():
+        found.page.get_by_role("button", name="Python", exact=True).click()
+    printed: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(glassformer, "load", lambda folder, step=None: model)
+        exec(found.page.locator("#python").inner_text(), {"print": printed.append})
+    found.page.get_by_role("button", name="Python", exact=True).click()
+    return printed[0]
+
+
 def test_back_returns_to_the_former_panel_and_text(open_model: OpenModel) -> None:
     found = open_model("decoder", {"text": TEXT, "panel": "attention"})
     page = found.page
+    page.route("**/api/run", lambda route: (time.sleep(0.4), route.continue_()))  # longer than the address waits
     found.view()
+    length = page.evaluate("history.length")
     found.open_tab("Logit lens")
     found.view()
     found.run("abc de")
     found.view()
     n_tokens = found.tokens("target").count()
+    assert page.evaluate("history.length") == length + 2
     page.go_back()
     found.until("text => document.querySelector('#input textarea').value === text", TEXT)
     found.settle()
@@ -111,3 +173,23 @@ def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:
     found.until("() => document.querySelector('.flow-text h3').textContent.startsWith('2 of')")
     page.keyboard.press("l")
     assert page.locator("#input").is_visible() and page.locator("#tabs").is_visible()
+    # Cells under the pointer, and the ways back without the key
+    found.open_tab("Heads")
+    page.locator(".head-grid .thumb").first.click()
+    n = len(found.numbers("Head"))
+    page.get_by_role("button", name="lecture", exact=True).click()
+    found.settle()
+    canvas = page.locator(".heat:visible canvas")
+    box = canvas.bounding_box()
+    assert box is not None
+    canvas.scroll_into_view_if_needed()
+    described = set()
+    for share in (0.55, 0.95):
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + 0.98 * box["height"])
+        described.add(page.locator("#panels .heat-foot .detail").first.inner_text())
+    assert len(described) == 2 and any(f"({n - 1})" in text for text in described)
+    page.keyboard.press("Escape")
+    assert page.locator("#input").is_visible()
+    page.get_by_role("button", name="lecture", exact=True).click()
+    page.get_by_role("button", name="whole page (key L)").click()
+    assert page.locator("#input").is_visible()

@@ -474,9 +474,9 @@ def test_a_run_on_changed_data_is_not_compared(tmp_path: Path) -> None:
     assert alone.values[run.name]
     path = Path(str(run.data.path))
     path.write_text(path.read_text("utf-8") + "one more line\n", "utf-8")
-    with pytest.raises(UserError, match=r"the data of .* seed 1 is not that of .* seed 0: it has changed"):
+    with pytest.raises(UserError, match=r"the data of .* seed 1 is not that of .* seed 0: restore the data"):
         glassformer.sweep(run, seeds=2, out=tmp_path / "alone", jobs=1)
-    with pytest.raises(UserError, match=r"the data of .* seed 0 is not that of earlier .*alone: it has changed"):
+    with pytest.raises(UserError, match=r"the data of .* seed 0 is not that of earlier .*alone: restore the data"):
         glassformer.sweep(run, seeds=1, out=tmp_path / "after", against=str(tmp_path / "alone"), jobs=1)
 
 

@@ -73,7 +73,8 @@ class Layer(NamedTuple):
 def head_maps(layers: Sequence[Layer]) -> str:
     """Return the maps of all heads as SVG: a row of maps per layer, with tokens, a scale, and weights as tooltips.
 
-    A weight of exactly 0 is grey: a mask hides this key. Weights below `LEAST` have no tooltip.
+    A weight of exactly 0 is grey: a mask hides this key, or the softmax has rounded the weight to 0. Weights below
+    `LEAST` have no tooltip.
     """
     y, width, parts = 34.0, 420.0, list[str]()
     for layer in layers:
@@ -92,7 +93,7 @@ def head_maps(layers: Sequence[Layer]) -> str:
         y += top + high + 50
         width = max(width, left + len(layer.heads) * (wide + 14))
     scale = "".join(_box(60 + 22 * i, 4, 22, colour) for i, colour in enumerate(WEIGHTS)) + _box(220, 4, 14, MASKED)
-    legend = _text(0, 13, "weight 0") + scale + _text(174, 13, "1") + _text(238, 13, "hidden by the mask")
+    legend = _text(0, 13, "weight 0") + scale + _text(174, 13, "1") + _text(238, 13, "exactly 0, by the mask")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{y:.0f}" font-size="10" '
         'font-family="DejaVu Sans Mono, monospace"><rect width="100%" height="100%" fill="white"/>'

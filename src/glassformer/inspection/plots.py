@@ -114,7 +114,7 @@ def heat_maps(
     figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
     bar = _colour_bar(figure, image, grid, aspect=18, shrink=min(1.0, 2.5 / height), ticks=[0, 0.5, 1])
     bar.ax.tick_params(labelsize=8, color=GREY)
-    bar.set_label("weight; grey: masked" if weights.isnan().any() else "weight", fontsize=8.5, color=GREY)
+    bar.set_label("weight; grey: 0 (mask)" if weights.isnan().any() else "weight", fontsize=8.5, color=GREY)
     return figure
 
 

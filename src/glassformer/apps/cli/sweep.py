@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from glassformer.apps.cli.arguments import with_flags
 from glassformer.apps.cli.inputs_outputs import require_picture
 from glassformer.apps.cli.progress import Shown, err, print_json
 from glassformer.apps.cli.train import Source
 from glassformer.common.errors import UserError
 from glassformer.common.figures import save_figure
 from glassformer.common.formatting import output_width
-from glassformer.config.run import Run
 from glassformer.config.schema import FlagText, setting
 from glassformer.data import own_data
 from glassformer.training.checks import run_of
@@ -63,25 +63,26 @@ def main(
     Examples:
         glassformer sweep mybook.txt --vary d_model=96,128 --budget "300 steps"
     """
+    from glassformer.apps.sweep.plan import split_table
     from glassformer.apps.sweep.run import sweep
 
-    # The base, and the settings that are given
-    base: Run | str
+    # The base, and the settings of its table [sweep], which options replace
+    settings: dict[str, Any] = {}
     if len(sources) == 1 and sources[0].endswith(".toml"):
-        base = sources[0]
+        base, settings = split_table(Path(sources[0]))
     else:
         base, notes = run_of(*sources, kind=kind, changes=keys)
         own_data.note(notes)
     keys_and_values = list(map(varied, vary))
     if twice := [key for n, (key, _) in enumerate(keys_and_values) if key in dict(keys_and_values[:n])]:
         raise UserError(f"--vary {twice[0]} is given twice: give all its values once")
-    settings: dict[str, Any] = {name: value for name, value in asdict(comparing).items() if value is not None}
-    if (picture := settings.pop("plot", None)) is not None:
+    given = {"vary": dict(keys_and_values) or None, "seeds": seeds, "budget": budget, **asdict(comparing)}
+    if (picture := given.pop("plot")) is not None:
         require_picture(picture, sources)
-    settings |= {name: FlagText(text) for name, text in keys.items()}
+    settings |= {name: value for name, value in given.items() if value is not None}
     # The runs
     report = (lambda text: None) if output.quiet else err
-    table = sweep(base, dict(keys_and_values) or None, seeds=seeds, budget=budget, out=out, report=report, **settings)
+    table = sweep(with_flags(base, keys), out=out, report=report, **settings)
     # The table
     if output.json_:
         print_json(table.to_dict())

@@ -263,14 +263,14 @@ class Inspector:
         result: Result = self._latest[kind][1]
         return result
 
-    def reporting(self) -> Progress:
+    def reporting(self, shared_limit: float = SHARED_SECONDS) -> Progress:
         """Return a function that stores how many runs of a long request are done.
 
-        The function raises `UserError` after `/api/stop`, and after `MAX_SECONDS`, or `SHARED_SECONDS` if other
-        programs use the model. A request has a deadline, and work after it would only keep the next requests waiting.
+        The function raises `UserError` after `/api/stop`, and after `MAX_SECONDS`, or `shared_limit` seconds if
+        other programs use the model. A request has a deadline; work after it would keep the next requests waiting.
         """
         begin = time.monotonic()
-        limit = MAX_SECONDS if self.opens_folders else SHARED_SECONDS
+        limit = MAX_SECONDS if self.opens_folders else shared_limit
         self.progress, self.is_stopped = (0, 0), False
 
         def report(done: int, total: int) -> None:

@@ -82,7 +82,7 @@ class Earlier:
     run: Run
     values: Mapping[int, float]
     digest: str
-    """Hash of the data."""
+    """Hash of the data; "" if it is unknown."""
 
     @classmethod
     def read(cls, folder: Path) -> "Earlier":
@@ -93,8 +93,8 @@ class Earlier:
             values = {int(name.partition("-")[2]): found["value"] for name, found in sorted(results.items())}
             run = recipes.parse(next(iter(facts["variants"].values())), str(folder / NAME))
             known = {seed: float(value) for seed, value in values.items() if value is not None}
-            digest = next(iter(results.values()))["data"]
-            return cls(f"earlier {folder}", str(facts["metric"]), str(facts["budget"]), run, known, str(digest))
+            digest = str(next(iter(results.values())).get("data", ""))
+            return cls(f"earlier {folder}", str(facts["metric"]), str(facts["budget"]), run, known, digest)
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
             raise UserError(f"against: {folder} is no folder of a sweep, or its files are damaged") from None
 

@@ -237,6 +237,7 @@ class Runner:
         def add(label: str, seed: int, result: dict[str, Any]) -> str:
             if result["value"] is None:  # of a run that ended before
                 return self.table.fail(label, seed, f"{self.sweep.metric} is undefined")
+            self._require_data(label, seed, result)
             values[label][seed] = result["value"]
             return f": {self.sweep.metric} {result['value']:.4f} at step {result['step']}"
 
@@ -248,17 +249,32 @@ class Runner:
         """Train the runs of variants and seeds that are not done, and put the values of all into the table."""
         places = {self._place(label, seed): (label, seed) for label, seed in wanted}
         for folder in [folder for folder in places if folder.with_suffix(".json").exists()]:
-            self._add(*places.pop(folder), files.read_json(folder.with_suffix(".json")))
+            label, seed = places.pop(folder)
+            result = files.read_json(folder.with_suffix(".json"))
+            self._require_data(label, seed, result)
+            self.table.add(label, seed, result)
         self._keep_table()
         self._results(workers, places, [self._job(*place) for place in places.values()], self._add)
 
     def _add(self, label: str, seed: int, result: dict[str, Any]) -> str:
-        """Put a result into the table; raise `UserError` if the data has changed since an earlier run."""
-        data, name = self.sweep.run(label, seed).data, f"{label} seed {seed}"
-        known, earlier = self.digests.setdefault(repr(data), (result["data"], name))
-        if result["data"] != known:
-            raise UserError(f"the data of {name} is not that of {earlier}: it has changed; choose another --out")
+        """Put the result of a new run into the table; a run on changed data is deleted."""
+        try:
+            self._require_data(label, seed, result)
+        except UserError:
+            place = self._place(label, seed)
+            place.with_suffix(".json").unlink(missing_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
+            raise
         return self.table.add(label, seed, result)
+
+    def _require_data(self, label: str, seed: int, result: dict[str, Any]) -> None:
+        """Raise `UserError` if the data of a run is not that of an earlier run with the same settings of the data."""
+        data, name, digest = self.sweep.run(label, seed).data, f"{label} seed {seed}", result.get("data", "")
+        known, earlier = self.digests.setdefault(repr(data), (digest, name))
+        if digest and known and digest != known:
+            raise UserError(
+                f"the data of {name} is not that of {earlier}: restore the data, or choose another --out for new data"
+            )
 
     def _results(
         self,

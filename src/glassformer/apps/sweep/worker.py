@@ -79,7 +79,7 @@ def do(job: dict[str, Any]) -> dict[str, Any]:
             ) from None
         raise
     found = measured(folder, run, job["metric"]) | {"seconds": round(time.monotonic() - begun, 3)}
-    found["data"] = read_progress(checkpoint.newest(folder, lambda note: None)).data_digest
+    found["data"] = digest_of(folder)
     files.write_json(result, found)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)  # the run is done; its folder keeps the model
     return found if until is None else value_in_the_middle(folder, until, job["metric"]) or found
@@ -89,8 +89,19 @@ def value_in_the_middle(folder: Path, until: int, metric: str) -> dict[str, Any]
     """Return the first evaluation of a run from a step on; None if it is not there yet."""
     for line in read_lines(folder / NAME):
         if line["step"] >= until and f"eval/valid_{metric}" in line:
-            return {"value": line[f"eval/valid_{metric}"], "step": line["step"], "seconds": 0.0}
+            found = {"value": line[f"eval/valid_{metric}"], "step": line["step"], "seconds": 0.0}
+            return found | {"data": digest_of(folder)}
     return None
+
+
+def digest_of(folder: Path) -> str:
+    """Return the hash of the data of a run, from its result or its newest checkpoint; "" if neither is there."""
+    result = folder.with_suffix(".json")
+    if result.exists():
+        return str(files.read_json(result).get("data", ""))
+    if not checkpoint.steps(folder):
+        return ""
+    return str(read_progress(checkpoint.newest(folder, lambda note: None)).data_digest)
 
 
 def wait_until_free(folder: Path) -> None:

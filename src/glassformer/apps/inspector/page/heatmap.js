@@ -331,7 +331,8 @@ export class Heatmap {
     if (!this.matrix) return null;
     const box = this.view.getBoundingClientRect();
     const layout = this.layout;
-    const [x, y] = [event.clientX - box.left - layout.left, event.clientY - box.top - layout.top];
+    const scale = this.view.offsetWidth / box.width; // below 1 if the page is enlarged
+    const [x, y] = [(event.clientX - box.left) * scale - layout.left, (event.clientY - box.top) * scale - layout.top];
     if (x < -layout.left || y < -layout.top || (x < 0 && y < 0)) return null;
     const column = Math.min(this.matrix.columns - 1, Math.floor((Math.max(0, x) + this.view.scrollLeft) / layout.width));
     const row = Math.min(this.matrix.rows - 1, Math.floor((Math.max(0, y) + this.view.scrollTop) / layout.height));

@@ -168,7 +168,7 @@ export function start(source) {
   function drawPython() {
     const { run } = store.state;
     const id = chosenTab()?.id ?? "";
-    pythonButton.hidden = !run || !hasPython(id);
+    pythonButton.hidden = !run || store.state.panel === "next" || !hasPython(store.state, id);
     pythonButton.setAttribute("aria-pressed", String(isPythonShown));
     byId("python").hidden = pythonButton.hidden || !isPythonShown;
     if (!byId("python").hidden) byId("python").textContent = pythonOf(store.state, id);
@@ -203,9 +203,9 @@ export function start(source) {
     if (!entry) {
       entry = { panel: tab.create({ ...app, say: (text) => write(tab.id, text, false), fail: (error) => failAt(tab.id, error) }), pending: new Set(["model", "run", "panel"]) };
       entry.panel.element.setAttribute("role", "tabpanel");
-      entry.panel.element.setAttribute("aria-labelledby", `tab-${VIEWS.find(({ tabs: own }) => own.includes(tab))?.id}`);
       opened.set(tab.id, entry);
     }
+    entry.panel.element.setAttribute("aria-labelledby", byId("parts").hidden ? `tab-${VIEWS.find(({ tabs: own }) => own.includes(tab))?.id}` : `tab-part-${tab.id}`);
     const place = byId("panels");
     if (place.firstChild !== entry.panel.element) {
       fill(place, entry.panel.element);
@@ -246,8 +246,11 @@ export function start(source) {
     });
   }
 
-  /** Return what Back returns to: the panel, the text that was run, the model. */
-  const stop = () => (store.state.ran ? JSON.stringify([chosenTab()?.id, store.state.ran, store.state.checkpoint]) : "");
+  /** Return what Back returns to: the panel, the texts of the boxes, the model; "" before the first run. */
+  function stop() {
+    const { run, text, ids, source: from, target, messages, checkpoint } = store.state;
+    return run ? JSON.stringify([chosenTab()?.id, text, ids, from, target, messages, checkpoint]) : "";
+  }
   let [hashTimer, lastStop] = [0, ""];
   store.subscribe((changed) => {
     changedKeys(changed);
@@ -276,13 +279,16 @@ export function start(source) {
   /** Show the open panel alone, with larger type, or the whole page again. */
   function toggleLecture() {
     const isOn = document.body.classList.toggle("is-lecture");
-    app.say(isOn ? "Lecture: the panel alone. Key L shows the whole page again." : "");
+    offer(isOn ? "The panel alone." : "", "whole page (key L)", toggleLecture);
+    if (!isOn) drawNewer();
     changedKeys(new Set(["size"]));
     /** @type {HTMLElement | null} */ (byId("panels").querySelector(".flow-picture"))?.focus({ preventScroll: true }); // → and ← go on
   }
-  addEventListener("keydown", ({ key, target, ctrlKey, metaKey, altKey }) => {
+  addEventListener("keydown", ({ key, target, repeat, ctrlKey, metaKey, altKey }) => {
     const isTyped = target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
-    if (key.toLowerCase() === "l" && !isTyped && !ctrlKey && !metaKey && !altKey && store.state.run) toggleLecture();
+    if (isTyped || repeat || ctrlKey || metaKey || altKey) return;
+    const isOn = document.body.classList.contains("is-lecture");
+    if ((key.toLowerCase() === "l" && (isOn || store.state.run)) || (isOn && key === "Escape")) toggleLecture();
   });
   let width = innerWidth;
   addEventListener("resize", () => {

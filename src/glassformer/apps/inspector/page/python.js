@@ -6,7 +6,7 @@
 
 import { partsOff } from "../panels/ablation.js";
 import { chosenKind } from "./app.js";
-import { mainTokens, selectedPosition } from "./state.js";
+import { mainTokens, messagesOf, selectedPosition } from "./state.js";
 
 /** Return a text as a literal of Python, which reads JSON's escapes. @param {unknown} value */
 const literal = (value) => JSON.stringify(value);
@@ -20,8 +20,9 @@ const literal = (value) => JSON.stringify(value);
 export function pythonOf(state, panel) {
   const lines = PROGRAMS[panel]?.(state, given(state)) ?? [];
   const imports = ["import glassformer", ...lines.filter((line) => line.startsWith("from "))];
-  const folder = state.model?.folder || "runs/NAME";
-  return [...imports, "", `model = glassformer.load(${literal(folder)})`, ...lines.filter((line) => !line.startsWith("from "))].join("\n");
+  const { folder = "", step = null, checkpoints = [] } = state.model ?? {};
+  const place = literal(folder || "runs/NAME") + (step !== null && checkpoints.includes(step) ? `, step=${step}` : "");
+  return [...imports, "", `model = glassformer.load(${place})`, ...lines.filter((line) => !line.startsWith("from "))].join("\n");
 }
 
 /** Return the arguments of the input: a text, a source and its target, or ids. @param {State} state */
@@ -29,7 +30,7 @@ function given(state) {
   const { run, ran } = state;
   if (!run) return "";
   if (run.source.length && run.target.length) {
-    const [source, target] = ran ? [literal(ran.source), ran.target && literal(ran.target)] : [ids(run.source), ids(run.target.slice(1))];
+    const [source, target] = ran ? [literal(ran.source), ran.target && literal(ran.target)] : [ids(run.source), ids(run.target)];
     return `source=${source}${target ? `, target=${target}` : ""}`;
   }
   return ran?.text && !ran.ids && !ran.messages ? literal(ran.text) : ids(mainTokens(state));
@@ -63,13 +64,20 @@ const PROGRAMS = {
     if (!mean) return [`with model.ablate(${parts}):`, `    print(model.trace(${input})["logits"])`];
     return ["from glassformer.inspection.ablation import ablate", `trace = model.trace(${input})`, `with ablate(model, ${parts}, trace):`, `    print(model.trace(${input})["logits"])`];
   },
-  patch: ({ clean, corrupted, answer, wrong }) => ["from glassformer.inspection.patching import patch_residual, patching_of",
-    `pair = patching_of(model, ${literal(clean)}, ${literal(corrupted)}${named({ ...(answer ? { answer } : {}), ...(wrong ? { wrong } : {}) })})`, "print(patch_residual(model.network, pair).shares)"],
+  patch: ({ model, clean, corrupted, answer, wrong, prefix: target, stack }) => {
+    const isPair = model?.kind === "encoder-decoder";
+    const more = named({ ...(answer ? { answer } : {}), ...(wrong ? { wrong } : {}), ...(isPair && target ? { target } : {}) });
+    const where = isPair ? `, ${literal(stack === "decoder" ? "decoder" : "encoder")}` : "";
+    return ["from glassformer.inspection.patching import patch_heads, patch_residual, patching_of",
+      `pair = patching_of(model, ${literal(clean)}, ${literal(corrupted)}${more})`, `print(patch_residual(model.network, pair${where}).shares)  # patch_heads for heads`];
+  },
   steps: (state, input) => {
     const { temperature, top_k, top_p } = state;
     const rules = named({ temperature, ...(top_k ? { top_k } : {}), ...(top_p < 1 ? { top_p } : {}) });
-    if (state.run?.source.length) return [`print(model.translate(${literal(state.ran?.source ?? "")}))`];
-    if (state.ran?.messages) return [`print(model.chat(${state.ran.messages}${rules}))`];
+    if (state.model?.verb === "fill") return [`print(model.fill(${literal(state.ran?.source)}))`];
+    if (state.run?.source.length) return [`print(model.translate(${literal(state.ran?.source)}))`];
+    const messages = messagesOf(state.ran?.messages ?? "");
+    if (messages) return [`print(model.chat(${literal(messages.map(({ role, content }) => ({ role, content })))}${rules}))`];
     return [`print(model.generate(${input}, max_new_tokens=20${rules}))`];
   },
   beam: (state) => ["from glassformer.inspection.beam_tree import beam_tree",
@@ -77,5 +85,9 @@ const PROGRAMS = {
     "print([model.tokenizer.decode(found.text_ids) for _, found in tree.results])"],
 };
 
-/** Return true if a panel has a program. @param {string} panel */
-export const hasPython = (panel) => panel in PROGRAMS;
+/** Return true if a panel has a program for what it shows. @param {State} state @param {string} panel */
+export function hasPython(state, panel) {
+  const isOfText = panel === "beam" || panel === "steps"; // these do not read ids
+  if (isOfText && (!state.ran || state.ran.ids)) return false;
+  return panel in PROGRAMS && (panel !== "patch" || Boolean(state.clean && state.corrupted));
+}

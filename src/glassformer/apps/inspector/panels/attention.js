@@ -257,7 +257,7 @@ function createAttention(app) {
         rows, columns, values, row_labels: rowLabels, column_labels: columnLabels, row_axis: "query", column_axis: "key",
         scale: "sequential", range: [0, 1], dark: state.dark, masked: weights.kind === "decoder" ? (row, column) => column > row : undefined,
         describe: (row, column) => `query ${visible(rowLabels[row] ?? "")} (${row}) → key ${visible(columnLabels[column] ?? "")} (${column}): ` +
-          `weight ${fixed(values[row * columns + column], 4)}`,
+          (weights?.kind === "decoder" && column > row ? "hidden by the mask" : `weight ${fixed(values[row * columns + column], 4)}`),
       });
       mark();
     } else drawLines();

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.app import route
-from glassformer.apps.inspector.inspector import Inspector, Shown
+from glassformer.apps.inspector.inspector import MAX_SECONDS, Inspector, Shown
 from glassformer.apps.inspector.panels.tokens import texts_of, tokens_of
 from glassformer.common.errors import Progress, UserError
 from glassformer.inspection.ablation import Effects, effects_of_texts, mean_effects
@@ -51,9 +51,9 @@ def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any
     shown = inspector.run_of(run)
     inputs = shown.trace.inputs
     measure = measure_of(shown.model, inputs)
-    measured = mean_effects(
-        [effects_of(shown.model.network, inputs, measure, means=shown.means(mean), progress=inspector.reporting())]
-    )
+    report = inspector.reporting(MAX_SECONDS)
+    found = effects_of(shown.model.network, inputs, measure, means=shown.means(mean), progress=report)
+    measured = mean_effects([found])
     return shown.names | _answer(shown.model, measured)
 
 

@@ -118,7 +118,7 @@ export function textBox(app, label) {
 export async function withProgress(app, request, place) {
   let isDone = false;
   const begun = Date.now();
-  const stop = app.source.answers("/api/stop") ? button("stop", () => void app.source.post("/api/stop", {}), { class: "quiet" }) : null;
+  const stop = app.source.answers("/api/stop") ? button("stop", () => void app.source.post("/api/stop", {}).catch(app.fail), { class: "quiet" }) : null;
   const count = h("span");
   const finished = request.finally(() => {
     isDone = true;

@@ -184,7 +184,9 @@ def progress(inspector: Inspector) -> dict[str, Any]:
 
 @route("POST", "/api/stop", is_quick=True)
 def stop(inspector: Inspector) -> dict[str, Any]:
-    """Stop the latest long request after its current batch."""
+    """Stop the latest long request after its current batch; raise `UserError` if other programs use the model."""
+    if not inspector.opens_folders:
+        raise UserError("other programs use this model, so a page cannot stop its work")
     inspector.is_stopped = True
     return {}
 
