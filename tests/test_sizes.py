@@ -15,9 +15,9 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_280,
-    "lines of Python in the core": 42_090,
-    "lines of JavaScript, CSS and HTML": 15_005,
+    "lines of Python": 66_450,
+    "lines of Python in the core": 42_220,
+    "lines of JavaScript, CSS and HTML": 15_060,
     "files of Python": 348,
     "files of Python under 60 lines": 41,
     "keys of a run": 244,
@@ -26,8 +26,8 @@ LIMITS = {
     "rooms, and files beside them": 25,
     "floors": 12,
     "calls of isinstance": 709,
-    "conditional expressions": 990,
-    "words of documents, without tables of results": 129_400,
+    "conditional expressions": 1_004,
+    "words of documents, without tables of results": 129_900,
 }
 
 

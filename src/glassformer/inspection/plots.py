@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.common import notebook
 from glassformer.common.figures import (
     GREY,
     MASKED,
@@ -21,8 +20,6 @@ from glassformer.common.figures import (
     quiet_axes,
     title,
 )
-from glassformer.inspection.lens import LensCells
-from glassformer.inspection.patching import Restored
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import RelativeBias
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
 MAX_POSITIONS = 256
 _SCHEMES = {"alibi": "ALiBi"}
 """Names of position schemes in titles. The title of another scheme has the name of its kind."""
-MAX_TEXTS = 24
-"""With more columns, cells have no text."""
 MAX_COUNTED = 40
 """Largest number of classes for which a confusion matrix shows counts; beyond it, it shows colours only."""
 LUMINANCE = (0.299, 0.587, 0.114)
@@ -46,11 +41,6 @@ LUMINANCE = (0.299, 0.587, 0.114)
 def shares_scale() -> dict[str, Any]:
     """Return arguments of `imshow` for values from 0 to 1."""
     return {"cmap": colour_map(WEIGHTS), "vmin": 0, "vmax": 1}
-
-
-def signed_scale(limit: float) -> dict[str, Any]:
-    """Return arguments of `imshow` for values from -limit to limit; 0 is white."""
-    return {"cmap": colour_map(SIGNED), "vmin": -limit, "vmax": limit}
 
 
 def heat_map(
@@ -156,7 +146,8 @@ def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
     axes = figure.subplots()
     values = table.float().cpu().numpy()
     limit = float(abs(values).max())
-    image = axes.imshow(values, **signed_scale(limit), aspect="auto", interpolation="nearest")
+    colours = {"cmap": colour_map(SIGNED), "vmin": -limit, "vmax": limit}
+    image = axes.imshow(values, **colours, aspect="auto", interpolation="nearest")
     title(axes, name)
     axes.set_xlabel(x)
     axes.set_ylabel("position, tokens")
@@ -187,31 +178,6 @@ def _biases(bias: nn.Module, places: Tensor, scheme: str, looks_ahead: bool) -> 
     axes.spines["right"].set_visible(True)
     axes.spines["right"].set_color(GREY)
     return figure
-
-
-def plot_lens(cells: LensCells, tokens: Sequence[str], vocabulary: Sequence[str], name: str) -> "Figure":
-    """Plot the most probable token of each layer and position; the colour is its probability."""
-    texts = None
-    if len(tokens) <= MAX_TEXTS:
-        texts = [[label(vocabulary[i]) for i in row] for row in cells.top_ids[:, :, 0].tolist()]
-    labels = cells.layers, list(map(label, tokens))
-    names = name, "layer", "token", "probability"
-    return _table(cells.top_probabilities[:, :, 0], labels, texts, shares_scale(), names)
-
-
-def plot_patching(restored: Restored, columns: Sequence[str], name: str) -> "Figure":
-    """Plot the restored share of each layer and position (or head): 0 = as corrupted, 1 = as clean."""
-    values, texts = restored.shares, None
-    if values.shape[1] <= MAX_TEXTS:
-        texts = [[text for text, _ in row] for row in notebook.numbers(values.tolist())]
-    limit = float(values.nan_to_num().abs().max()) or 1.0
-    return _table(
-        values,
-        (restored.layers, list(map(label, columns))),
-        texts,
-        signed_scale(limit),
-        (name, "layer", "", "restored share"),
-    )
 
 
 def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
