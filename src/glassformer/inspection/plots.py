@@ -146,7 +146,7 @@ def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
     axes = figure.subplots()
     values = table.float().cpu().numpy()
     limit = float(abs(values).max())
-    colours = {"cmap": colour_map(SIGNED), "vmin": -limit, "vmax": limit}
+    colours: dict[str, Any] = {"cmap": colour_map(SIGNED), "vmin": -limit, "vmax": limit}
     image = axes.imshow(values, **colours, aspect="auto", interpolation="nearest")
     title(axes, name)
     axes.set_xlabel(x)
