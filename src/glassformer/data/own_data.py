@@ -77,6 +77,8 @@ class Rule(NamedTuple):
     """Most tokens of all steps / bytes of the data: on little data, more steps overfit."""
     dropouts: tuple[float, ...]
     """Dropout by level; the last one is also that of the levels above."""
+    rate: float = 1.0
+    """Learning rate of Muon / that of the dial."""
     others: float = 1.0
     """Learning rate of AdamW / that of Muon."""
     bytes_per_entry: int = 96
@@ -85,7 +87,7 @@ class Rule(NamedTuple):
 
 TEXT = Rule((4, 4, 5, 7), 128, 100, 512, 5, (0.2, 0.1, 0.0), bytes_per_entry=192)
 CHARACTER_PAIRS = Rule((2, 3, 4, 6), 0, 375, 512, 20, (0.0, 0.1))
-SENTENCE_PAIRS = Rule((3, 4, 5, 7), 512, 125, 1024, 8, (0.3, 0.3, 0.1), others=0.4)
+SENTENCE_PAIRS = Rule((3, 4, 5, 7), 512, 125, 1024, 8, (0.3, 0.3, 0.1), rate=2.0, others=0.4)
 CLASSES = Rule((2, 3, 4, 6), 1024, 125, 1024, 8, (0.3, 0.2, 0.1), others=0.2)
 TAGS = Rule((2, 3, 4, 6), 512, 150, 1024, 8, (0.1,), others=0.2)
 FEWEST_ENTRIES = 512
@@ -102,6 +104,7 @@ class Sizes(NamedTuple):
     steps: int
     batch: int
     dropout: float
+    rate: float
     others: float
 
 
@@ -121,7 +124,7 @@ def sizes(rule: Rule, n_bytes: float) -> Sizes:
     batch = rule.batch * size // (2 if n_bytes <= LITTLE else 1)
     steps = max(FEWEST_STEPS, min(rule.steps * size**2, round(rule.passes * n_bytes / batch)))
     dropout = rule.dropouts[min(level, len(rule.dropouts) - 1)]
-    return Sizes(size, entries, steps, batch, dropout, rule.others)
+    return Sizes(size, entries, steps, batch, dropout, rule.rate, rule.others)
 
 
 MAX_WORDS = 2.0
@@ -419,11 +422,11 @@ def _tokenizer(found: Sizes) -> TokenizerConfig:
 
 
 def _train(found: Sizes) -> TrainConfig:
-    rate = learning_rate(found.size)
+    rate = found.rate * learning_rate(found.size)
     return TrainConfig(
         max_steps=found.steps,
         eval_every=found.steps // N_EVALUATIONS,
-        optimizer=MuonConfig(rate, adamw_learning_rate=float(f"{rate * found.others:.2g}")),
+        optimizer=MuonConfig(float(f"{rate:.2g}"), adamw_learning_rate=float(f"{rate * found.others:.2g}")),
         schedule=LinearSchedule(warmup_steps=found.steps // 20),
     )
 
