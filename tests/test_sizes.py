@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_450,
-    "lines of Python in the core": 42_220,
+    "lines of Python": 66_470,
+    "lines of Python in the core": 42_240,
     "lines of JavaScript, CSS and HTML": 15_060,
     "files of Python": 348,
     "files of Python under 60 lines": 41,

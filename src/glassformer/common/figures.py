@@ -139,6 +139,13 @@ def title(axes: "Axes", text: str) -> None:
     axes.set_title(plain(text), fontsize=10.5, loc="left", parse_math=False, pad=8)
 
 
+def legend(axes: "Axes", handles: Sequence[Any], names: Sequence[str], **place: Any) -> None:
+    """Add a legend with the names of lines; a dollar sign does not start mathematics."""
+    box = axes.legend(handles, [plain(name) for name in names], frameon=False, fontsize=9, **place)
+    for text in box.get_texts():
+        text.set_parse_math(False)
+
+
 def end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], *, side: Literal["left", "right"]) -> None:
     """Write names beside the ends of lines, in their colours and without overlap; an end has y, name and colour."""
     low, high = axes.get_ylim()
