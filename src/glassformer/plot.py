@@ -142,7 +142,7 @@ def curves(*folders: str | Path) -> "Figure":
     scores = [name for name, x in METRICS.items() if "losses" not in x.sections and f"eval/valid_{name}" in keys]
 
     # 1. A panel for the losses, and one for each score
-    names = names_of([folder.resolve() for folder in logs])
+    names = _names([folder.resolve() for folder in logs])
     beside = 0.08 * max(map(len, names)) if len(names) > 1 else 0.0  # width of the names
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))) + beside, 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
@@ -175,10 +175,10 @@ def curves(*folders: str | Path) -> "Figure":
     return figure
 
 
-def names_of(folders: Sequence[Path]) -> list[str]:
+def _names(folders: Sequence[Path]) -> list[str]:
     """Return the shortest ends of paths that differ from each other.
 
-    >>> names_of([Path("/sweeps/0-a/seed-0"), Path("/sweeps/1-b/seed-0")])
+    >>> _names([Path("/sweeps/0-a/seed-0"), Path("/sweeps/1-b/seed-0")])
     ['0-a/seed-0', '1-b/seed-0']
     """
     n = next(n for n in range(1, 99) if n > 9 or len({folder.parts[-n:] for folder in folders}) == len(set(folders)))

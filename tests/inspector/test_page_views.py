@@ -18,6 +18,7 @@ from glassformer.model import Model
 from inspector.browsing import TEXT, Visit, close, given_to, number
 from inspector.conftest import FAMILIES, OpenModel
 from inspector.test_page import PANELS
+from tolerances import printed
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -28,7 +29,7 @@ def test_the_program_of_a_panel_computes_its_numbers(
     found = show_model(name, {"layer": 0, "head": 0})
     page = found.page
     page.get_by_role("button", name="Python", exact=True).click()
-    printed: list[Any] = []
+    outputs: list[Any] = []
     shown = []
     for title in [title for titles in PANELS[name].values() for title in titles]:
         found.open_tab(title)
@@ -36,9 +37,9 @@ def test_the_program_of_a_panel_computes_its_numbers(
             assert title in ("Compare", "Texts", "Training", "Patching"), "Patching has no texts yet"
             continue
         shown.append(title)
-        printed.clear()
-        exec(page.locator("#python").inner_text(), {"print": printed.append})
-        (value,) = printed
+        outputs.clear()
+        exec(page.locator("#python").inner_text(), {"print": outputs.append})
+        (value,) = outputs
         if title == "Heads":
             assert close(found.numbers("Head"), value)
         if title == "Alignment":
@@ -48,7 +49,7 @@ def test_the_program_of_a_panel_computes_its_numbers(
             assert cells == [models[name].tokenizer.tokens(row) for row in value.top_ids[:, :, 0].tolist()]
         if title == "Attribution":
             sentence = page.locator("#panels p.detail", has_text="logit of").first.inner_text()
-            assert number(sentence.rsplit(": ", 1)[1].split(" = ")[0]) == pytest.approx(value.logit, abs=0.005)
+            assert number(sentence.rsplit(": ", 1)[1].split(" = ")[0]) == printed(value.logit, decimals=2)
         if title == "Ablation":
             assert torch.equal(value, capture(models[name], **given_to(models[name]))["logits"]), "nothing is off"
     assert {"Flow", "Heads"} <= set(shown)
@@ -106,12 +107,12 @@ def run_program(found: Visit, model: Model) -> Any:
     """Run the program of the open panel with a model; return what it prints."""
     if not found.page.locator("#python").is_visible():
         found.page.get_by_role("button", name="Python", exact=True).click()
-    printed: list[Any] = []
+    outputs: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(glassformer, "load", lambda folder, step=None: model)
-        exec(found.page.locator("#python").inner_text(), {"print": printed.append})
+        exec(found.page.locator("#python").inner_text(), {"print": outputs.append})
     found.page.get_by_role("button", name="Python", exact=True).click()
-    return printed[0]
+    return outputs[0]
 
 
 def test_back_returns_to_the_former_panel_and_text(open_model: OpenModel) -> None:

@@ -55,7 +55,7 @@ def test_every_size_is_a_run_and_more_data_gives_a_larger_one(kind: str) -> None
         assert run.model.d_model == width(found.size) and run.train.eval_every * 8 <= run.train.max_steps
         rates = run.train.optimizer
         assert isinstance(rates, MuonConfig)
-        assert rates.learning_rate == learning_rate(found.size)
+        assert rates.learning_rate == float(f"{RULES[kind].rate * learning_rate(found.size):.2g}")
         assert rates.adamw_learning_rate == float(f"{rates.learning_rate * RULES[kind].others:.2g}")
     assert runs == sorted(runs) and n_parameters == sorted(n_parameters) and len(set(n_parameters)) >= 6
     assert sizes(RULES[kind], 0).steps == own_data.FEWEST_STEPS < sizes(RULES[kind], own_data.SMALL).steps

@@ -422,11 +422,11 @@ def _tokenizer(found: Sizes) -> TokenizerConfig:
 
 
 def _train(found: Sizes) -> TrainConfig:
-    rate = found.rate * learning_rate(found.size)
+    rate = float(f"{found.rate * learning_rate(found.size):.2g}")
     return TrainConfig(
         max_steps=found.steps,
         eval_every=found.steps // N_EVALUATIONS,
-        optimizer=MuonConfig(float(f"{rate:.2g}"), adamw_learning_rate=float(f"{rate * found.others:.2g}")),
+        optimizer=MuonConfig(rate, adamw_learning_rate=float(f"{rate * found.others:.2g}")),
         schedule=LinearSchedule(warmup_steps=found.steps // 20),
     )
 
