@@ -554,7 +554,7 @@ def test_folders_are_graded_each_in_a_process_with_limits(tmp_path: Path, capsys
     assert [row["shift"] for row in rows] == ["right", "mistake", "", ""]
     assert "ended early" in rows[2]["problem"] and "did not end within 20 seconds" in rows[3]["problem"]
     assert not (folders[0] / PROGRESS).exists()
-    names = {one.name for one in EXERCISES.values()}
+    names = [one.name for one in EXERCISES.values() if one.name != "shift"]
     assert table([Grade("ada", {"shift": "right"}), Grade("bob", {}, "it ended")], {9: ["shift", *names][:3]}) == (
         "folder  right  9\nada     1/3    1/3\nbob     it ended"
     )
