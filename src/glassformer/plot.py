@@ -146,15 +146,16 @@ def curves(*folders: str | Path) -> "Figure":
     beside = 0.08 * max(map(len, names)) if len(names) > 1 else 0.0  # width of the names
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))) + beside, 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
-    losses, handles = panels[0], []
+    losses, ends = panels[0], list[tuple[float, str, str]]()
 
     # 2. The lines of each run
-    for lines, colour in zip(logs.values(), itertools.cycle(COLOURS), strict=False):
+    for lines, name, colour in zip(logs.values(), names, itertools.cycle(COLOURS), strict=False):
         batch, valid = (_series(lines, key) for key in ("train/loss", "eval/valid_loss"))
         losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
-        handles += losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
-        for axes, name in zip(panels[1:], scores, strict=True):
-            axes.plot(*_series(lines, f"eval/valid_{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
+        losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
+        ends += [(value, name, colour) for value in (valid[1] or batch[1])[-1:] if math.isfinite(value)]
+        for axes, score in zip(panels[1:], scores, strict=True):
+            axes.plot(*_series(lines, f"eval/valid_{score}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
 
     # 3. Titles, axes and names
     title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
@@ -168,9 +169,6 @@ def curves(*folders: str | Path) -> "Figure":
     for axes in panels:
         axes.xaxis.set_major_formatter("{x:,.0f}")
     if len(names) > 1:
-        ends = [
-            (float(line.get_ydata()[-1]), name, line.get_color()) for line, name in zip(handles, names, strict=True)
-        ]
         end_labels(losses, ends, side="right")
     return figure
 

@@ -212,11 +212,19 @@ def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
     assert list(losses.lines[1].get_ydata()) == [4.5, 4.0]
     names = {text.get_text(): text for text in losses.texts}
     for name, line in (("_first", losses.lines[1]), ("second $x$", losses.lines[3])):
-        assert names[name].get_color() == line.get_color(), "the names stand beside the ends of their lines"
+        assert names[name].get_color() == line.get_color(), "a name has the colour of its line"
     first_y, second_y = (names[name].get_position()[1] for name in ("_first", "second $x$"))
-    assert abs(first_y - second_y) > 0.04, "equal values, but no overlap"
+    assert abs(first_y - second_y) == pytest.approx(1 / 22), "equal values: one gap of `end_labels` apart"
     assert bleu.get_ylabel() == "BLEU (higher is better)" and list(bleu.lines[0].get_ydata()) == [20.0, 20.0]
     assert losses.get_ylabel() == "loss, nats per target"
+
+
+def test_a_run_without_an_evaluation_is_named_at_its_training_loss(tmp_path: Path) -> None:
+    first, second = write_log(tmp_path / "first"), tmp_path / "second"
+    second.mkdir()
+    (second / "metrics.jsonl").write_text('{"step": 1, "train/loss": 4.25}\n')
+    losses, *_ = drawn(plot.curves(first, second)).axes
+    assert {"first", "second"} <= {text.get_text() for text in losses.texts}
 
 
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:

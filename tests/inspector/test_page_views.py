@@ -1,6 +1,7 @@
 """Around the panels: their programs, the browser's Back, the panel alone for a lecture."""
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -141,11 +142,12 @@ def test_back_returns_to_the_former_panel_and_text(open_model: OpenModel) -> Non
 
 
 def test_long_work_is_counted_and_can_be_stopped(open_model: OpenModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ablation.changed_outputs
+    plain, goes_on = ablation.changed_outputs, threading.Event()
 
     def slow(*arguments: Any) -> Iterator[Any]:
-        for found in plain(*arguments):
-            time.sleep(0.4)
+        for done, found in enumerate(plain(*arguments)):
+            if done == 2:
+                assert goes_on.wait(60), "the page did not stop the work"
             yield found
 
     monkeypatch.setattr(ablation, "changed_outputs", slow)
@@ -158,7 +160,9 @@ def test_long_work_is_counted_and_can_be_stopped(open_model: OpenModel, monkeypa
     count = stop.locator("xpath=..").inner_text()
     assert re.fullmatch(r"\d+ of \d+, about \d+ s left stop", count)
     found.expects_refusals = True
-    stop.click()
+    with page.expect_response("**/api/stop"):
+        stop.click()
+    goes_on.set()
     found.until("() => document.querySelector('#status').textContent.startsWith('stopped after')")
     assert not stop.is_visible()
 

@@ -29,7 +29,7 @@ MAX_LABEL = 18
 FONT = "DejaVu Sans"
 """Font of all plots. It is included in matplotlib, so that plots are equal on every machine."""
 
-_SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
+SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -110,8 +110,8 @@ def plain(text: str) -> str:
 
 
 def _drawn(character: str) -> str:
-    if character in _SIGNS:
-        return _SIGNS[character]
+    if character in SIGNS:
+        return SIGNS[character]
     invisible = unicodedata.category(character)[0] in "CZ"
     return f"<U+{ord(character):04X}>" if invisible or ord(character) not in _glyphs() else character
 

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from glassformer.common.figures import GREY, MASKED, WEIGHTS
+from glassformer.common.figures import GREY, MASKED, SIGNS, WEIGHTS
 
 PLAIN = "border-collapse: collapse; text-align: left"
 BLUE, ORANGE = "25, 92, 185", "176, 84, 14"
 CELL, LONGEST, LEAST = 11, 14, 0.02
 """Size of a cell in pixels, longest label in characters, smallest weight with a tooltip, of `head_maps`."""
-_SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
 def table(values: Mapping[str, Any], title: str = "") -> str:
@@ -107,7 +106,7 @@ def visible(token: str) -> str:
     >>> visible(" the"), visible("a\\n"), visible("\\x00")
     ('␣the', 'a↵', '<U+0000>')
     """
-    shown = "".join(_SIGNS.get(c, c if c.isprintable() else f"<U+{ord(c):04X}>") for c in token)
+    shown = "".join(SIGNS.get(c, c if c.isprintable() else f"<U+{ord(c):04X}>") for c in token)
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 

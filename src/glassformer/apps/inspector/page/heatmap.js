@@ -19,8 +19,8 @@ import { FONT, MONO, theme } from "./theme.js";
  *   cell_text?: (row: number, column: number) => string, cell?: [number, number], describe: (row: number, column: number) => string,
  *   unit?: string, plain_rows?: boolean, plain_columns?: boolean, masked?: ((row: number, column: number) => boolean) | undefined,
  * }} Matrix
- * Values are row by row; NaN is an empty cell, and a `masked` cell is grey. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
- * square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
+ * Values are row by row; NaN is an empty cell, and a `masked` cell is grey. `cell` is the size of a cell in pixels at
+ * zoom 1; without it, cells are square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
  *
  * @typedef {{
  *   label: string, onhover?: (row: number, column: number) => void, onleave?: () => void,

@@ -246,21 +246,21 @@ export function start(source) {
     });
   }
 
-  /** Return what Back returns to: the panel, the texts of the boxes, the model; "" before the first run. */
-  function stop() {
+  /** Return what an entry of the history has: the panel, the texts of the boxes, the model; "" before the first run. */
+  function entry() {
     const { run, text, ids, source: from, target, messages, checkpoint } = store.state;
     return run ? JSON.stringify([chosenTab()?.id, text, ids, from, target, messages, checkpoint]) : "";
   }
-  let [hashTimer, lastStop] = [0, ""];
+  let [hashTimer, lastEntry] = [0, ""];
   store.subscribe((changed) => {
     changedKeys(changed);
     clearTimeout(hashTimer);
     document.body.dataset.unwritten = ""; // the address does not show the view yet
     hashTimer = setTimeout(() => {
-      const [hash, here] = [`#${encodeHash(store.state)}`, stop()];
-      const isNew = here && lastStop && here !== lastStop && parent === window;
+      const [hash, here] = [`#${encodeHash(store.state)}`, entry()];
+      const isNew = here && lastEntry && here !== lastEntry && parent === window;
       if (hash !== location.hash) history[isNew ? "pushState" : "replaceState"](null, "", hash);
-      lastStop = here;
+      lastEntry = here;
       delete document.body.dataset.unwritten;
       dispatchEvent(new Event("view")); // for a page that contains this one in a frame; see two.js
     }, 150);
