@@ -99,6 +99,30 @@ export function numberOptions(n) {
 }
 
 /**
+ * Write a value into a field, unless a person is writing in it.
+ * @param {HTMLInputElement | HTMLTextAreaElement} input
+ * @param {string} value
+ */
+export function writeField(input, value) {
+  if (document.activeElement !== input) input.value = value;
+}
+
+/**
+ * Create a field for a whole number. What a person enters is moved into the range.
+ * @param {string} label
+ * @param {{min: number, max: number}} range
+ * @param {(value: number) => void} onchange
+ */
+export function numberField(label, { min, max }, onchange) {
+  const input = h("input", { type: "number", min, max: Number.isFinite(max) ? max : null, value: min, onchange: () => {
+    const value = Math.max(min, Math.min(max, Math.round(Number(input.value))));
+    input.value = String(value);
+    onchange(value);
+  } });
+  return { element: h("label", { class: "field" }, h("span", {}, label), input), write: (/** @type {number} */ value) => writeField(input, String(value)) };
+}
+
+/**
  * Create a slider with its number.
  * @param {string} label
  * @param {{min: number, max: number, step: number}} range

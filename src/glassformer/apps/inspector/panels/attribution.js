@@ -13,7 +13,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { choice, fill, h } from "../page/dom.js";
+import { choice, fill, h, writeField } from "../page/dom.js";
 import { frame, tableElement } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { positionText, selectedPosition } from "../page/state.js";
@@ -134,9 +134,7 @@ function createAttribution(app) {
     element: h("div", { class: "panel" }, card.element, table.element),
     render(changed) {
       const { state } = store;
-      for (const { key, input } of fields) {
-        if (document.activeElement !== input) input.value = state[key];
-      }
+      for (const { key, input } of fields) writeField(input, state[key]);
       if (["run", "pos", "answer", "wrong"].some((key) => changed.has(key)) && state.run) load();
       else if (changed.has("dark")) draw();
       if (["panel", "size"].some((key) => changed.has(key))) heat.resize();

@@ -14,7 +14,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { button, choice, fill, h, slider } from "../page/dom.js";
+import { button, choice, fill, h, numberField, slider } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { isPair } from "../page/input.js";
 import { sceneElement } from "../page/scene.js";
@@ -172,7 +172,7 @@ function treeScene(nodes, best) {
 /** @param {App} app @returns {Panel} */
 function createBeam(app) {
   const { store } = app;
-  const size = h("input", { type: "number", min: 1, max: 32, "aria-label": "beam", onchange: () => store.set({ beam: Math.max(1, Math.min(32, Math.round(Number(size.value)) || 1)) }) });
+  const size = numberField("beam", { min: 1, max: 32 }, (beam) => store.set({ beam }));
   const limit = h("input", { type: "number", min: 1, max: 512, value: 60, "aria-label": "longest output" });
   const again = button("Search again", () => search(), { class: "primary" });
   const pruned = choice("Nodes", [["1", "all nodes"], ["0", "without pruned nodes"]], (value) => store.set({ pruned: Number(value) }));
@@ -181,7 +181,7 @@ function createBeam(app) {
   const tree = frame({
     title: "Beam search", picture: () => treePicture(),
     explanation: "Each step keeps the most probable continuations. Number: sum of log-probabilities. Dashed: pruned. Double frame: finished. Accent colour: the best result.",
-  }, h("div", { class: "row" }, h("label", { class: "field" }, h("span", {}, "beam"), size),
+  }, h("div", { class: "row" }, size.element,
     h("label", { class: "field" }, h("span", {}, "longest output"), limit), again, pruned.element), place, note);
   const penalty = slider("penalty", { min: 0, max: 2, step: 0.05 }, (value) => store.set({ penalty: value }), (value) => value.toFixed(2));
   const formula = choice("Formula", [["gnmt", "((5 + n) / 6)^a"], ["average", "n^a"]], (value) => store.set({ formula: value }));
@@ -308,7 +308,7 @@ function createBeam(app) {
     element,
     render(changed) {
       const { beam, length_penalty: exponent, length_penalty_type: kind } = settings();
-      size.value = String(beam);
+      size.write(beam);
       penalty.write(exponent);
       formula.write(kind);
       pruned.write(String(store.state.pruned));

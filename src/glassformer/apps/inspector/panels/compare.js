@@ -8,7 +8,7 @@
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
 import { barList, barsScene } from "../page/charts.js";
 import { colourOf } from "../page/colours.js";
-import { button, choice, fill, h, keepHeight, numberOptions, select } from "../page/dom.js";
+import { button, choice, fill, h, keepHeight, numberOptions, select, writeField } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap, pixelImage } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
@@ -317,7 +317,7 @@ function createCompare(app) {
       steps.max = String(Math.max(0, checkpoints().length - 1));
       const index = checkpoints().indexOf(state.step < 0 ? state.model?.step ?? -1 : state.step);
       if ((state.step >= 0 || changed.has("panel")) && index >= 0) steps.value = String(index);
-      if ((changed.has("folder") || changed.has("panel")) && document.activeElement !== folder) folder.value = state.folder;
+      if (changed.has("folder") || changed.has("panel")) writeField(folder, state.folder);
       writeStep();
       if (changed.has("panel")) chooseOther();
       if (["run", "step", "folder"].some((key) => changed.has(key))) load();

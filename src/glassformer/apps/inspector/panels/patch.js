@@ -14,7 +14,7 @@
  */
 
 import { Latest } from "../page/app.js";
-import { button, choice, fill, grow, h, sendsOn } from "../page/dom.js";
+import { button, choice, fill, grow, h, sendsOn, writeField } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { isPair } from "../page/input.js";
@@ -176,7 +176,7 @@ function createPatch(app) {
     element: h("div", { class: "panel" }, card.element),
     render(changed) {
       const { state } = store;
-      for (const { key, input } of fields) if ((changed.has(key) || changed.has("panel")) && document.activeElement !== input) input.value = state[key];
+      for (const { key, input } of fields) if (changed.has(key) || changed.has("panel")) writeField(input, state[key]);
       if (changed.has("panel") && !result && state.clean && state.corrupted && state.clean !== state.corrupted) load();
       stacks.write(chosenStack());
       drawChoices();

@@ -13,7 +13,7 @@
 
 import { Latest } from "../page/app.js";
 import { colourOf } from "../page/colours.js";
-import { button, fill, h, select } from "../page/dom.js";
+import { button, fill, h, numberField, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { pause } from "../page/source.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
@@ -142,7 +142,7 @@ function createTexts(app) {
   const all = unitsOf(model);
   const box = textBox(app, "texts");
   const parts = select("part", all.map((name) => [name, name.replace(".head", ": heads").replace(".neuron", ": neurons")]), (units) => choose(units, 0));
-  const number = h("input", { type: "number", min: 0, value: 0, onchange: () => choose(parts.list.value, Number(number.value)) });
+  const number = numberField("number", { min: 0, max: Infinity }, (unit) => choose(parts.list.value, unit));
   const start = button("Find", () => load(), { class: "primary" });
   const progress = h("span", { class: "about", "aria-live": "polite" });
   const facts = h("p", { class: "detail" });
@@ -151,14 +151,14 @@ function createTexts(app) {
     title: "Strongest texts", picture: () => picture(),
     explanation: "The texts in which a head or a neuron is most active, with its activity at each token. Head: length of the vector that it adds to the residual stream. Neuron: its value after the activation. The baseline is a random text of the set. The first token of a decoder is left out.",
     formula: "strength of a text = largest activity of its tokens",
-  }, box.element, h("div", { class: "row" }, parts.element, h("label", { class: "field" }, h("span", {}, "number"), number), start, progress), facts, list);
+  }, box.element, h("div", { class: "row" }, parts.element, number.element, start, progress), facts, list);
   const latest = new Latest(app, card.body);
   /** @type {Strongest | null} */
   let found = null;
 
   /** @param {string} units @param {number} unit */
   function choose(units, unit) {
-    store.set({ unit: `${units}.${Math.max(0, Math.trunc(unit) || 0)}` });
+    store.set({ unit: `${units}.${unit}` });
   }
 
   /** Return the part and the number that the view names; by default the first. @returns {[string, number]} */
@@ -216,7 +216,7 @@ function createTexts(app) {
     render(changed) {
       const [units, unit] = chosen();
       parts.list.value = units;
-      number.value = String(unit);
+      number.write(unit);
       if (changed.has("unit") && found) load();
       else if (changed.has("dark")) draw();
     },
