@@ -45,6 +45,8 @@ from glassformer.nn.layers import LayerNorm, RMSNorm
 from glassformer.tasks.trained_model import TrainedModel
 
 Map = Callable[[Tensor], Tensor]
+PARTS_AT_ONCE = 64
+"""Number of parts whose numbers for the whole vocabulary are computed by one product."""
 N_DEVIATIONS = 2.0
 """A term is beyond its baseline if it differs from the mean by more than this many standard deviations."""
 
@@ -146,14 +148,16 @@ def attribute(
     norm = getattr(transformer, stack).final_norm
     with torch.no_grad(), evaluation_mode(network):
         final, head = frozen(norm, at[_last_name(transformer)]), linear_part(transformer.output, dtype)
-        terms = {name: _term(head(final(x)), token, against) for name, x in written(transformer, at)}
+        names, vectors = zip(*written(transformer, at), strict=True)
+        parts = torch.stack([x.to(exact) for x in vectors]).split(PARTS_AT_ONCE)  # (parts, D)
+        rows = (row for some in parts for row in head(final(some)))  # (V,)
+        terms = {name: _term(row, token, against) for name, row in zip(names, rows, strict=True)}
         zero = torch.zeros(transformer.config.d_model, dtype=dtype, device=device)
         constant = transformer.head(shift(norm, zero).to(zero))
         terms["output_bias"] = _term(constant, token, against)
-    logits = at["logits"]
-    logit = float(logits[token])
+    logit = float(at["logits"][token])
     if against is not None:
-        logit -= float(logits[against])
+        logit -= float(at["logits"][against])
     return Attribution(token, against, position, logit, terms)
 
 

@@ -65,7 +65,7 @@ class Shown:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Shapes of the tensors of the flow; see `panels/tensors.py`."""
     part: dict[str, Tensor] = field(default_factory=dict)
-    """Tensors of the block that the panel Flow shows, or all tensors outside of blocks."""
+    """Tensors of the block that the panel Flow shows, and all tensors outside of blocks."""
 
     def layers(self, kind: Kind) -> list[Heads]:
         """Return the weights of the heads of each layer; raise `UserError` if the model has no such attention."""
@@ -232,12 +232,14 @@ class Inspector:
         return paths[name]
 
     def add_run(self, model: TrainedModel, trace: Trace) -> Shown:
-        """Run a model over the inputs of a trace; keep the run, and drop the oldest of too many."""
-        shown = show(model, trace)
+        """Run a model over the inputs of a trace, unless this run is kept; keep it, and drop the oldest of too many."""
         content = json.dumps([page_data.model_id(model), *(x.tolist() for x in trace.inputs.values())])
-        shown.name = hashlib.sha256(content.encode()).hexdigest()[:16]
-        self.runs[shown.name] = shown
-        self.runs.move_to_end(shown.name)
+        name = hashlib.sha256(content.encode()).hexdigest()[:16]
+        if name not in self.runs or self.runs[name].model is not model:
+            self.runs[name] = show(model, trace)
+            self.runs[name].name = name
+        shown = self.runs[name]
+        self.runs.move_to_end(name)
         while len(self.runs) > MAX_RUNS:
             self.runs.popitem(last=False)
         return shown

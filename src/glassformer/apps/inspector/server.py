@@ -1,6 +1,7 @@
 """The server of the inspector page: a port, a browser window, and a clean end."""
 
 import asyncio
+import contextlib
 import threading
 import webbrowser
 from collections.abc import Sequence
@@ -11,6 +12,9 @@ from glassformer.apps.inspector.app import application
 from glassformer.apps.inspector.inspector import FOLDER, Example, Inspector
 from glassformer.apps.inspector.listener import listen, url
 from glassformer.apps.inspector.panels import calls
+from glassformer.apps.inspector.panels.models import card
+from glassformer.apps.inspector.panels.tensors import flow, tensor
+from glassformer.apps.inspector.panels.tokens import Input, run
 from glassformer.apps.inspector.worker import Worker
 from glassformer.common.chat_messages import Message, require_messages
 from glassformer.common.errors import UserError, require_type
@@ -60,6 +64,19 @@ def inspect(
         serve(inspector, "127.0.0.1", port, opens_browser=opens_browser)
 
 
+def _prepare(inspector: Inspector) -> None:
+    """Run the first example while the browser starts, so that the page finds its first picture computed."""
+    if not inspector.first:
+        return
+    with contextlib.suppress(UserError):  # the page asks again, and shows the sentence
+        examples = card(inspector)["examples"]
+        if examples:
+            name = run(inspector, Input(**examples[0]))["run"]
+            block = next((one for one, _ in flow(inspector, name)["tensors"] if ".blocks." in one), None)
+            if block is not None:
+                tensor(inspector, name, block)
+
+
 def _in_event_loop() -> bool:
     """Return True in a notebook, where an event loop runs. Then uvicorn needs its own thread and its own loop."""
     try:
@@ -73,7 +90,9 @@ def serve(inspector: Inspector, host: str, port: int, *, opens_browser: bool) ->
     """Serve the inspector until Ctrl-C; print its address when it is ready."""
     listener = listen(host, port)
     address = url(host, listener)
-    app = application(calls(inspector), FOLDER, [host, "127.0.0.1", "localhost"], Worker())
+    worker = Worker()
+    worker.post(_prepare, inspector)
+    app = application(calls(inspector), FOLDER, [host, "127.0.0.1", "localhost"], worker)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     print(f"inspector: {address}  (Ctrl-C stops it)", flush=True)
     if opens_browser:

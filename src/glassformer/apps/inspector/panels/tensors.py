@@ -125,11 +125,11 @@ def tensor(
 
 
 def _tensor(shown: Shown, name: str) -> Tensor:
-    """Return a tensor without the batch. All tensors of its block, or all outside of blocks, are computed and kept."""
+    """Return a tensor without the batch. All tensors of its block, and all outside of blocks, are computed and kept."""
     if name not in _shapes(shown):
         raise UserError(f"the run has no tensor {name!r:.80}: reload the page")
     if name not in shown.part:
-        names = [other for other in _shapes(shown) if _block(other) == _block(name)]
+        names = [other for other in _shapes(shown) if _block(other) in ("", _block(name))]
         shown.part = capture_tensors(shown.model.network, shown.trace.inputs, names)
     x = shown.part[name]
     return x if x.ndim == 2 else x[0]  # positions are the same for all rows
