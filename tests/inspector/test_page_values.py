@@ -156,7 +156,7 @@ def test_a_token_under_the_pointer_is_highlighted_in_all_panels(
     box = canvas.bounding_box()
     assert box is not None
     size = box["height"]  # of the labels and the matrix; both have equal height and width
-    page.mouse.move(box["x"] + size - 45, box["y"] + size - 15)
+    page.mouse.move(box["x"] + size - 66, box["y"] + size - 22)  # cells of 44 pixels
     found.settle()
     n_tokens = found.tokens("target").count()
     marked = page.locator("#tokens .token.is-linked").evaluate_all("(all) => all.map((x) => Number(x.dataset.index))")

@@ -150,11 +150,13 @@ def test_long_work_is_counted_and_can_be_stopped(open_model: OpenModel, monkeypa
                 assert goes_on.wait(60), "the page did not stop the work"
             yield found
 
-    monkeypatch.setattr(ablation, "changed_outputs", slow)
-    monkeypatch.setattr(ablation, "MAX_ROWS", 1)
     found = open_model("decoder", {"panel": "ablation"})
     page = found.page
-    page.get_by_role("button", name="Measure all").click()
+    shown = page.locator(".switch").all_inner_texts()
+    assert shown and "on" not in shown, "a small model is measured without a click"
+    monkeypatch.setattr(ablation, "changed_outputs", slow)
+    monkeypatch.setattr(ablation, "MAX_ROWS", 1)
+    page.get_by_role("button", name="replace by the mean").click()
     stop = page.get_by_role("button", name="stop", exact=True)
     stop.wait_for()
     count = stop.locator("xpath=..").inner_text()
@@ -185,9 +187,9 @@ def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:
     page.get_by_role("button", name="lecture", exact=True).click()
     found.settle()
     canvas = page.locator(".heat:visible canvas")
+    canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     assert box is not None
-    canvas.scroll_into_view_if_needed()
     described = set()
     for share in (0.55, 0.95):
         page.mouse.move(box["x"] + share * box["width"], box["y"] + 0.98 * box["height"])
@@ -198,3 +200,21 @@ def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:
     page.get_by_role("button", name="lecture", exact=True).click()
     page.get_by_role("button", name="whole page (key L)").click()
     assert page.locator("#input").is_visible()
+
+
+def test_the_row_of_an_answer_is_scrolled_into_view(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "", "visit": 1, "text": "abc de fgh " * 2}, height=500)
+    page = found.page
+    page.locator("#visit .questions button", has_text="What does the mask hide?").click()
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.settle()
+    row = int(re.findall(r"In row (\d+)", page.locator(".visit-answer p").first.inner_text())[0])
+    top = page.locator(".heat:visible canvas").evaluate("(canvas) => canvas.getBoundingClientRect().top")
+    last = page.locator(".heat:visible .heat-space").evaluate("(space) => space.getBoundingClientRect().bottom")
+    n = found.tokens("target").count()
+    longest = max(len(text) for text in found.tokens("target").all_inner_texts())
+    labels = 26 + 7 * longest  # the height above the rows
+    bottom = last - (n - 1 - row) * (last - top - labels) / n
+    assert row > 5 and bottom <= 500
+    box = page.locator("#visit").bounding_box()
+    assert box is not None and box["y"] == 0, "the answer stays above its evidence"

@@ -29,9 +29,9 @@ READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
     "Which token did the model not expect?",
 )
 QUESTIONS = {
-    "decoder": [READS, MASK, OFF, WHY, PART],
-    "encoder": [READS, OFF, WHY, LEFT_OUT, SURE],
-    "encoder-decoder": [READS, ALIGNED, MASK, OFF, WHY],
+    "decoder": [READS, MASK, OFF, WHY, PART, SURE, UNEXPECTED],
+    "encoder": [READS, OFF, WHY, LEFT_OUT, SURE, UNEXPECTED],
+    "encoder-decoder": [READS, ALIGNED, MASK, OFF, WHY, SURE, UNEXPECTED],
     "recurrent": [ALIGNED, GATE, LEFT_OUT, SURE, UNEXPECTED],
     "classifier": [READS, OFF, LEFT_OUT, SURE],
 }
@@ -50,6 +50,9 @@ FIRST = {"panel": "", "visit": 1}
 
 def ask(found: Visit, question: str) -> str:
     """Choose a question; return the sentence of what is seen."""
+    back = found.page.get_by_role("button", name="all questions")
+    if back.is_visible():
+        back.click()
     found.page.locator("#visit .questions button", has_text=question).click()
     found.settle()
     found.until("() => !document.querySelector('.visit-answer').hidden")
@@ -176,7 +179,10 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     page.locator("#visit .questions button").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    found.until("() => document.querySelector('#visit [aria-pressed=true]')?.textContent.startsWith('2.')")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.settle()
+    page.keyboard.press("Space")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('3 of ')")
     found.settle()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.keyboard.press("Escape")

@@ -15,11 +15,11 @@ const titles = (model, source = EVERYTHING) => questionsOf(model, source).map(({
 test("the questions follow from the abilities of a model", () => {
   const [reads, aligned, gate, mask, off, why] = ["Which token does this one look at?", "From which source token is this target token?", "What does a gate keep?", "What does the mask hide?", "What if a head is switched off?", "Why this token?"];
   const [part, leftOut, sure, unexpected] = ["Which part writes this token?", "What if a word is left out?", "How sure is the model?", "Which token did the model not expect?"];
-  assert.deepEqual(titles(DECODER), [reads, mask, off, why, part]);
-  assert.deepEqual(titles({ ...DECODER, is_additive: false }), [reads, mask, off, why, sure]);
+  assert.deepEqual(titles(DECODER), [reads, mask, off, why, part, sure, unexpected]);
+  assert.deepEqual(titles({ ...DECODER, is_additive: false }), [reads, mask, off, why, sure, unexpected]);
   const encoder = { ...DECODER, kind: "encoder", verb: "fill", attention: { encoder: {} } };
-  assert.deepEqual(titles(encoder), [reads, off, why, leftOut, sure]);
-  assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [reads, aligned, mask, off, why]);
+  assert.deepEqual(titles(encoder), [reads, off, why, leftOut, sure, unexpected]);
+  assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [reads, aligned, mask, off, why, sure, unexpected]);
   const recurrent = (cell) => ({ ...DECODER, kind: "recurrent", is_additive: false, attention: { cross: {} }, architecture: [{ title: "Model", rows: [["cell", cell]] }] });
   assert.deepEqual(titles(recurrent("rnn")), [aligned, leftOut, sure, unexpected]);
   assert.deepEqual(titles(recurrent("lstm")), [aligned, gate, leftOut, sure, unexpected]);

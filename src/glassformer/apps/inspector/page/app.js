@@ -111,6 +111,19 @@ export class RunData {
   }
 }
 
+/** Largest number of floating-point operations of work that begins without a click: about a second on two cores. */
+const MAX_OPERATIONS = 2e10;
+
+/**
+ * Return true if a panel may run the model by itself: the page has a server, and the runs take about a second.
+ * @param {App} app
+ * @param {number} nRuns
+ * @param {number} nTokens of each run
+ */
+export function isQuick({ source, store: { state } }, nRuns, nTokens) {
+  return source.answers("/api/stop") && 2 * (state.model?.parameters ?? Infinity) * nRuns * nTokens < MAX_OPERATIONS;
+}
+
 /** The latest result of asynchronous requests: a later request replaces an earlier one. Meanwhile, the previous result is dimmed. */
 export class Latest {
   /** @param {App} app @param {HTMLElement} element is marked as busy during a request */

@@ -63,6 +63,9 @@ export function thumbnailPicture(thumbnails, kind, layer, head, dark) {
   return pixels(columns, rows, (cell) => (isHidden(cell) ? maskedColour(dark) : table[values[cell] ?? 0]));
 }
 
+/** With more layers than this, the thumbnails are smaller, so that the found heads are beside them. */
+const MANY_LAYERS = 8;
+
 /**
  * Return the grid of all heads of one kind.
  * @param {{
@@ -74,6 +77,7 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   const [layers = 0, heads = 0] = thumbnails.shape;
   const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention` });
   grid.style.setProperty("--heads", String(heads));
+  if (layers > MANY_LAYERS) grid.style.setProperty("--thumb", "56px");
   const badgeAt = (/** @type {number} */ layer, /** @type {number} */ head) => {
     const ofHead = scores?.kinds[kind]?.heads[layer]?.[head];
     return ofHead && scores ? badgeOf(ofHead, scores.kinds[kind]?.uniform[layer] ?? {}, state.badge, { margin: scores.margin, layer }) : null;

@@ -29,7 +29,9 @@ import { FONT, MONO, theme } from "./theme.js";
  */
 
 const MIN_LABEL = 11;
-/** Smallest share of the width of `cell` at which all columns are shown without scrolling. */
+/** Largest side in pixels of a square cell at zoom 1. */
+const MAX_CELL = 44;
+/** Smallest share of the size of `cell` at which all columns are shown without scrolling. */
 const LEAST_SHARE = 0.65;
 
 /** A heat map with its buttons. */
@@ -48,6 +50,7 @@ export class Heatmap {
     this.cursor = null;
     /** @type {{row: number, column: number}} */
     this.marked = { row: -1, column: -1 };
+    this.isAnswer = false;
 
     this.canvas = h("canvas", { class: "heat-canvas" });
     this.space = h("div", { class: "heat-space" }, this.canvas);
@@ -82,6 +85,7 @@ export class Heatmap {
       this.cursor = null;
     }
     this.matrix = matrix;
+    this.isAnswer = false;
     this.pixels = null;
     this.pooled = null;
     this.#drawLegend();
@@ -89,20 +93,30 @@ export class Heatmap {
     this.#describe();
   }
 
-  /** Mark the row and the column of the tokens under the pointer. @param {number} row @param {number} column */
-  mark(row, column) {
-    if (row === this.marked.row && column === this.marked.column) return;
+  /**
+   * Mark the row and the column of the tokens under the pointer. Those of an answer are scrolled into view, and the other
+   * rows are dimmed.
+   * @param {number} row @param {number} column @param {boolean} [isAnswer]
+   */
+  mark(row, column, isAnswer = false) {
+    if (row === this.marked.row && column === this.marked.column && isAnswer === this.isAnswer) return;
     this.marked = { row, column };
+    this.isAnswer = isAnswer;
     this.draw();
+    if (isAnswer) this.reveal(column, row);
   }
 
-  /** Scroll sideways until a column is visible. @param {number} column */
-  reveal(column) {
-    if (!this.matrix || column < 0 || !this.element.clientWidth) return;
-    const { left, width } = this.layout;
-    const room = this.view.clientWidth - left;
-    this.view.scrollLeft = Math.max(Math.min(this.view.scrollLeft, column * width), (column + 1) * width - room);
+  /** Scroll until a column is visible, and a row, also in the window. @param {number} column @param {number} [row] */
+  reveal(column, row = -1) {
+    if (!this.matrix || !this.element.clientWidth) return;
+    const { left, top, width, height } = this.layout;
+    const scrolled = (/** @type {number} */ at, /** @type {number} */ i, /** @type {number} */ size, /** @type {number} */ room) =>
+      (i < 0 ? at : Math.max(Math.min(at, i * size), (i + 1) * size - room));
+    this.view.scrollLeft = scrolled(this.view.scrollLeft, column, width, this.view.clientWidth - left);
+    this.view.scrollTop = scrolled(this.view.scrollTop, row, height, this.view.clientHeight - top);
     this.draw();
+    const below = this.view.getBoundingClientRect().top + top + (row + 2) * height - this.view.scrollTop - innerHeight;
+    if (row >= 0 && below > 0) scrollBy({ top: below, behavior: "instant" });
   }
 
   /** @param {number} zoom */
@@ -134,8 +148,9 @@ export class Heatmap {
     const wide = cell ? cell[0] * (share < LEAST_SHARE ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
     const isUpright = wide >= 34;
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
-    const fit = Math.min(30, room / columns, Math.max(15, (this.max_height - top) / rows));
-    const [width, height] = cell ? [wide, cell[1] * Math.min(1.5, Math.max(0.7, this.zoom))] : [fit * this.zoom, fit * this.zoom];
+    const fit = Math.min(MAX_CELL, room / columns, Math.max(15, (this.max_height - top) / rows));
+    const tall = cell ? Math.min(1, (this.max_height - top) / rows / cell[1]) * this.zoom : 1;
+    const [width, height] = cell ? [wide, cell[1] * Math.max(LEAST_SHARE, Math.min(1.5, tall))] : [fit * this.zoom, fit * this.zoom];
     return { left, top, width, height, is_upright: isUpright };
   }
 
@@ -248,6 +263,13 @@ export class Heatmap {
   #drawCrosshair(context, x0, y0, layout) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const [full, tall] = [matrix.columns * layout.width, matrix.rows * layout.height];
+    if (this.isAnswer && this.marked.row >= 0) {
+      context.globalAlpha = 0.6;
+      context.fillStyle = theme().paper;
+      context.fillRect(x0, y0, full, this.marked.row * layout.height);
+      context.fillRect(x0, y0 + (this.marked.row + 1) * layout.height, full, tall);
+      context.globalAlpha = 1;
+    }
     context.strokeStyle = theme().second;
     context.lineWidth = 1.5;
     const [w, t] = [Math.max(2, layout.width), Math.max(2, layout.height)];

@@ -38,7 +38,7 @@ export const QUESTIONS = [
 ];
 
 /** Largest number of questions of a model. */
-const MAX_QUESTIONS = 5;
+const MAX_QUESTIONS = 8;
 
 /**
  * Return the first questions of a model that a source can answer.

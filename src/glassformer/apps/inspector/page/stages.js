@@ -103,7 +103,7 @@ export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);
   const n = blocksOf(flow, stack);
   const first = [tokens(), embedding(names, stack)];
-  if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output("hidden")] : [])];
+  if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output(flow.config, "hidden")] : [])];
   const stages = [...first, ...blockStages(names, flow, stack, block)];
   const before = folded(0, block);
   const after = folded(block + 1, n);
@@ -111,7 +111,7 @@ export function stagesOf(flow, { stack, block }) {
   if (after) stages.at(-1)?.columns.push(after);
   stages.push(final(names, flow, stack));
   const isLast = stack === "decoder" || !stacksOf(flow).includes("decoder");
-  return isLast ? [...stages, output()] : stages;
+  return isLast ? [...stages, output(flow.config)] : stages;
 }
 
 /** @param {number} from @param {number} to @returns {Column | null} */
@@ -273,13 +273,18 @@ function final(names, flow, stack) {
   };
 }
 
-/** @param {string} [hidden] tensor that the head reads, if no stage before shows it @returns {Stage} */
-function output(hidden) {
+/** What the head of a model for whole texts reads, by its pooling. @type {Record<string, string>} */
+const POOLED = {
+  first: "The vector of the first token", last: "The vector of the last token", mean: "The mean of the vectors of all tokens", max: "The largest number of all tokens, in each place of the vector,",
+};
+
+/** @param {Record<string, any>} config @param {string} [hidden] tensor that the head reads, if no stage before shows it @returns {Stage} */
+function output({ head }, hidden) {
   /** @type {Column[]} */
   const read = hidden ? [{ kind: "vector", title: "h", tensor: hidden }] : [];
   return {
     id: "output", title: "Prediction", chapter: CHAPTERS.output, formula: "p = softmax(W h)",
-    sentence: "The vector of the chosen token gives a score (logit) for each possible answer. Softmax turns the scores into probabilities that sum to 1.",
+    sentence: `${POOLED[head?.pooling] ?? "The vector of the chosen token"} gives a score (logit) for each possible answer. Softmax turns the scores into probabilities that sum to 1.`,
     columns: [...read, { kind: "output", title: "probability", width: 190 }],
   };
 }

@@ -154,13 +154,14 @@ export function positionText(state, position) {
 }
 
 /**
- * Return the selected position; without a choice, the first mask, or the last position.
+ * Return the selected position; without a choice, the first mask, the token that a classifier reads, or the last position.
  * @param {State} state
  */
 export function selectedPosition(state) {
   const tokens = mainTokens(state);
   const last = tokens.length - 1;
   if (state.pos >= 0) return Math.min(state.pos, last);
+  if (state.model?.pooling === "first") return 0;
   const mask = state.model?.verb === "fill" ? tokens.findIndex((token) => token.text === state.model?.mask) : -1;
   return mask < 0 ? last : mask;
 }
@@ -186,6 +187,9 @@ export function markedPlaces({ hover, across, lit }) {
   if (hover || across || !lit) return [hover, across];
   return [lit.hover, lit.across];
 }
+
+/** Return true if the marked places are those of an answer. @param {State} state */
+export const isAnswered = ({ hover, across, lit }) => Boolean(lit) && !hover && !across;
 
 /**
  * Return true if a place is a position of a side. A written token has the position of the target token that predicts

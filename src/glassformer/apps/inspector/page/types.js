@@ -11,7 +11,7 @@
  * @typedef {{
  *   id: string, name: string, folder: string, kind: ModelKind, verb: string, learned: string, is_causal: boolean,
  *   has_head_over_tokens: boolean, is_additive: boolean, experts: number, parameters: number, vocab_size: number, max_len: number, step: number | null,
- *   mask: string | null, has_template: boolean, labels: string[], is_multi_label: boolean, attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
+ *   mask: string | null, pooling: "first" | "last" | "mean" | "max" | null, has_template: boolean, labels: string[], is_multi_label: boolean, attention: Record<string, {layers: number, heads: number}>, formulas: Record<string, string>,
  *   parts: {name: string, parameters: number}[],
  *   architecture: {title: string, rows: [string, string][]}[],
  *   curves: Record<string, [number, number][]> | null, checkpoints: number[],

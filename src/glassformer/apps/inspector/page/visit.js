@@ -1,5 +1,5 @@
 /**
- * First visit: up to five questions about the open model, answered with one click each, and a glossary with the chapter of
+ * First visit: up to eight questions about the open model, answered with one click each, and a glossary with the chapter of
  * the course for each word.
  *
  * @import { App } from "./app.js"
@@ -29,7 +29,7 @@ export function wordList() {
     h("dl", {}, ...WORDS.flatMap(([word, meaning, chapter]) => [h("dt", {}, word), h("dd", {}, meaning, chapter ? ` In the course: chapter ${chapter}.` : null)])));
 }
 
-const NUMBERS = ["No questions", "One question", "Two questions", "Three questions", "Four questions", "Five questions"];
+const NUMBERS = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
 
 /** Return true if the user has closed the first visit before. */
 export const isVisitClosed = () => stored("visit") === "closed";
@@ -46,13 +46,21 @@ export function createVisit(app, section) {
   const list = h("div", { class: "questions", role: "group", "aria-label": "Questions" });
   const seen = h("p");
   const means = h("p", { class: "about" });
-  const next = button("next question →", () => ask(questions()[asked + 1]), { class: "quiet" });
+  const next = button("", () => (isLast() ? change() : ask(questions()[asked + 1])), { class: "quiet", title: "Go on (Space or →)" });
+  const others = button("all questions", () => {
+    asked = -1;
+    store.set({ lit: null });
+    draw();
+    /** @type {HTMLElement | null} */ (list.querySelector("button"))?.focus();
+  }, { class: "quiet" });
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
-  fill(section, h("div", { class: "frame-heading" }, h("h2", {}, "First visit"),
-    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, answer, h("div", { class: "row" }, next, wordList()));
+  const heading = h("h2");
+  fill(section, h("div", { class: "frame-heading" }, heading,
+    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, answer, h("div", { class: "row" }, next, others, wordList()));
   arrowKeys(list, "button", () => 0);
   section.addEventListener("keydown", (event) => {
     if (event.key === "Escape") close();
+    else if (event.key === "ArrowRight" && event.target === next) next.click();
   });
 
   const latest = new Latest(app, section);
@@ -67,6 +75,15 @@ export function createVisit(app, section) {
   function questions() {
     const { model } = store.state;
     return model ? questionsOf(model, source) : [];
+  }
+
+  const isLast = () => asked === questions().length - 1;
+
+  /** Move to the text of the model. */
+  function change() {
+    const box = /** @type {HTMLTextAreaElement | null} */ (document.querySelector("#input textarea"));
+    box?.focus();
+    box?.select();
   }
 
   function close() {
@@ -99,8 +116,9 @@ export function createVisit(app, section) {
   function write({ seen: what, means: why }, note) {
     draw();
     [seen.textContent, means.textContent] = [what, note ? `${why} ${note}` : why];
-    const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    section.scrollIntoView({ block: "start", behavior: isCalm ? "auto" : "smooth" });
+    const views = /** @type {HTMLElement} */ (document.querySelector(".views"));
+    scrollBy({ top: views.getBoundingClientRect().top - section.offsetHeight - 8, behavior: "instant" });
+    next.focus({ preventScroll: true });
   }
 
   function draw() {
@@ -111,13 +129,17 @@ export function createVisit(app, section) {
     if (known !== store.state.model) done.clear();
     known = store.state.model;
     const hasFocus = list.contains(document.activeElement);
-    number.textContent = `${NUMBERS[all.length]} about this model, one click each.`;
+    number.textContent = `${NUMBERS[all.length]} ${all.length === 1 ? "question" : "questions"} about this model, one click each.`;
     fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
       "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
     })));
     if (hasFocus) /** @type {HTMLElement | undefined} */ (list.children[Math.max(0, asked)])?.focus();
-    answer.hidden = asked < 0;
-    next.hidden = asked < 0 || asked === all.length - 1;
+    const isAnswered = asked >= 0;
+    section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
+    heading.textContent = isAnswered ? `${asked + 1} of ${all.length}: ${all[asked]?.title}` : "First visit";
+    intro.hidden = list.hidden = isAnswered;
+    for (const one of [answer, next, others]) one.hidden = !isAnswered;
+    next.textContent = isLast() ? "Now change the text, and run it" : "next question →";
   }
 
   return { draw };

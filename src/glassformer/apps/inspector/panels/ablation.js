@@ -14,7 +14,7 @@
  * }} Effects
  */
 
-import { Latest, chosenKind, kindsOf } from "../page/app.js";
+import { Latest, chosenKind, isQuick, kindsOf } from "../page/app.js";
 import { barList } from "../page/charts.js";
 import { colourOf, css, inkOn } from "../page/colours.js";
 import { arrowKeys, button, choice, fill, h } from "../page/dom.js";
@@ -276,6 +276,13 @@ function createAblation(app) {
     await measureBy(run.run, withProgress(app, app.data.json(run, "effects", { mean: store.state.mean || undefined }), counted));
   }
 
+  /** Return true if all parts of the model are measured without a click. */
+  function isMeasuredAtOnce() {
+    const { run, model } = store.state;
+    const nParts = Object.values(model?.attention ?? {}).reduce((sum, { layers, heads }) => sum + layers * (heads + 2), 0);
+    return isQuick(app, nParts, (run?.source.length ?? 0) + (run?.target.length ?? 0));
+  }
+
   async function measureTexts() {
     const body = { model: store.state.model?.id ?? "", lines: box.lines(), mean: Boolean(store.state.mean) };
     const request = app.data.once(`effects ${JSON.stringify(body)}`, () => app.source.post("/api/effects", body));
@@ -340,6 +347,7 @@ function createAblation(app) {
       if (["run", "kind", "off", "mean", "dark"].some((key) => changed.has(key))) drawSwitches();
       if (["run", "off", "mean"].some((key) => changed.has(key))) load();
       else if (changed.has("dark")) draw();
+      if (["run", "mean"].some((key) => changed.has(key)) && !effects() && isMeasuredAtOnce()) void measureAll();
       if (["hover", "pos"].some((key) => changed.has(key))) drawTops();
     },
   };

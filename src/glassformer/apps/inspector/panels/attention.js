@@ -25,7 +25,7 @@ import { Heatmap } from "../page/heatmap.js";
 import { cellOf, columnScene, headColour, layersScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
-import { selectedPosition } from "../page/state.js";
+import { isAnswered, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
@@ -291,7 +291,7 @@ function createAttention(app) {
   function mark() {
     if (weights && isOpen()) {
       const cell = markedCell(store.state, here());
-      heat.mark(cell.row, cell.column);
+      heat.mark(cell.row, cell.column, isAnswered(store.state));
     }
   }
 

@@ -19,7 +19,7 @@ export function summaryFacts(model) {
     `${count(model.parameters)} parameters`,
     `vocabulary ${count(model.vocab_size)}`,
     `context ${count(model.max_len)}`,
-    model.step === null ? null : `step ${count(model.step)}`,
+    model.step ? `step ${count(model.step)}` : null, // an imported model has none
     model.learned ? `learned to ${model.learned}` : null,
   ].filter((fact) => fact !== null);
 }

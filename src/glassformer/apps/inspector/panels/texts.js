@@ -11,7 +11,7 @@
  * @typedef {{model: string, units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
  */
 
-import { Latest } from "../page/app.js";
+import { Latest, isQuick } from "../page/app.js";
 import { colourOf } from "../page/colours.js";
 import { button, fill, h, numberField, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
@@ -23,6 +23,8 @@ import { fixed, visible } from "../page/text.js";
 export const textsTab = { id: "texts", title: "Texts", create: createTexts, exists: (model) => model.kind !== "recurrent", route: "/api/strongest", needs_no_run: true };
 
 const POLL_MS = 500;
+/** Largest number of tokens of a text of the validation data. */
+const MAX_TOKENS = 48;
 /** Largest file in bytes, below the largest request of the server. */
 const MAX_FILE = 1e6;
 
@@ -72,7 +74,7 @@ export function textBox(app, label) {
   const area = h("textarea", { rows: 4, spellcheck: "false", placeholder: "one text per line", "aria-label": label, oninput: () => write() });
   const count = h("span", { class: "about" });
   const file = h("input", { type: "file", accept: "text/*,.txt,.csv,.tsv", hidden: true, onchange: () => void readFile() });
-  const validation = button("validation texts of the run", () => void readValidation(), { class: "quiet", hidden: !app.source.answers("/api/texts") });
+  const validation = button("validation texts of the run", () => void readValidation(true), { class: "quiet", hidden: !app.source.answers("/api/texts") });
   const open = button("open a file", () => file.click(), { class: "quiet" });
   const element = h("div", { class: "text-set" }, h("label", { class: "field wide" }, h("span", {}, label), area), h("div", { class: "row" }, validation, open, file, count));
   const latest = new Latest(app, element);
@@ -95,16 +97,17 @@ export function textBox(app, label) {
     file.value = "";
   }
 
-  async function readValidation() {
+  /** @param {boolean} isAsked */
+  async function readValidation(isAsked) {
     const model = app.store.state.model?.id ?? "";
     await latest.use(app.data.once(`texts of ${model}`, () => app.source.get(`/api/texts?model=${encodeURIComponent(model)}`, model)), ({ lines }) => {
       if (lines.length) set(lines.join("\n"));
-      else app.say("The validation data of this model was not found: write texts, or open a file.");
+      else if (isAsked) app.say("The validation data of this model was not found: write texts, or open a file.");
     });
   }
 
   write();
-  return { element, lines: () => linesOf(area.value) };
+  return { element, lines: () => linesOf(area.value), readValidation };
 }
 
 /**
@@ -178,6 +181,14 @@ function createTexts(app) {
     });
   }
 
+  /** Show the texts of the validation data; find the strongest ones if the model is small. */
+  async function begin() {
+    if (!app.source.answers("/api/texts")) return;
+    await box.readValidation(false);
+    const lines = box.lines();
+    if (!found && lines.length && isQuick(app, lines.length, MAX_TOKENS)) load();
+  }
+
   /** @param {StrongText} text */
   function items({ tokens, activity }) {
     const range = /** @type {[number, number]} */ ([0, Math.max(1e-6, found?.texts[0]?.strength ?? 1)]);
@@ -214,6 +225,7 @@ function createTexts(app) {
   return {
     element: h("div", { class: "panel" }, card.element),
     render(changed) {
+      if (changed.has("panel") && !box.lines().length) void begin();
       const [units, unit] = chosen();
       parts.list.value = units;
       number.write(unit);
