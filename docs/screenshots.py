@@ -159,7 +159,7 @@ def take_flow(page: Page, address: str, view: dict[str, str]) -> None:
     """Walk through the stages of the flow, and write them as an animation."""
     page.goto(f"{address}#{urlencode(view).replace('+', '%20')}")
     page.locator(".flow-picture svg").wait_for()
-    stages, frames = page.locator(".flow-stages button"), []
+    stages, frames = page.locator(".flow-stages button:not(.closed-block)"), []
     for stage in range(stages.count()):
         stages.nth(stage).click()
         page.wait_for_timeout(SETTLE_MS)

@@ -14,7 +14,7 @@ import torch
 
 import glassformer
 from glassformer.apps.inspector import inspector as inspector_module
-from glassformer.apps.inspector import page_data
+from glassformer.apps.inspector import page_data, server
 from glassformer.apps.inspector.app import Packed
 from glassformer.apps.inspector.panels.models import attention_formula
 from glassformer.common.errors import UserError
@@ -82,6 +82,18 @@ def test_attention_is_computed_when_a_head_is_opened(models: dict[str, Model], f
                 assert one.shape[0] == 1 and np.array_equal(one[0], weights)
         with pytest.raises(UserError, match="there is no head 9"):
             inspector.attention(found["run"], kind, 0, 9)
+
+
+def test_the_first_run_is_prepared_and_not_repeated(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspector = Inspector(models["decoder"], [{"text": "abc de"}])
+    server.prepare(inspector)
+    (name,) = inspector.runs
+    assert any(".blocks." in tensor for tensor in inspector.runs[name].part)
+    monkeypatch.setattr(inspector_module, "show", lambda *given: pytest.fail("the run was repeated"))
+    assert inspector.run(text="abc de")["run"] == name
+    server.prepare(Inspector(models["decoder"], [{"text": "a" * 99}]))  # it is too long, which the page will tell
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (48, 49), (100, 130)])

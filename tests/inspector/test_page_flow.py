@@ -35,7 +35,7 @@ def test_the_flow_is_the_first_view_and_is_walked_with_the_keys(show_model: Open
     found = show_model(name, {"panel": ""})
     page = found.page
     assert page.get_by_role("tab", selected=True).inner_text() == "Flow"
-    shown = page.locator(".flow-stages button").all_inner_texts()
+    shown = page.locator(".flow-row:has([aria-pressed=true]) button:not(.closed-block)").all_inner_texts()
     middle = "Recurrent step layer 0, forward" if name == "recurrent" else "Query, key, value"
     assert shown[:2] == ["Tokens", "Embedding"] and middle in shown and shown[-1] == LAST[name]
     page.locator(".flow-picture").focus()
@@ -116,7 +116,7 @@ def test_a_click_chooses_the_token_the_block_and_the_panel(show_model: OpenModel
     page.locator('.flow-picture text[data-index="2"]').first.click()
     found.settle()
     assert found.view()["pos"] == "2" and lines(found) != before
-    page.get_by_label("block").select_option("1")
+    page.get_by_role("button", name="block 1", exact=True).click()
     found.settle()
     assert found.view()["flow"].startswith("decoder.1.1.")
     page.get_by_role("button", name="Open this head in Attention").click()

@@ -104,3 +104,18 @@ def test_every_panel_shows_the_numbers_of_the_verb(
         assert f"number {intact['number']:.4f} (first), {second['number']:.4f} (second)" in facts
     else:
         assert shown(found.page.locator("#panels .bars").first, second) == printed(second, decimals=3)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_the_page_begins_at_the_token_that_the_model_reads(
+    labelled: dict[str, Model], serve: Serve, visit: Open, kind: str
+) -> None:
+    found = visit(serve(Inspector(labelled[kind])).address + hash_of(text=TEXT))
+    chosen = found.page.locator("#tokens .token[aria-pressed=true]").get_attribute("data-index")
+    last = found.tokens("source").count() - 1
+    assert chosen == (str(last) if kind == "tags" else "0"), "the first token has the label of a text"
+    found.open_tab("Flow")
+    found.page.get_by_role("button", name="Prediction", exact=True).click()
+    found.settle()
+    read = "The vector of the chosen token" if kind == "tags" else "The vector of the first token"
+    assert found.page.locator(".flow-text p").first.inner_text().startswith(f"{read} gives a score")

@@ -56,6 +56,8 @@ def ask(found: Visit, question: str) -> str:
     found.page.locator("#visit .questions button", has_text=question).click()
     found.settle()
     found.until("() => !document.querySelector('.visit-answer').hidden")
+    found.page.mouse.move(0, 0)  # away from the tokens that the answer has moved under the pointer
+    found.settle()
     return found.page.locator(".visit-answer p").first.inner_text()
 
 

@@ -64,7 +64,7 @@ def inspect(
         serve(inspector, "127.0.0.1", port, opens_browser=opens_browser)
 
 
-def _prepare(inspector: Inspector) -> None:
+def prepare(inspector: Inspector) -> None:
     """Run the first example while the browser starts, so that the page finds its first picture computed."""
     if not inspector.first:
         return
@@ -91,7 +91,7 @@ def serve(inspector: Inspector, host: str, port: int, *, opens_browser: bool) ->
     listener = listen(host, port)
     address = url(host, listener)
     worker = Worker()
-    worker.post(_prepare, inspector)
+    worker.post(prepare, inspector)
     app = application(calls(inspector), FOLDER, [host, "127.0.0.1", "localhost"], worker)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     print(f"inspector: {address}  (Ctrl-C stops it)", flush=True)

@@ -55,8 +55,9 @@ export function createVisit(app, section) {
   }, { class: "quiet" });
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
   const heading = h("h2");
+  const [row, words] = [h("div", { class: "row" }, next, others), wordList()];
   fill(section, h("div", { class: "frame-heading" }, heading,
-    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, answer, h("div", { class: "row" }, next, others, wordList()));
+    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, answer, row);
   arrowKeys(list, "button", () => 0);
   section.addEventListener("keydown", (event) => {
     if (event.key === "Escape") close();
@@ -138,7 +139,8 @@ export function createVisit(app, section) {
     section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
     heading.textContent = isAnswered ? `${asked + 1} of ${all.length}: ${all[asked]?.title}` : "First visit";
     intro.hidden = list.hidden = isAnswered;
-    for (const one of [answer, next, others]) one.hidden = !isAnswered;
+    for (const one of [answer, row]) one.hidden = !isAnswered;
+    (isAnswered ? row : list).append(words);
     next.textContent = isLast() ? "Now change the text, and run it" : "next question →";
   }
 

@@ -51,8 +51,6 @@ function createFlow(app) {
   /** @type {{drawing: Drawing, layout: ReturnType<typeof columnLayout>} | null} */
   let drawn = null;
 
-  const stacks = select("stack", [], (stack) => go({ stack, block: 0, stage: "" }));
-  const blocks = select("block", [], (block) => go({ block: Number(block) }));
   const heads = select("head", [], (head) => go({ head: Number(head) }));
   const back = button("← back", () => step(-1), { title: "Previous stage (key ←)" });
   const next = button("next →", () => step(1), { title: "Next stage (key →)", class: "primary" });
@@ -68,7 +66,7 @@ function createFlow(app) {
   const card = frame({
     title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, and a strip is a vector. Blue is positive, orange is negative.",
     picture: () => picture(),
-  }, h("div", { class: "row" }, stacks.element, blocks.element, heads.element, back, next, play), names, place, cut,
+  }, h("div", { class: "row" }, heads.element, back, next, play), names, place, cut,
   h("div", { class: "flow-text" }, title, sentence, formula, lines, links));
   const latest = new Latest(app, card.body);
 
@@ -270,14 +268,6 @@ function createFlow(app) {
 
   /** @param {{stack: string, block: number, head: number, stages: Stage[], current: number}} now */
   function drawControls({ stack, block, head, stages, current }) {
-    const known = stacksOf(/** @type {Flow} */ (flow));
-    stacks.setOptions(known.map((name) => [name, name]));
-    stacks.list.value = stack;
-    stacks.element.hidden = known.length < 2;
-    const n = blocksOf(/** @type {Flow} */ (flow), stack);
-    blocks.setOptions(numberOptions(n));
-    blocks.list.value = String(block);
-    blocks.element.hidden = n < 2;
     const attention = stages[current]?.attention ?? stages.find((stage) => stage.attention)?.attention ?? "";
     const nHeads = headsOf(/** @type {Flow} */ (flow), attention);
     heads.setOptions(numberOptions(nHeads));
@@ -286,10 +276,34 @@ function createFlow(app) {
     back.disabled = current === 0;
     next.disabled = current === stages.length - 1;
     const hasFocus = names.contains(document.activeElement);
-    fill(names, ...stages.map((stage, i) => button(stage.title, () => go({ stage: stage.id }), { "aria-pressed": String(i === current), class: "quiet" })));
-    const chosen = /** @type {HTMLElement | undefined} */ (names.children[current]);
-    if (chosen) names.scrollLeft = chosen.offsetLeft - names.offsetLeft - 60; // on a phone, the stages are one line
+    fill(names, ...stacksOf(/** @type {Flow} */ (flow)).map((name) => stackRow(name, { stack, block, stages, current })));
+    const chosen = /** @type {HTMLElement | null} */ (names.querySelector("[aria-pressed=true]"));
+    const row = chosen?.closest(".flow-row");
+    if (chosen && row) row.scrollLeft = chosen.offsetLeft - names.offsetLeft - 60; // on a phone, the stages are one line
     if (hasFocus) chosen?.focus();
+  }
+
+  /**
+   * Return the stages of a stack, with a button for each block. The chosen block is open: it shows its own stages.
+   * @param {string} name
+   * @param {{stack: string, block: number, stages: Stage[], current: number}} now
+   */
+  function stackRow(name, { stack, block, stages, current }) {
+    const all = /** @type {Flow} */ (flow);
+    const own = name === stack ? stages : shownStages(stagesOf(all, { stack: name, block: 0 }));
+    const isInBlock = stages[current]?.block !== undefined;
+    const first = own.findIndex((stage) => stage.block !== undefined);
+    const stageButton = (/** @type {Stage} */ stage) => button(stage.title, () => go({ stack: name, stage: stage.id }), { "aria-pressed": String(name === stack && stage === stages[current]), class: "quiet" });
+    const blocks = Array.from({ length: first < 0 ? 0 : blocksOf(all, name) }, (_, i) => {
+      if (name === stack && i === block) return h("span", { class: "open-block" }, h("span", { class: "about" }, `block ${i}`), ...own.filter((stage) => stage.block !== undefined).map(stageButton));
+      const to = (isInBlock && name === stack ? stages[current] : own[first])?.id ?? "";
+      return button(String(i), () => go({ stack: name, block: i, stage: to }), { class: "quiet closed-block", title: `Open block ${i}`, "aria-label": `block ${i}` });
+    });
+    const before = own.filter((stage, i) => stage.block === undefined && (first < 0 || i < first));
+    const after = own.filter((stage, i) => stage.block === undefined && first >= 0 && i > first);
+    const isRead = name === "encoder" && stacksOf(all).includes("decoder");
+    return h("div", { class: "flow-row" }, stacksOf(all).length > 1 ? h("span", { class: "about" }, name) : null, ...before.map(stageButton), ...blocks, ...after.map(stageButton),
+      isRead ? h("span", { class: "about" }, all.formulas.cross ? "↴ read by the attention of the decoder" : "↴ first state of the decoder") : null);
   }
 
   /** @param {Stage | undefined} stage @param {{stack: string, block: number, head: number}} now */
