@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 sys.path.insert(0, str(Path(__file__).parent))
 
 import generate
+import live
 import notebooks
 import terms
 from markup import table
@@ -74,6 +75,9 @@ LONG_PAGES = (
 TABLE_OF_CHAPTERS = "<!-- table of the chapters -->"
 """The place in the index of the course where a build puts the table of the chapters."""
 
+LIVE_MODEL = "<!-- live model -->"
+"""The place in the home page where a build puts the live model."""
+
 html_theme = "furo"
 html_title = "glassformer"
 html_static_path = ["_static"]
@@ -113,7 +117,13 @@ def complete_chapter(app: Sphinx, page: str, source: list[str]) -> None:
     if folder in ("course", "from-notebooks") and name[:1].isdigit():
         link = f'<a href="{name}.ipynb" download>Download this page as a Jupyter notebook</a>'
         head = f"{notebooks.reading_time(source[0])} {link}"
-        source[0] = notebooks.below_title(terms.linked(expanded(source[0]), name.partition("-")[0]), head)
+        text = notebooks.below_title(terms.linked(expanded(source[0]), name.partition("-")[0]), head)
+        source[0] = f"{text}\n\n## Try it\n\n{live.frame(page)}\n" if page in live.PANELS else text
+
+
+def show_live_model(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the live model into the home page."""
+    source[0] = source[0].replace(LIVE_MODEL, live.frame(page) if page in live.PANELS else "")
 
 
 def list_chapters(app: Sphinx, page: str, source: list[str]) -> None:
@@ -149,6 +159,12 @@ def slug(title: str) -> str:
     return re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-")
 
 
+def write_live_model(app: Sphinx, error: Exception | None) -> None:
+    """Write the file of the live model beside the home page."""
+    if error is None:
+        live.write(Path(app.outdir), Path(app.doctreedir) / "live")
+
+
 def write_notebooks(app: Sphinx, error: Exception | None) -> None:
     """Write the chapters and the programs as notebooks beside their pages."""
     if error is None:
@@ -159,6 +175,7 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Write the generated pages of the reference before Sphinx reads any page."""
     app.connect("source-read", complete_chapter)
+    app.connect("source-read", show_live_model)
     app.connect("source-read", list_chapters)
     app.connect("source-read", list_contents)
     app.connect("html-page-context", resolve_navigation_once, priority=400)  # before the theme reads it
@@ -166,3 +183,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))
     app.connect("build-finished", write_notebooks)
+    app.connect("build-finished", write_live_model)
