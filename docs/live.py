@@ -1,4 +1,4 @@
-"""The live model of the site: a tiny model that writes a word in reverse, as one HTML file that runs it in the browser."""
+"""The live model of the site: a tiny model that writes a word in reverse, in one HTML file that a browser runs."""
 
 from pathlib import Path
 
@@ -21,7 +21,9 @@ def frame(page: str) -> str:
     address = f"{'../' * page.count('/')}{NAME}#panel={PANELS[page]}&source=animal&target=lamina"
     own = f'<a href="{address}">in a window of its own</a>'
     said = f"This model writes a word in reverse, and runs in your browser. Write another word, or open it {own}."
-    shown = f'<iframe class="live" src="{address}" title="A model that writes a word in reverse" loading="lazy"></iframe>'
+    shown = (
+        f'<iframe class="live" src="{address}" title="A model that writes a word in reverse" loading="lazy"></iframe>'
+    )
     return "\n".join(["```{raw} html", f"<p>{said}</p>", shown, "```"])
 
 

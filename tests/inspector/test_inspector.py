@@ -84,16 +84,14 @@ def test_attention_is_computed_when_a_head_is_opened(models: dict[str, Model], f
             inspector.attention(found["run"], kind, 0, 9)
 
 
-def test_the_first_run_is_prepared_and_not_repeated(
-    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_run_is_prepared_and_not_repeated(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     inspector = Inspector(models["decoder"], [{"text": "abc de"}])
     server.prepare(inspector)
     (name,) = inspector.runs
     assert any(".blocks." in tensor for tensor in inspector.runs[name].part)
     monkeypatch.setattr(inspector_module, "show", lambda *given: pytest.fail("the run was repeated"))
     assert inspector.run(text="abc de")["run"] == name
-    server.prepare(Inspector(models["decoder"], [{"text": "a" * 99}]))  # it is too long, which the page will tell
+    server.prepare(Inspector(models["decoder"], [{"text": "a" * 99}]))  # too long: the page reports it
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (48, 49), (100, 130)])

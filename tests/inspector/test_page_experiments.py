@@ -272,10 +272,15 @@ def test_a_checkpoint_is_compared(show_model: OpenModel, models: dict[str, Model
     assert close(shown, torch.tensor([[token["log_prob"] for token in run] for run in runs]).T)
     first, second = (attention_layers(capture(x, TEXT), "decoder") for x in (model, other))
     assert close(found.numbers("Attention"), second[0][0, 0] - first[0][0, 0])
-    found.page.get_by_role("button", name="second", exact=True).click()
     found.page.get_by_role("button", name="Layer 1, head 1").click()
     found.settle()
-    assert close(found.numbers("Attention"), second[1][0, 1])
+    assert close(found.numbers("Attention"), second[1][0, 1] - first[1][0, 1])
+    rows, names = found.cells("Predictions")[1:], page_data.vocabulary(model)
+    first, second = (capture(x, TEXT, names=["logits"])["logits"][0, -1].softmax(0) for x in (model, other))
+    ids = [names.index(row[0]) for row in rows]
+    assert close(found.numbers("Predictions"), torch.stack([first[ids], second[ids]], dim=1)), (
+        "also outside the best ten"
+    )
 
 
 def test_another_vocabulary_is_refused(open_model: OpenModel, models: dict[str, Model]) -> None:

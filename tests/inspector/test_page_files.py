@@ -139,7 +139,9 @@ def test_the_page_saves_what_it_shows(open_model: OpenModel, models: dict[str, M
     assert root.tag == f"{space}svg"
     assert len(root.findall(f"{space}rect")) == weights.numel() + 1, "one per cell, and the paper"
     texts = [text.text for text in root.findall(f"{space}text")]
-    assert sum(text in [label.replace(" ", "␣") for label in labels] for text in texts) >= 2 * len(labels)
+    assert sum(
+        text in [f"{i} {label.replace(' ', '␣')}" for i, label in enumerate(labels)] for text in texts
+    ) == 2 * len(labels)
     assert saved["PNG"][:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", saved["PNG"][16:24])
     assert width == 2 * round(float(root.attrib["width"])) and height == 2 * round(float(root.attrib["height"]))

@@ -107,10 +107,12 @@ def test_every_panel_shows_the_numbers_of_the_verb(
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_the_flow_says_which_vectors_the_labels_read(
+def test_the_flow_names_the_vectors_that_the_labels_read(
     labelled: dict[str, Model], serve: Serve, visit: Open, kind: str
 ) -> None:
-    found = visit(serve(Inspector(labelled[kind])).address + hash_of(text=TEXT, panel="flow", flow="encoder.0.0.output"))
+    found = visit(
+        serve(Inspector(labelled[kind])).address + hash_of(text=TEXT, panel="flow", flow="encoder.0.0.output")
+    )
     read = "The vector of the chosen token" if kind == "tags" else "The mean of the vectors of all tokens"
     if kind != "regression":  # a number has no probabilities, and so no last stage
         assert found.page.locator(".flow-text p").first.inner_text().startswith(f"{read} gives a score")

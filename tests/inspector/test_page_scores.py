@@ -166,7 +166,7 @@ def check_texts(found: Visit, model: Model) -> None:
     card.locator("textarea").fill("\n".join(LINES))
     card.get_by_role("combobox").select_option("decoder.1.neuron")
     card.get_by_role("spinbutton").fill("3")
-    for _ in range(2):  # the page is drawn while a person writes
+    for _ in range(2):  # the page is drawn while the field has the focus
         found.page.locator("#header button[title*=dark]").evaluate("(button) => button.click()")
         found.settle()
     card.get_by_role("spinbutton").press("Enter")

@@ -97,7 +97,8 @@ def test_heads_are_scored_beside_their_baselines(show_model: OpenModel, models: 
     missing = found.page.locator(".found-list .missing")
     for name, (one, *_) in ranked_heads(text, random_scores(model)).items():
         assert not one.is_found, "a model of 20 steps has no pattern"
-        shown = f"{NAMES[name]}, at most {one.kind} {one.layer}.{one.head} {one.score:.2f} ({one.uniform:.2f})"
+        head = f"{one.kind} {one.layer}.{one.head} {one.score:.2f} ({one.uniform:.2f})"
+        shown = f"No head clearly {NAMES[name]}: the nearest is {head}."
         assert shown in missing.inner_text()
     assert "at least 0.20" in found.page.locator(".found-list .about").last.inner_text()
     assert found.page.evaluate("document.activeElement.textContent") == button

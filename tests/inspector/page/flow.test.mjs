@@ -146,10 +146,10 @@ test("formulas have the numbers of the token and the key", () => {
     rows: (name) => ({ values: Float32Array.from(tensors[name][0]), columns: tensors[name][1], first: name.endsWith("key") ? first : 0 }),
   });
   assert.deepEqual(given(1, 0), [
-    "q(b) · k(a) = 2.00·3.00 + 0.00·0.00 + 0.00·0.00 + 0.00·0.00 = 6.000", "score = 6.000 / √4 = 3.000",
-    "weight = exp(3.00) / Σ exp(score) over 2 tokens = 1 / 1.135 = 0.881",
+    "q(1 b) · k(0 a) = 2.00·3.00 + 0.00·0.00 + 0.00·0.00 + 0.00·0.00 = 6.000", "score = 6.000 / √4 = 3.000",
+    "weight = exp(3.00) / Σ exp(score) over 2 tokens = 1 / Σ exp(score − 3.00) = 1 / 1.135 = 0.881",
   ]);
   assert.equal(given(0, 1).at(-1), "weight = 0: the mask hides this token");
   assert.equal(given(1, 0, { scale: 0.25 })[1], "score = 6.000 · 0.250 + 1.500 = 3.000", "the rest is the bias of the position");
-  assert.equal(given(1, 0, { first: 1 })[0], "a is outside of the part that is shown: score = 3.000");
+  assert.equal(given(1, 0, { first: 1 })[0], "0 a is outside of the part that is shown: score = 3.000");
 });

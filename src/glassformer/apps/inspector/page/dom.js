@@ -99,7 +99,7 @@ export function numberOptions(n) {
 }
 
 /**
- * Write a value into a field, unless a person is writing in it.
+ * Write a value into a field, unless it has the focus.
  * @param {HTMLInputElement | HTMLTextAreaElement} input
  * @param {string} value
  */
@@ -108,7 +108,7 @@ export function writeField(input, value) {
 }
 
 /**
- * Create a field for a whole number. What a person enters is moved into the range.
+ * Create a field for a whole number. A number outside the range becomes its nearest end.
  * @param {string} label
  * @param {{min: number, max: number}} range
  * @param {(value: number) => void} onchange

@@ -79,6 +79,9 @@ export function numberLines(numbers) {
   return lines;
 }
 
+/** Name a token by its number and its text. @param {string[]} labels @param {number} i */
+const named = (labels, i) => `${i} ${visible(labels[i] ?? "")}`;
+
 /** @param {Numbers} numbers */
 function scoreLines({ stage, row, key, row_label, key_labels, scale, rows }) {
   const [here, side] = [stage.attention ?? "", stage.columns.find((column) => column.kind === "matrix")?.side];
@@ -86,12 +89,12 @@ function scoreLines({ stage, row, key, row_label, key_labels, scale, rows }) {
   if (!queries || !keys || !scores || !weights || key < 0) return [];
   const [q, k] = [rowOf(queries, row), rowOf(keys, key)];
   const [score, weight] = [rowOf(scores, row)[key] ?? NaN, rowOf(weights, row)[key] ?? NaN];
-  const lines = k.length ? productLines(q, k, scale, score) : [`${visible(key_labels[key] ?? "")} is outside of the part that is shown: score = ${fixed(score, 3)}`];
-  if (k.length) lines[0] = `q(${visible(row_label)}) · k(${visible(key_labels[key] ?? "")}) = ${lines[0]}`;
+  const lines = k.length ? productLines(q, k, scale, score) : [`${named(key_labels, key)} is outside of the part that is shown: score = ${fixed(score, 3)}`];
+  if (k.length) lines[0] = `q(${row} ${visible(row_label)}) · k(${named(key_labels, key)}) = ${lines[0]}`;
   if (weight === 0) return [...lines, "weight = 0: the mask hides this token"];
   const all = Array.from(rowOf(scores, row)).filter((_, j) => rowOf(weights, row)[j] !== 0);
   const total = all.reduce((one, x) => one + Math.exp(x - score), 0);
-  return [...lines, `weight = exp(${fixed(score, 2)}) / Σ exp(score) over ${all.length} ${all.length === 1 ? "token" : "tokens"} = 1 / ${fixed(total, 3)} = ${fixed(weight, 3)}`];
+  return [...lines, `weight = exp(${fixed(score, 2)}) / Σ exp(score) over ${all.length} ${all.length === 1 ? "token" : "tokens"} = 1 / Σ exp(score − ${fixed(score, 2)}) = 1 / ${fixed(total, 3)} = ${fixed(weight, 3)}`];
 }
 
 /**
@@ -113,7 +116,7 @@ function mixLine({ row, key_labels, rows }, tensor) {
   const weights = rows(tensor);
   if (!weights) return "";
   const own = rowOf(weights, row);
-  const terms = largest(own, TERMS).filter(({ value }) => value > 0.005).map(({ i, value }) => `${fixed(value, 2)} · ${visible(key_labels[i] ?? "")}`);
+  const terms = largest(own, TERMS).filter(({ value }) => value > 0.005).map(({ i, value }) => `${fixed(value, 2)} · v(${named(key_labels, i)})`);
   return `context = ${terms.join(" + ")}${own.length > terms.length ? " + …" : ""}`;
 }
 

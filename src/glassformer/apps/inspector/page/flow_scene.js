@@ -15,8 +15,9 @@
  *
  * @typedef {{
  *   stages: Stage[], current: number, lane: Lane, source: Lane, key: number, dark: boolean,
- *   rows: (column: Column) => Rows | null, bars: {label: string, value: number}[],
+ *   rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string,
  * }} Drawing
+ * `predicts` is the place that the bars predict, in words; empty for the labels of a text.
  */
 
 import { colourOf } from "./colours.js";
@@ -31,7 +32,7 @@ export const ROW = 26;
 export const TOP = 50;
 const CELLS = 24;
 const GAP = 9;
-const WIDTHS = { tokens: 78, vector: 42, add: 14, matrix: 0, lines: 56, fold: 30, output: 190 };
+const WIDTHS = { tokens: 98, vector: 42, add: 14, matrix: 0, lines: 56, fold: 30, output: 214 };
 /** Width in pixels above which the sublayers outside of the current stage are folded. */
 const WIDEST = 1330;
 
@@ -140,11 +141,20 @@ export function flowScene(drawing, { columns, width }) {
     if (isCurrent) shapes.push({ type: "rect", x, y: 2, width: wide, height: height - 4, rx: 6, fill: accent, opacity: 0.09 }, { type: "rect", x, y: 2, width: wide, height: height - 4, rx: 6, stroke: accent });
     if (isCurrent || wide > 70) shapes.push({ type: "text", x: x + 5, y: 18, text: fitted(stage.title, wide - 4, isCurrent ? 7 : 6.2), size: isCurrent ? 12.5 : 11, bold: isCurrent, fill: isCurrent ? accent : faint });
   }
-  shapes.push({ type: "rect", x: 3, y: yOf(lane, lane.row) - 2, width: width - 6, height: ROW - 2, rx: 4, fill: accent, opacity: 0.1 });
+  const output = columns.find(({ column }) => column.kind === "output");
+  const end = output ? output.x - 4 : width - 3;
+  shapes.push({ type: "rect", x: 3, y: yOf(lane, lane.row) - 2, width: end - 3, height: ROW - 2, rx: 4, fill: accent, opacity: 0.1 });
+  if (output) {
+    const [tall, row, middle] = [Math.min(8, drawing.bars.length) * ROW, yOf(lane, lane.row) + ROW / 2 - 3, TOP + (Math.min(8, drawing.bars.length) * ROW) / 2 - 2];
+    shapes.push(
+      { type: "rect", x: output.x + 14, y: TOP - 1, width: output.width - 14, height: tall, rx: 5, stroke: line, fill: paper },
+      { type: "path", d: `M${end} ${row}C${end + 10} ${row} ${output.x + 2} ${middle} ${output.x + 14} ${middle}`, stroke: accent, width: 2, opacity: 0.6 },
+    );
+  }
   for (const one of columns) {
     const { x, column } = one;
     const opacity = one.stage === current ? 1 : 0.6;
-    shapes.push({ type: "text", x: x + one.width / 2, y: 38, text: fitted(column.title, one.width + 8, 6), size: 11, fill: one.stage === current ? ink : faint, anchor: "middle" });
+    shapes.push({ type: "text", x: x + one.width / 2, y: 38, text: fitted(column.kind === "output" ? drawing.predicts || column.title : column.title, one.width + 8, 6), size: 11, fill: one.stage === current ? ink : faint, anchor: "middle" });
     shapes.push(...columnShapes(drawing, one, opacity, height));
     const rows = column.kind === "vector" ? drawing.rows(column) : null;
     if (rows) shapes.push({ type: "text", x: x + one.width / 2, y: height - 8, text: String(rows.columns), size: 10, fill: faint, anchor: "middle" });
@@ -170,10 +180,13 @@ function columnShapes(drawing, { x, width, column }, opacity, height) {
   const { ink, faint, line, accent } = theme();
   switch (column.kind) {
     case "tokens":
-      return range(lane).map((i) => ({
-        type: "text", x: x + 2, y: yOf(lane, i) + 15, text: shortened(lane.labels[i] ?? "", Math.floor(width / 8)), size: 12.5, mono: true,
-        fill: ink, bold: i === lane.row && lane === drawing.lane, place: { side: lane.side, index: i },
-      }));
+      return range(lane).flatMap((i) => /** @type {Shape[]} */ ([
+        { type: "text", x: x + 15, y: yOf(lane, i) + 15, text: String(i), size: 10, fill: faint, anchor: "end" },
+        {
+          type: "text", x: x + 20, y: yOf(lane, i) + 15, text: shortened(lane.labels[i] ?? "", Math.floor((width - 18) / 8)), size: 12.5, mono: true,
+          fill: ink, bold: i === lane.row && lane === drawing.lane, place: { side: lane.side, index: i },
+        },
+      ]));
     case "add":
       return range(lane).map((i) => ({ type: "text", x: x + width / 2, y: yOf(lane, i) + 16, text: "⊕", size: 14, fill: faint, anchor: "middle", opacity }));
     case "fold":
@@ -185,9 +198,9 @@ function columnShapes(drawing, { x, width, column }, opacity, height) {
       return drawing.bars.slice(0, 8).flatMap(({ label, value }, i) => {
         const y = TOP + i * ROW;
         return /** @type {Shape[]} */ ([
-          { type: "text", x: x + 74, y: y + 15, text: shortened(label, 9), size: 12.5, mono: true, fill: ink, anchor: "end" },
-          { type: "rect", x: x + 80, y: y + 3, width: Math.max(1, 62 * value), height: 16, rx: 2, fill: accent, opacity },
-          { type: "text", x: x + 84 + 62 * value, y: y + 15, text: percent(value), size: 11, fill: faint },
+          { type: "text", x: x + 92, y: y + 15, text: shortened(label, 9), size: 12.5, mono: true, fill: ink, anchor: "end" },
+          { type: "rect", x: x + 98, y: y + 3, width: Math.max(1, 62 * value), height: 16, rx: 2, fill: accent, opacity },
+          { type: "text", x: x + 102 + 62 * value, y: y + 15, text: percent(value), size: 11, fill: faint },
         ]);
       });
     case "lines":

@@ -139,16 +139,17 @@ export class Heatmap {
 
   /** Size in pixels of margins and cells. */
   get layout() {
-    const { rows, columns, row_labels, column_labels, cell } = /** @type {Matrix} */ (this.matrix);
-    const longest = (/** @type {string[]} */ labels) => Math.min(13, labels.reduce((most, text) => Math.max(most, [...text].length), 1));
-    const left = 18 + 7 * longest(row_labels) + 8;
-    const columnLength = longest(column_labels);
+    const { rows, columns, row_labels, column_labels, plain_rows, plain_columns, cell } = /** @type {Matrix} */ (this.matrix);
+    const longest = (/** @type {string[]} */ labels, isPlain = false) =>
+      Math.min(13, labels.reduce((most, text) => Math.max(most, [...text].length), 1) + (isPlain ? 0 : 1 + String(labels.length - 1).length));
+    const left = 18 + 7 * longest(row_labels, plain_rows) + 8;
+    const columnLength = longest(column_labels, plain_columns);
     const room = Math.max(60, this.element.clientWidth - left - 2);
     const share = cell ? room / columns / cell[0] : 1; // shrink the cells to show all columns, but not below LEAST_SHARE
     const wide = cell ? cell[0] * (share < LEAST_SHARE ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
     const isUpright = wide >= 34;
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
-    const fit = Math.min(MAX_CELL, room / columns, Math.max(15, (this.max_height - top) / rows));
+    const fit = Math.min(document.body.classList.contains("is-lecture") ? 2 * MAX_CELL : MAX_CELL, room / columns, Math.max(15, (this.max_height - top) / rows));
     const tall = cell ? Math.min(1, (this.max_height - top) / rows / cell[1]) * this.zoom : 1;
     const [width, height] = cell ? [wide, cell[1] * Math.max(LEAST_SHARE, Math.min(1.5, tall))] : [fit * this.zoom, fit * this.zoom];
     return { left, top, width, height, is_upright: isUpright };
@@ -300,7 +301,7 @@ export class Heatmap {
     context.font = `${size(layout.height)}px ${MONO}`;
     const marked = this.cursor ?? [this.marked.row, this.marked.column];
     drawEach(context, visible.row, marked[0], layout.height, (row) => {
-      context.fillText(label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), layout.left - 5, y0 + (row + 0.5) * layout.height);
+      context.fillText(label(matrix.row_labels, row, 13, matrix.plain_rows), layout.left - 5, y0 + (row + 0.5) * layout.height);
     });
     context.restore();
 
@@ -311,16 +312,15 @@ export class Heatmap {
     context.font = `${size(layout.width)}px ${MONO}`;
     context.textBaseline = "middle";
     drawEach(context, visible.column, marked[1], layout.width, (column) => {
-      const text = matrix.column_labels[column] ?? "";
       context.save();
       context.translate(x0 + (column + 0.5) * layout.width, layout.top - 5);
       if (layout.is_upright) {
         context.textAlign = "center";
-        context.fillText(label(text, Math.floor((layout.width - 2) / 7), matrix.plain_columns), 0, -5);
+        context.fillText(label(matrix.column_labels, column, Math.floor((layout.width - 2) / 7), matrix.plain_columns), 0, -5);
       } else {
         context.rotate(-Math.PI / 2);
         context.textAlign = "left";
-        context.fillText(label(text, 13, matrix.plain_columns), 0, 0);
+        context.fillText(label(matrix.column_labels, column, 13, matrix.plain_columns), 0, 0);
       }
       context.restore();
     });
@@ -467,9 +467,11 @@ function drawEach(context, [first = 0, end = 0], marked, size, draw) {
   if (marked >= 0) draw(marked);
 }
 
-/** A label of at most `length` characters; spaces of a token are visible. @param {string} text @param {number} length @param {boolean} [isPlain] */
-function label(text, length, isPlain) {
-  if (!isPlain) return shortened(text, length);
+/** A label of at most `length` characters. That of a token has its number, if it fits, and visible spaces. @param {string[]} labels @param {number} i @param {number} length @param {boolean} [isPlain] */
+function label(labels, i, length, isPlain) {
+  const text = labels[i] ?? "";
+  const number = `${i} `;
+  if (!isPlain) return length < 7 ? shortened(text, length) : number + shortened(text, length - number.length);
   return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
 }
 
@@ -549,7 +551,7 @@ export function heatScene(matrix, title) {
       const colour = matrix.masked?.(row, column) ? maskedColour(matrix.dark) : colourOf(value, matrix.scale, matrix.range, matrix.dark);
       const [x, y] = [left + column * width, top + row * height];
       shapes.push({ type: "rect", x, y, width, height, fill: css(colour) });
-      if (matrix.cell_text) {
+      if (cell && matrix.cell_text) {
         const text = shortened(matrix.cell_text(row, column), Math.floor((width - 4) / 6.7));
         shapes.push({ type: "text", x: x + width / 2, y: y + height / 2 + 4, text, size: 11, fill: inkOn(colour), anchor: "middle", mono: true });
       }
@@ -557,10 +559,10 @@ export function heatScene(matrix, title) {
   }
   const size = Math.min(12, Math.max(6, height - 3));
   for (let row = 0; row < rows; row += Math.max(1, Math.ceil(8 / height))) {
-    shapes.push({ type: "text", x: left - 5, y: top + (row + 0.5) * height + size / 3, text: label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), size, fill: ink, anchor: "end", mono: true });
+    shapes.push({ type: "text", x: left - 5, y: top + (row + 0.5) * height + size / 3, text: label(matrix.row_labels, row, 13, matrix.plain_rows), size, fill: ink, anchor: "end", mono: true });
   }
   for (let column = 0; column < columns; column += Math.max(1, Math.ceil(8 / width))) {
-    const text = label(matrix.column_labels[column] ?? "", cell ? Math.floor(width / 7) : 13, matrix.plain_columns);
+    const text = label(matrix.column_labels, column, cell ? Math.floor(width / 7) : 13, matrix.plain_columns);
     const x = left + (column + 0.5) * width;
     shapes.push(cell ? { type: "text", x, y: top - 6, text, size: 11, fill: ink, anchor: "middle", mono: true }
       : { type: "text", x: x + size / 3, y: top - 5, text, size: Math.min(12, Math.max(6, width - 3)), fill: ink, rotate: -90, mono: true });

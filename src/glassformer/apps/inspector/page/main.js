@@ -5,7 +5,7 @@
  * @import { Live } from "../panels/training.js"
  * @import { App, Panel, Tab } from "./app.js"
  * @import { Source } from "./source.js"
- * @import { Model, State } from "./types.js"
+ * @import { Model, State, Token } from "./types.js"
  */
 
 import { ablationTab } from "../panels/ablation.js";
@@ -33,7 +33,7 @@ import { linkTokens } from "./link.js";
 import { hasPython, pythonOf } from "./python.js";
 import { OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
-import { count, fixed } from "./text.js";
+import { count, fixed, quoted } from "./text.js";
 import { storedDark, themeButton, useTheme } from "./theme.js";
 import { addressOf } from "./two.js";
 import { createVisit, isVisitClosed } from "./visit.js";
@@ -282,12 +282,14 @@ export function start(source) {
     offer(isOn ? "The panel alone." : "", "whole page (key L)", toggleLecture);
     if (!isOn) drawNewer();
     changedKeys(new Set(["size"]));
-    /** @type {HTMLElement | null} */ (byId("panels").querySelector(".flow-picture"))?.focus({ preventScroll: true }); // → and ← go on
+    scrollTo(0, 0);
+    /** @type {HTMLElement | null} */ (document.querySelector(".is-answered .go-on") ?? byId("panels").querySelector(".flow-picture"))?.focus({ preventScroll: true }); // → goes on
   }
-  addEventListener("keydown", ({ key, target, repeat, ctrlKey, metaKey, altKey }) => {
+  addEventListener("keydown", ({ key, target, repeat, ctrlKey, metaKey, altKey, defaultPrevented }) => {
     const isTyped = target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
     if (isTyped || repeat || ctrlKey || metaKey || altKey) return;
     const isOn = document.body.classList.contains("is-lecture");
+    if (isOn && key === "ArrowRight" && !defaultPrevented) visit.goOn();
     if ((key.toLowerCase() === "l" && (isOn || store.state.run)) || (isOn && key === "Escape")) toggleLecture();
   });
   let width = innerWidth;
@@ -352,7 +354,9 @@ export function start(source) {
       if (number !== lastPost || store.state.model !== model) return;
       messages.clear();
       store.set({ run: result, ran, hover: null, across: null, lit: null, other_run: null, ablated: null });
-      app.say([note, result.cut, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
+      const isWritten = isPair(model) && !body.target && !body.ids; // the model has written the target
+      const target = isWritten ? `The model writes ${quoted(new TextDecoder().decode(Uint8Array.from(result.written.flatMap((/** @type {Token} */ token) => token.bytes))))}.` : "";
+      app.say([note, target, result.cut, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
     } catch (error) {
       app.fail(error);
     } finally {

@@ -84,7 +84,7 @@ export const PATTERNS = [
     means: "The head reads the first token, which adds little. Many heads do this if no other token is useful to them.",
   },
 ];
-const NO_PATTERN = "No head shows a known pattern on this text. This is the head with the largest weights.";
+const NO_PATTERN = "No head shows a known pattern on this text. In this head, the largest weight of a row is largest on average.";
 
 const NO_HEAD_MATTERS = "The model needs none of its heads alone for this text. ";
 /** A layer decides a prediction if it adds at least this share of its final probability. */
@@ -148,7 +148,10 @@ async function askReading(app, run) {
   const tokens = run[place.rows];
   const ids = tokens.map(({ id }) => id);
   const weights = await app.data.head(run, kind, layer, head);
-  const { row, column, weight } = clearest(weights, found ? (t) => found.pattern.key(ids, t) : (t) => (t ? largestKey(weights, t, t) : -1));
+  const keyOf = found?.pattern.key ?? ((_, t) => (t ? largestKey(weights, t, t) : -1));
+  const isWord = (/** @type {number} */ t) => !tokens[t]?.is_special && /[\p{L}\p{N}]/u.test(tokens[t]?.text ?? "");
+  const words = clearest(weights, (t) => (isWord(t) && isWord(keyOf(ids, t)) ? keyOf(ids, t) : -1)); // an example with words says more
+  const { row, column, weight } = words.weight < 0 ? clearest(weights, (t) => keyOf(ids, t)) : words;
   return {
     view: { panel: "attention", kind, layer, head, shown: "matrix", ...(place.rows === mainSide(app.store.state) ? { pos: row } : {}) },
     lit: { hover: { side: place.rows, index: row }, across: { side: place.columns, index: column } },
@@ -199,7 +202,7 @@ async function askMask(app, run) {
   return {
     view: { panel: "attention", kind, layer, head, shown: "matrix", pos: row },
     lit: { hover: { side: "target", index: row }, across: { side: "target", index: next } },
-    seen: `In row ${row}, the weights of tokens 0 to ${row} sum to ${percent(sum(0, row + 1))}, and those of the ${columns - row - 1} later tokens to ${percent(sum(row + 1, columns))}.`,
+    seen: `In row ${row}, the weights of tokens 0 to ${row} sum to ${percent(sum(0, row + 1))}, and those of the ${columns - row - 1} later tokens to ${percent(sum(row + 1, columns))}. The framed column is the first of the later tokens.`,
     means: "The mask hides all later tokens, because the model has to predict them. So the upper right half of the map is empty.",
   };
 }
@@ -262,8 +265,9 @@ async function askLayers(app, run) {
     const size = Math.max(...steps);
     const layer = steps.indexOf(size) + 1;
     const [before, after] = [p[layer - 1] ?? 0, p[layer] ?? 0];
+    const stays = p.slice(layer).every((x) => x >= DECIDES * (p.at(-1) ?? 0));
     const largest = before || (cells[layer - 1]?.[t]?.top.at(-1)?.[2] ?? 0); // an unknown probability is at most that of the last of the best tokens
-    return { t, size, layer, before, after, sure: after - largest };
+    return { t, size, layer, before, after, stays, sure: after - largest };
   };
   const step = askedPositions(state).map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
   const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];
@@ -273,7 +277,7 @@ async function askLayers(app, run) {
     lit: { hover: { side: positionSide(state), index: step.t }, across: null },
     seen: `${relation} ${tokenName(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}. Before ${layers[step.layer]}, ` +
       `its probability is ${step.before ? percent(step.before) : "below that of the five best tokens"}, and after it ${percent(step.after)}.`,
-    means: `${decision(step.sure, p, layers[step.layer] ?? "")} Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.`,
+    means: `${decision(step.sure, p, layers[step.layer] ?? "", step.stays)} Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.`,
   };
 }
 
@@ -282,8 +286,10 @@ async function askLayers(app, run) {
  * @param {number} step its largest increase from one layer to the next
  * @param {number} p its final probability
  * @param {string} layer the layer of this increase
+ * @param {boolean} stays true if no later layer lowers the probability below half of the final one
  */
-export function decision(step, p, layer) {
+export function decision(step, p, layer, stays) {
+  if (!stays) return `${capital(layer)} raises it most, and a later layer lowers it below half of its final value again.`;
   if (step >= DECIDES * p) return `${capital(layer)} decides: it adds at least half of the final probability.`;
   return `No layer decides alone${step > 0 ? `: ${layer} has the largest part, less than half of the final probability` : ""}.`;
 }

@@ -193,6 +193,8 @@ function positionRule(config, isSelf, path) {
 function attention(names, { config, formulas }, path, part) {
   const here = `${path}.${part}`;
   const isSelf = part === "self_attn";
+  const stack = path.split(".")[0] ?? "";
+  const hasMask = isSelf && (stack === "decoder" || config[stack]?.window_pattern?.some(Boolean)); // an encoder reads the whole text
   const side = isSelf ? undefined : /** @type {const} */ ("source");
   const what = isSelf ? "Each" : "Cross-attention: each";
   const width = names.width(`${here}.query`);
@@ -200,7 +202,7 @@ function attention(names, { config, formulas }, path, part) {
   return [
     {
       id: `${part}.heads`, title: isSelf ? "Query, key, value" : "Query, key, value (cross)", chapter: CHAPTERS.attention, attention: here,
-      formula: isSelf ? "q = W_Q x   k = W_K x   v = W_V x" : "q = W_Q x   k = W_K s   v = W_V s",
+      formula: isSelf ? "q = W_Q x,  k = W_K x,  v = W_V x" : "q = W_Q x,  k = W_K s,  v = W_V s",
       sentence: `${what} token gets a query (what it looks for)${isSelf ? ", a key (what it offers) and a value (what it gives)." : ". The keys and values are those of the source tokens."} Each has ${width} numbers in this head.${positionRule(config, isSelf, path)}`,
       columns: [
         { kind: "vector", title: "q", tensor: `${here}.query`, has_heads: true, width: 34 },
@@ -211,10 +213,10 @@ function attention(names, { config, formulas }, path, part) {
     },
     {
       id: `${part}.scores`, title: isSelf ? "Attention" : "Attention (cross)", chapter: isSelf ? CHAPTERS.attention : CHAPTERS.alignment, attention: here,
-      formula: formulas[isSelf ? path.split(".")[0] ?? "" : "cross"] ?? "", sentence: `The query of a token is compared with the keys ${keys}.${isSelf ? " The mask hides the keys that the query may not attend to." : ""} Softmax turns the scores into weights that sum to 1.`,
+      formula: formulas[isSelf ? stack : "cross"] ?? "", sentence: `The query of a token is compared with the keys ${keys}.${hasMask ? " The mask hides the keys that the query may not attend to." : ""} Softmax turns the scores into weights that sum to 1.`,
       columns: [
         { kind: "matrix", title: "scores", tensor: `${here}.scores`, has_heads: true, rule: "scores", side },
-        ...masked(here, isSelf),
+        ...masked(here, hasMask),
         { kind: "matrix", title: "weights", tensor: `${here}.weights`, has_heads: true, rule: "weights", side, weights: `${here}.weights` },
       ],
     },
@@ -230,14 +232,14 @@ function attention(names, { config, formulas }, path, part) {
   ];
 }
 
-/** @param {string} attention path @param {boolean} isSelf @returns {Column[]} */
-function masked(attention, isSelf) {
-  return isSelf ? [{ kind: "matrix", title: "mask", tensor: `${attention}.scores`, has_heads: true, rule: "masked", weights: `${attention}.weights` }] : [];
+/** @param {string} attention path @param {boolean} hasMask @returns {Column[]} */
+function masked(attention, hasMask) {
+  return hasMask ? [{ kind: "matrix", title: "mask", tensor: `${attention}.scores`, has_heads: true, rule: "masked", weights: `${attention}.weights` }] : [];
 }
 
 /** @param {"source" | undefined} side @returns {Column[]} */
 function sourceTokens(side) {
-  return side ? [{ kind: "tokens", title: "source", side, width: 74 }] : [];
+  return side ? [{ kind: "tokens", title: "source", side, width: 92 }] : [];
 }
 
 /** @param {Names} names @param {Record<string, any>} config @param {string} path @returns {Stage[]} */
@@ -285,7 +287,7 @@ function output({ head }, hidden) {
   return {
     id: "output", title: "Prediction", chapter: CHAPTERS.output, formula: "p = softmax(W h)",
     sentence: `${POOLED[head?.pooling] ?? "The vector of the chosen token"} gives a score (logit) for each possible answer. Softmax turns the scores into probabilities that sum to 1.`,
-    columns: [...read, { kind: "output", title: "probability", width: 190 }],
+    columns: [...read, { kind: "output", title: "probability", width: 214 }],
   };
 }
 

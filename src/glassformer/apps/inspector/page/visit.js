@@ -16,6 +16,13 @@ const WORDS = /** @type {[word: string, meaning: string, chapter: number | null]
   ["token", "A piece of text with a number (id), the unit that the model reads and writes.", 1],
   ["attention map", "A table of weights: row i contains how much token i (the query) reads from each token (the keys). The weights of a row sum to 1.", 4],
   ["head", "One of the parallel attentions of a layer. Each head has its own attention map.", 5],
+  ["query, key, value", "Three vectors of a token: what it looks for, what it offers, and what it gives. The query of a token is compared with the keys of the tokens.", 5],
+  ["mask", "It hides the later tokens of a text, because the model has to predict them. Their weights are 0.", 5],
+  ["block, layer", "A model has several blocks of the same kind, one after the other, each with its own weights. Layer i of the attention is in block i.", 6],
+  ["feed-forward", "The part of a block that computes each token alone, after the attention has mixed the tokens.", 6],
+  ["norm", "It scales a vector to a common size before a part reads it.", 6],
+  ["softmax", "It turns numbers into positive ones that sum to 1: exp(x) divided by the sum of all exp(x).", 2],
+  ["[BOS], [EOS], [MASK], [CLS], [SEP]", "Special tokens: begin and end of a text, a hidden token, the start and the end of the text of an encoder.", 1],
   ["residual stream", "The vector of a position: the embedding, to which each attention and each feed-forward adds its output.", 6],
   ["logit", "The score that the model gives to a token of its vocabulary. Softmax turns all logits into probabilities.", 2],
   ["nat", "The unit of −log p with the natural logarithm: 0.69 nats are 1 bit. −log p is 0 nats for p = 1, and 2.3 nats for p = 0.1.", 2],
@@ -46,7 +53,7 @@ export function createVisit(app, section) {
   const list = h("div", { class: "questions", role: "group", "aria-label": "Questions" });
   const seen = h("p");
   const means = h("p", { class: "about" });
-  const next = button("", () => (isLast() ? change() : ask(questions()[asked + 1])), { class: "quiet", title: "Go on (Space or →)" });
+  const next = button("", () => (isLast() ? change() : ask(questions()[asked + 1])), { class: "quiet go-on", title: "Go on (Space or →)" });
   const others = button("all questions", () => {
     asked = -1;
     store.set({ lit: null });
@@ -61,7 +68,10 @@ export function createVisit(app, section) {
   arrowKeys(list, "button", () => 0);
   section.addEventListener("keydown", (event) => {
     if (event.key === "Escape") close();
-    else if (event.key === "ArrowRight" && event.target === next) next.click();
+    else if (event.key === "ArrowRight" && event.target === next) {
+      event.preventDefault();
+      next.click();
+    }
   });
 
   const latest = new Latest(app, section);
@@ -100,15 +110,23 @@ export function createVisit(app, section) {
       if (store.state.run !== run) return;
       [asked, answered] = [questions().indexOf(question), run];
       done.add(question);
-      store.set({ off: "", ...found.view, lit: found.lit, hover: null, across: null });
+      store.set({ off: "", visit: 1, ...found.view, lit: found.lit, hover: null, across: null });
       write(found, note);
     });
   }
 
-  /** Run the input of a question, and ask it. @param {Question} question */
+  /** The text before a question changed it, and the changed one. @type {{own: string, changed: string} | null} */
+  let former = null;
+
+  /** Run the input of a question, or the text before another question changed it; then ask. @param {Question} question */
   async function answerTo(question) {
+    if (former && store.state.text === former.changed && !question.input) await app.use({ text: former.own });
     const input = question.input?.(store.state);
-    if (input) await app.use(input);
+    if (input) {
+      const own = store.state.text;
+      await app.use(input);
+      former = { own, changed: store.state.text };
+    }
     const run = /** @type {Run} */ (store.state.run);
     return { found: await question.ask(app, run), run, note: input ? question.note : "" };
   }
@@ -144,5 +162,5 @@ export function createVisit(app, section) {
     next.textContent = isLast() ? "Now change the text, and run it" : "next question →";
   }
 
-  return { draw };
+  return { draw, goOn: () => (asked < 0 ? ask(questions()[0]) : isLast() ? undefined : ask(questions()[asked + 1])) };
 }

@@ -85,11 +85,13 @@ function createAlignment(app) {
     const picture = scene();
     if (!weights || !picture) return;
     const { rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;
-    fill(place, sceneElement(picture));
+    const drawn = sceneElement(picture);
+    if (document.body.classList.contains("is-lecture")) drawn.style.zoom = "1.6";
+    fill(place, drawn);
     note.textContent = rows > ALIGNED || columns > ALIGNED ? `${ALIGNED} tokens around the selected position are drawn.` : "";
     heat.update({
       rows, columns, values, row_labels: rowLabels, column_labels: columnLabels, row_axis: "target", column_axis: "source",
-      scale: "sequential", range: [0, 1], dark: store.state.dark,
+      scale: "sequential", range: [0, 1], cell_text: (row, column) => fixed(values[row * columns + column], 2), dark: store.state.dark,
       describe: (row, column) => `target ${visible(rowLabels[row] ?? "")} (${row}) → source ${visible(columnLabels[column] ?? "")} (${column}): ` +
         `weight ${fixed(values[row * columns + column], 4)}`,
     });

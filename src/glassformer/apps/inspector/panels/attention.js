@@ -211,7 +211,7 @@ function createAttention(app) {
     fill(foundPlace, h("h3", {}, "Heads found"),
       h("dl", {}, ...patterns.filter(({ heads }) => heads.length).flatMap(({ meaning, heads }) => [
         h("dt", {}, meaning), h("dd", {}, ...heads.slice(0, MOST_FOUND).map(entry), heads.length > MOST_FOUND ? `and ${heads.length - MOST_FOUND} more` : null)])),
-      missing.length ? h("p", { class: "about missing" }, "Not found: ", ...missing.flatMap((one, i) => [i ? "; " : "", `${meanings[one.name]}, at most `, entry(one)]), ".") : null,
+      missing.length ? h("p", { class: "about missing" }, ...missing.flatMap((one) => [`No head clearly ${meanings[one.name]}: the nearest is `, entry(one), ". "])) : null,
       h("p", { class: "about" }, ranked.length ? "Each head is its layer and number, with its score; in parentheses is the score of uniform attention (equal weights on all keys). A head is found if " +
         `(score − uniform) / (1 − uniform) is at least ${fixed(margin, 2)}, on this text and on repeated random tokens. A head of layer 0 cannot be an induction head.` : "This attention has no pattern scores."));
   }
@@ -255,7 +255,7 @@ function createAttention(app) {
     if (isMatrix) {
       heat.update({
         rows, columns, values, row_labels: rowLabels, column_labels: columnLabels, row_axis: "query", column_axis: "key",
-        scale: "sequential", range: [0, 1], dark: state.dark, masked: weights.kind === "decoder" ? (row, column) => column > row : undefined,
+        scale: "sequential", range: [0, 1], cell_text: (row, column) => (weights?.kind === "decoder" && column > row ? "" : fixed(values[row * columns + column], 2)), dark: state.dark, masked: weights.kind === "decoder" ? (row, column) => column > row : undefined,
         describe: (row, column) => `query ${visible(rowLabels[row] ?? "")} (${row}) → key ${visible(columnLabels[column] ?? "")} (${column}): ` +
           (weights?.kind === "decoder" && column > row ? "hidden by the mask" : `weight ${fixed(values[row * columns + column], 4)}`),
       });

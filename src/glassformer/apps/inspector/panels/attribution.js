@@ -98,7 +98,7 @@ function createAttribution(app) {
     const { token, against, position, logit, cells, rows, columns, terms } = found;
     const sums = sumsOf(terms).map(([kind, sum], i) => `${i && sum >= 0 ? "+ " : ""}${fixed(sum, 2)} ${kind}`);
     facts.textContent = `${against === null ? `logit of ${visible(token)}` : `logit of ${visible(token)} − logit of ${visible(against)}`}, ` +
-      `${positionText(store.state, position)}: ${fixed(logit, 2)} = ${sums.join(" ")}`;
+      `${positionText(store.state, position)}: ${fixed(logit, 2)} = ${sums.join(" ")}${isRelative ? " (whole terms, from which the cells below subtract those of a random token)" : ""}`;
     const values = cells.flatMap((row) => row.map(shownValue));
     const limit = Math.max(1e-6, ...values.filter((x) => !Number.isNaN(x)).map(Math.abs));
     heat.update({

@@ -14,14 +14,14 @@ import { Heatmap, pixelImage } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { mainSide, mainTokens, positionText, shownPosition, tokensBefore } from "../page/state.js";
+import { softmax } from "../page/sampling.js";
+import { floats } from "../page/source.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
 import { shownSides } from "./tokens.js";
 
 /** @type {Tab} */
 export const compareTab = { id: "compare", title: "Compare", create: createCompare, exists: () => true, route: "/api/compare" };
-
-/** @typedef {"both" | "first" | "second" | "difference"} Mode */
 
 /**
  * Return b − a.
@@ -30,6 +30,12 @@ export const compareTab = { id: "compare", title: "Compare", create: createCompa
  */
 export function difference(a, b) {
   return Float32Array.from(a, (x, i) => (b[i] ?? 0) - x);
+}
+
+/** Return the range of colours of differences, from −m to m for the largest size m. @param {Float32Array} values @returns {[number, number]} */
+function rangeOf(values) {
+  const largest = values.reduce((most, x) => Math.max(most, Math.abs(x)), 1e-6);
+  return [-largest, largest];
 }
 
 /** @param {App} app @returns {Panel} */
@@ -51,36 +57,27 @@ function createCompare(app) {
   const next = frame({ title: "Predictions", explanation: "Bar: second model. Outline: first model.", picture: () => barPicture() }, bars);
 
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
-  /** @type {Mode} */
-  let mode = "difference";
-  const modes = choice("Shown weights", [["both", "side by side"], ["first", "first"], ["second", "second"], ["difference", "difference"]], (value) => {
-    mode = /** @type {Mode} */ (value);
-    drawGrid();
-    drawHead();
-  });
   const layers = select("layer", [], (layer) => store.set({ layer: Number(layer), head: Math.max(0, store.state.head) }));
   const heads = select("head", [], (head) => store.set({ head: Number(head), layer: Math.max(0, store.state.layer) }));
   const grid = h("div", { class: "scroll-x" });
   const heat = new Heatmap({
-    label: "Attention weights of both models", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
+    label: "Difference of the attention weights", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
     onleave: () => store.set({ hover: null, across: null }),
   });
-  const right = new Heatmap({
-    label: "Attention weights of the second model", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
-    onleave: () => store.set({ hover: null, across: null }),
-  });
-  const both = h("div", { class: "pair" }, heat.element, right.element);
   const attention = frame({
-    title: "Attention", explanation: "Weights of the first or the second model, or second − first (orange: less, blue: more).", picture: () => headPicture(),
-  }, h("div", { class: "row" }, kinds.element, modes.element), grid, h("div", { class: "row" }, layers.element, heads.element), both);
+    title: "Attention", explanation: "Weights of the second model − first. Orange: less. Blue: more. The colours end at the largest difference. \"two pages\", at the top, shows both models side by side.", picture: () => headPicture(),
+  }, h("div", { class: "row" }, kinds.element), grid, h("div", { class: "row" }, layers.element, heads.element), heat.element);
   const element = h("div", { class: "panel" }, card.element, losses.element, next.element, attention.element);
   const latest = new Latest(app, card.body);
   const gridLatest = new Latest(app, grid);
+  const barsLatest = new Latest(app, bars);
   const headLatest = new Latest(app, heat.element);
   /** @type {{rows: number, columns: number, first: Float32Array, second: Float32Array} | null} */
   let weights = null;
-  /** @type {{shape: number[], first: Uint8Array, second: Uint8Array} | null} */
+  /** @type {{shape: number[], values: Float32Array} | null} second − first */
   let thumbnails = null;
+  /** @type {{key: string, first: Float64Array, second: Float64Array} | null} probabilities at a position */
+  let loaded = null;
 
   function here() {
     const { run } = store.state;
@@ -176,18 +173,35 @@ function createCompare(app) {
       return state.run.labels.map(({ name, probability }) => bar(name, other.get(name), probability));
     }
     const position = shownPosition(state);
-    const first = mainTokens(state)[position]?.top ?? [];
-    const second = state.other_run?.[mainSide(state)][position]?.top ?? [];
-    const texts = new Map([...first, ...second].map(([id, text]) => [id, text]));
-    const of = (/** @type {import("../page/types.js").Candidate[]} */ top, /** @type {number} */ id) => top.find(([one]) => one === id)?.[2];
+    const [first, second] = [mainTokens(state)[position]?.top ?? [], state.other_run?.[mainSide(state)][position]?.top ?? []];
     const before = tokensBefore(state, position);
-    return [...texts].map(([id, text]) => bar(labelAfter(before, text), of(second, id), of(first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
+    const texts = new Map([...first, ...second].map(([id, text]) => [id, text]));
+    const of = (/** @type {Float64Array | undefined} */ all, /** @type {typeof first} */ top, /** @type {number} */ id) =>
+      all?.[id] ?? top.find(([one]) => one === id)?.[2]; // until all probabilities are loaded, those of the best tokens
+    const now = loaded?.key === keyOf(position) ? loaded : null;
+    return [...texts].map(([id, text]) => bar(labelAfter(before, text), of(now?.second, second, id), of(now?.first, first, id))).sort((a, b) => b.value + b.before - a.value - a.before).slice(0, 12);
   }
 
-  /** Return a bar with the probabilities of both models. A probability that is not among the ten largest is unknown. @param {string} label @param {number | undefined} second @param {number | undefined} first */
+  /** @param {string} label @param {number | undefined} second probability @param {number | undefined} first */
   function bar(label, second, first) {
-    const text = (/** @type {number | undefined} */ p) => (p === undefined ? "–" : percent(p));
+    const text = (/** @type {number | undefined} */ p) => (p === undefined ? "…" : percent(p));
     return { label, value: second ?? 0, before: first ?? 0, text: text(second), title: `first ${text(first)}, second ${text(second)}` };
+  }
+
+  const keyOf = (/** @type {number} */ position) => `${store.state.run?.run} ${store.state.other_run?.run} ${position}`;
+
+  /** Load the probabilities of all tokens at the position. */
+  function loadBars() {
+    const { run, other_run: second } = store.state;
+    const position = shownPosition(store.state);
+    const key = keyOf(position);
+    if (!run || !second || run.labels || run.number !== null || loaded?.key === key) return;
+    const both = Promise.all([run, second].map((one) => app.data.bytes(one, "logits", { position })));
+    void barsLatest.use(both, ([a, b]) => {
+      if (!a || !b) return;
+      loaded = { key, first: softmax(floats(a.buffer)), second: softmax(floats(b.buffer)) };
+      if (keyOf(shownPosition(store.state)) === key) drawBars();
+    });
   }
 
   function drawBars() {
@@ -211,29 +225,25 @@ function createCompare(app) {
     const both = Promise.all([run, second].map((one) => app.data.bytes(one, "thumbnails", { kind })));
     void gridLatest.use(both, ([a, b]) => {
       if (!a || !b) return;
-      thumbnails = { shape: a.shape, first: new Uint8Array(a.buffer), second: new Uint8Array(b.buffer) };
+      thumbnails = { shape: a.shape, values: difference(new Uint8Array(a.buffer), new Uint8Array(b.buffer)).map((x) => x / 255) };
       drawGrid();
     });
   }
 
   function drawGrid() {
-    modes.write(mode);
     if (!thumbnails) return;
     const { layer: chosenLayer, head: chosenHead, dark } = store.state;
     const [nLayers = 0, nHeads = 0, rows = 0, columns = 0] = thumbnails.shape;
     const element = h("div", { class: "head-grid" });
     element.style.setProperty("--heads", String(nHeads));
-    if (mode === "both") element.style.setProperty("--thumb", "208px");
+    const look = /** @type {const} */ ({ scale: "diverging", range: rangeOf(thumbnails.values), dark });
     for (let layer = 0; layer < nLayers; layer++) {
       const row = h("div", { class: "grid-row" }, h("span", { class: "grid-label" }, layer));
       for (let head = 0; head < nHeads; head++) {
         const from = (layer * nHeads + head) * rows * columns;
-        const [a, b] = [thumbnails.first, thumbnails.second].map((all) => Float32Array.from(all.subarray(from, from + rows * columns), (x) => x / 255));
-        const look = /** @type {const} */ ({ scale: mode === "difference" ? "diverging" : "sequential", range: [mode === "difference" ? -1 : 0, 1], dark });
-        const shown = mode === "both" ? [a, b] : [mode === "first" ? a : mode === "second" ? b : difference(a ?? [], b ?? [])];
-        const images = shown.map((values) => h("span", { class: "thumb-picture" }, pixelImage(values ?? [], rows, columns, { ...look, range: [look.range[0], look.range[1]] })));
+        const image = pixelImage(thumbnails.values.subarray(from, from + rows * columns), rows, columns, look);
         row.append(h("button", { type: "button", class: "thumb", "aria-label": `Layer ${layer}, head ${head}`, title: `layer ${layer}, head ${head}`,
-          "aria-pressed": String(layer === chosenLayer && head === chosenHead), onclick: () => store.set({ layer, head }) }, h("span", { class: "thumb-images" }, ...images)));
+          "aria-pressed": String(layer === chosenLayer && head === chosenHead), onclick: () => store.set({ layer, head }) }, h("span", { class: "thumb-picture" }, image)));
       }
       element.append(row);
     }
@@ -263,17 +273,13 @@ function createCompare(app) {
     if (!weights || !run || !place) return;
     const { rows, columns, first, second } = weights;
     const labels = attentionLabels(run, place);
-    const isDifference = mode === "difference";
-    both.classList.toggle("is-one", mode !== "both");
-    right.element.hidden = mode !== "both";
-    const matrix = (/** @type {Float32Array} */ values) => /** @type {import("../page/heatmap.js").Matrix} */ ({
+    const values = difference(first, second);
+    heat.update({
       rows, columns, values, row_labels: labels.rows, column_labels: labels.columns, row_axis: "query", column_axis: "key",
-      scale: isDifference ? "diverging" : "sequential", range: isDifference ? [-1, 1] : [0, 1], dark: store.state.dark,
+      scale: "diverging", range: rangeOf(values), dark: store.state.dark,
       describe: (row, column) => `query ${visible(labels.rows[row] ?? "")} (${row}) → key ${visible(labels.columns[column] ?? "")} (${column}): ` +
         `${fixed(first[row * columns + column], 4)} (first), ${fixed(second[row * columns + column], 4)} (second)`,
     });
-    heat.update(matrix(isDifference ? difference(first, second) : mode === "second" ? second : first));
-    if (mode === "both") right.update(matrix(second));
     attention.refresh();
   }
 
@@ -303,7 +309,7 @@ function createCompare(app) {
 
   /** @returns {Picture | null} */
   function headPicture() {
-    return weights ? { name: `compare-attention-${mode}`, scene: () => heat.scene(`Attention, ${mode}`), table: () => heat.table(), data: () => ({ mode, ...heat.table() }) } : null;
+    return weights ? { name: "compare-attention", scene: () => heat.scene("Attention, second − first"), table: () => heat.table(), data: () => heat.table() } : null;
   }
 
   return {
@@ -327,10 +333,10 @@ function createCompare(app) {
       if (["layer", "head", "dark"].some((key) => changed.has(key))) drawGrid();
       if (changed.has("dark")) drawHead();
       if (["hover", "pos"].some((key) => changed.has(key)) && state.other_run) drawBars();
+      if (["other_run", "pos"].some((key) => changed.has(key))) loadBars();
       if (["hover", "across"].some((key) => changed.has(key)) && here()) {
         const cell = markedCell(state, here());
         heat.mark(cell.row, cell.column);
-        right.mark(cell.row, cell.column);
       }
     },
   };

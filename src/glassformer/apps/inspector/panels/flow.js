@@ -18,7 +18,7 @@ import { markTokens } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { byProbability, fixed, visible } from "../page/text.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf } from "../page/stages.js";
-import { mainSide, mainTokens, selectedPosition, tokensBefore } from "../page/state.js";
+import { mainSide, mainTokens, positionText, selectedPosition, tokensBefore } from "../page/state.js";
 
 /** @type {Tab} */
 export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: () => true, route: "/flow" };
@@ -66,8 +66,8 @@ function createFlow(app) {
   const card = frame({
     title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, and a strip is a vector. Blue is positive, orange is negative.",
     picture: () => picture(),
-  }, h("div", { class: "row" }, heads.element, back, next, play), names, place, cut,
-  h("div", { class: "flow-text" }, title, sentence, formula, lines, links));
+  }, h("div", { class: "row" }, heads.element, back, next, play), names,
+  h("div", { class: "flow-text" }, title, sentence), place, cut, h("div", { class: "flow-text" }, formula, lines, links));
   const latest = new Latest(app, card.body);
 
   card.element.addEventListener("keydown", (event) => {
@@ -103,12 +103,25 @@ function createFlow(app) {
     store.set({ flow: `${to.stack}.${to.block}.${to.head}.${id}` });
   }
 
+  /** Return the stages of all stacks, in the order of the computation. */
+  function path() {
+    const { stack, stages } = here();
+    const all = flow ? stacksOf(flow) : [];
+    return all.flatMap((name) => (name === stack ? stages : shownStages(stagesOf(/** @type {Flow} */ (flow), { stack: name, block: 0 }))).map((stage) => ({ stack: name, stage })));
+  }
+
+  /** Return the index of the current stage in this path. */
+  function placeInPath() {
+    const { stack, stages, current } = here();
+    return path().findIndex((one) => one.stack === stack && one.stage.id === stages[current]?.id);
+  }
+
   /** @param {number} by */
   function step(by) {
-    const { stages, current } = here();
-    const to = stages[current + by];
-    if (to) go({ stage: to.id });
-    else stop();
+    const to = path()[placeInPath() + by];
+    if (!to) stop();
+    else if (to.stack === here().stack) go({ stage: to.stage.id });
+    else go({ stack: to.stack, block: 0, stage: to.stage.id });
   }
 
   function toggle() {
@@ -116,8 +129,7 @@ function createFlow(app) {
       stop();
       return;
     }
-    const { stages, current } = here();
-    if (current === stages.length - 1) go({ stage: stages[0]?.id ?? "" });
+    if (next.disabled) go({ stack: path()[0]?.stack ?? "", block: 0, stage: "" });
     play.textContent = "stop";
     timer = setInterval(() => {
       if (card.element.isConnected) step(1);
@@ -229,6 +241,7 @@ function createFlow(app) {
     /** @type {Drawing} */
     const drawing = {
       stages, current, lane, source, key, dark: store.state.dark, bars: bars(),
+      predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
     drawn = { drawing, layout: columnLayout(drawing) };
@@ -236,7 +249,7 @@ function createFlow(app) {
     const picture = sceneElement(scene);
     picture.removeAttribute("width");
     picture.removeAttribute("height");
-    picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
+    if (!document.body.classList.contains("is-lecture")) picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
     picture.style.maxWidth = `${1.15 * scene.width}px`;
     fill(place, picture);
     cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
@@ -249,8 +262,9 @@ function createFlow(app) {
       stage, row: lane.row, key, row_label: lane.labels[lane.row] ?? "", key_labels: isCross ? source.labels : lane.labels, scale, bars: bars(),
       rows: (tensor, side) => loaded.get(keyOf(tensor, side === "source")) ?? null,
     }) : [];
-    title.textContent = stage ? `${current + 1} of ${stages.length}: ${stage.title}` : "";
-    sentence.textContent = stage?.sentence ?? "";
+    title.textContent = stage ? `${placeInPath() + 1} of ${path().length}: ${stage.title}` : "";
+    const nBlocks = blocksOf(flow, stack);
+    sentence.textContent = (stage?.sentence ?? "") + (stage?.id === "ff" && nBlocks > 1 ? ` All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "");
     formula.textContent = stage?.formula ?? "";
     fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, line)));
     drawLinks(stage, { stack, block, head });
@@ -273,8 +287,8 @@ function createFlow(app) {
     heads.setOptions(numberOptions(nHeads));
     heads.list.value = String(Math.min(head, nHeads - 1));
     heads.element.hidden = nHeads < 2;
-    back.disabled = current === 0;
-    next.disabled = current === stages.length - 1;
+    back.disabled = placeInPath() === 0;
+    next.disabled = placeInPath() === path().length - 1;
     const hasFocus = names.contains(document.activeElement);
     fill(names, ...stacksOf(/** @type {Flow} */ (flow)).map((name) => stackRow(name, { stack, block, stages, current })));
     const chosen = /** @type {HTMLElement | null} */ (names.querySelector("[aria-pressed=true]"));

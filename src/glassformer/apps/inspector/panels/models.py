@@ -16,7 +16,7 @@ from glassformer.apps.inspector.inspector import Inspector, published_step
 from glassformer.common import files
 from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.transformer import SequenceHead, TransformerConfig, VectorHead
+from glassformer.config.transformer import TransformerConfig
 from glassformer.evaluation import metrics
 from glassformer.evaluation.sweep_table import FILE, SweepTable
 from glassformer.inspection.attention_maps import Kind
@@ -71,7 +71,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
         "max_len": config.max_len,
         "step": chosen.step,
         "mask": None,
-        "pooling": None,
+        "pooling": getattr(getattr(config, "head", None), "pooling", None),
         "labels": list(chosen.classes),
         "is_multi_label": chosen.is_multi_label,
         "attention": sizes,
@@ -88,8 +88,6 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
     # What only some models have
     if tokenizer.mask_id is not None:
         facts["mask"] = tokenizer.id_to_token(tokenizer.mask_id)
-    if isinstance(config, TransformerConfig) and isinstance(config.head, SequenceHead | VectorHead):
-        facts["pooling"] = config.head.pooling
     if isinstance(config, TransformerConfig) and config.experts is not None:
         facts["experts"] = config.experts.n_experts
     if chosen.folder is not None:

@@ -185,7 +185,7 @@ export function createNext(app) {
     let kept = 0;
     for (const p of shaped) kept += p > 0 ? 1 : 0;
     facts.textContent = `${count(kept)} of ${count(logits.length)} tokens can be chosen; entropy ${fixed(entropy(shaped), 2)} nats` +
-      ` (${fixed(entropy(before), 2)} before).`;
+      ` (${fixed(entropy(before), 2)} before these rules).`;
     return descending(before).slice(0, SHOWN).map((id) => ({
       label: labelAfter(tokensBefore(state, position), names[id] ?? `id ${id}`), value: shaped[id] ?? 0, before: before[id] ?? 0,
       text: rulesText(state) ? `${percent(before[id] ?? 0)} → ${percent(shaped[id] ?? 0)}` : percent(before[id] ?? 0),
