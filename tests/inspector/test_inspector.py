@@ -319,6 +319,16 @@ def test_ablation_and_effects_equal_the_functions(models: dict[str, Model], fami
     assert inspector.ablate(run, off, mean=True)["after"]["loss"] != answer["after"]["loss"]
     with pytest.raises(UserError, match="has no part"):
         inspector.ablate(run, f"{kind}.0.head.99")
+    if answer["measure"] == "loss":
+        before = capture(model, **given_to(model), names=["logits"])["logits"][0, 1].log_softmax(-1)
+        best = int(before.argmax())
+        change = float(before[best]) - float(logits[1].log_softmax(-1)[best])
+        assert inspector.effects(run, position=1)[kind][0][0] == near(change), "of one prediction"
+        with pytest.raises(UserError, match="position"):
+            inspector.effects(run, position=99)
+    else:
+        with pytest.raises(UserError, match="predicts no next token"):
+            inspector.effects(run, position=1)
     with pytest.raises(UserError, match="expected a name such as"):
         inspector.ablate(run, "sideways.0")
 

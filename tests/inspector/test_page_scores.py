@@ -180,7 +180,7 @@ def check_texts(found: Visit, model: Model) -> None:
     assert number(rows[0][2]) == printed(median, figures=4)
     assert card.locator("ol .token").count() == sum(len(text.tokens) for text in texts)
     assert found.view()["unit"] == "decoder.1.neuron.3"
-    card.get_by_role("button", name="validation texts").click()
+    card.get_by_role("button", name="texts of the model").click()
     found.settle()
     assert card.locator("textarea").input_value().splitlines() == Inspector(model).texts()["lines"]
 

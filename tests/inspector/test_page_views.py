@@ -14,6 +14,7 @@ from glassformer.inspection import ablation
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.inspection.head_scores import random_trace
+from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
 from inspector.browsing import TEXT, Visit, close, given_to, number
@@ -50,9 +51,17 @@ def test_the_program_of_a_panel_computes_its_numbers(
             assert cells == [models[name].tokenizer.tokens(row) for row in value.top_ids[:, :, 0].tolist()]
         if title == "Attribution":
             sentence = page.locator("#panels p.detail", has_text="logit of").first.inner_text()
-            assert number(sentence.rsplit(": ", 1)[1].split(" = ")[0]) == printed(value.logit, decimals=2)
+            terms = value.terms.values()
+            shown_logit, more = map(number, re.findall(r"(−?[\d.]+), of which (−?[\d.]+) more", sentence)[0])
+            assert shown_logit == printed(value.logit, decimals=2)
+            assert more == printed(sum(term.value - term.mean for term in terms), decimals=2)
         if title == "Ablation":
-            assert torch.equal(value, capture(models[name], **given_to(models[name]))["logits"]), "nothing is off"
+            switches = [number(text) for text in page.locator(".switch").all_inner_texts()]
+            kind = "cross" if name == "encoder-decoder" else name
+            heads = [x for part, x in value.items() if part.kind == kind and part.head is not None]
+            assert any(x == printed(max(heads), decimals=2) for x in switches)
+            inputs = capture(models[name], **given_to(models[name])).inputs
+            assert value == ablation.effects(models[name].network, inputs, measure_of(models[name], inputs)).changes
     assert {"Flow", "Heads"} <= set(shown)
     found.open_tab("Flow")
     page.get_by_role("button", name="Python", exact=True).click()

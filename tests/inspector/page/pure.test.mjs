@@ -165,15 +165,12 @@ test("pooling keeps the largest size of signed numbers", () => {
   assert.deepEqual([...pooled].map((x) => Math.round(10 * x) / 10), [-0.9, 0.2]);
 });
 
-test("a badge shows the pattern with the largest excess over uniform attention, if that is at least the margin", () => {
+test("a badge shows a pattern for which the head is found, the one with the largest excess over uniform attention", () => {
   const uniform = { previous: 0.1, induction: 0.05, first: 0.1, entropy: 2 };
-  const rule = { margin: 0.2, layer: 1 };
-  assert.deepEqual(badgeOf({ previous: 0.9, first: 0.2, entropy: 3 }, uniform, "best", rule), { name: "previous", value: 0.9 });
-  assert.equal(badgeOf({ previous: 0.27, first: null, entropy: 3 }, uniform, "best", rule), null);
-  assert.equal(badgeOf({ previous: 0.8 }, { previous: 0.8 }, "best", rule), null);
-  assert.deepEqual(badgeOf({ induction: 0.9 }, uniform, "best", rule), { name: "induction", value: 0.9 });
-  assert.equal(badgeOf({ induction: 0.9 }, uniform, "best", { margin: 0.2, layer: 0 }), null);
-  assert.deepEqual(badgeOf({ entropy: 3 }, uniform, "entropy", rule), { name: "entropy", value: 3 });
+  assert.deepEqual(badgeOf({ previous: 0.9, first: 0.95, entropy: 3 }, uniform, "best", ["previous"]), { name: "previous", value: 0.9 });
+  assert.equal(badgeOf({ previous: 0.9, first: null, entropy: 3 }, uniform, "best", []), null, "not on the random tokens");
+  assert.deepEqual(badgeOf({ induction: 0.9, first: 0.95 }, { ...uniform, first: 0.9 }, "best", ["first", "induction"]), { name: "induction", value: 0.9 });
+  assert.deepEqual(badgeOf({ entropy: 3 }, uniform, "entropy", []), { name: "entropy", value: 3 });
 });
 
 test("an answer of another model or run is refused", () => {

@@ -40,7 +40,7 @@ test("a change has the direction of its numbers, and none if they are shown as e
   assert.equal(changeOf(0.0004, 0.0001), "stays below 0.1 %");
 });
 
-test("a layer decides only if it adds half of the final probability", async () => {
+test("a layer is named only if it adds half of the final probability and no later layer takes it away", async () => {
   const draw = random(2);
   const { ask } = question("Why this token?");
   let nDecided = 0;
@@ -61,12 +61,12 @@ test("a layer decides only if it adds half of the final probability", async () =
     const [, before] = seen.split(". Before ");
     const layer = layers.findIndex((name, l) => l && before.startsWith(`${name},`));
     const isDecided = (p[layer] ?? 0) - bound(layer - 1) >= p.at(-1) / 2 && p.slice(layer).every((x) => (x ?? 0) >= p.at(-1) / 2);
-    assert.equal(/ decides: it adds at least half/.test(means), isDecided, `${seen} ${means}`);
+    assert.equal(/ adds at least half/.test(means), isDecided, `${seen} ${means}`);
     if (isDecided) assert.ok(means.startsWith(layers[layer].charAt(0).toUpperCase() + layers[layer].slice(1)));
     nDecided += Number(isDecided);
   }
   assert.ok(nDecided > 30 && nDecided < 270, "both sentences occur");
-  assert.equal(decision(-0.1, 0.4, "block 1", true), "No layer decides alone.");
+  assert.equal(decision(-0.1, 0.4, "block 1", true), "No layer adds half of it.");
 });
 
 test("a head matters only if the loss rises without it", async () => {

@@ -20,21 +20,20 @@ const SHORT = /** @type {Record<string, string>} */ ({
 });
 
 /**
- * Return the score that a thumbnail shows: the chosen score, or the pattern with the largest excess over uniform
- * attention, if that is at least the margin.
+ * Return the score that a thumbnail shows: the chosen score, or that of the pattern for which the head is found, the one with the largest
+ * excess over uniform attention.
  * @param {HeadScores} scores of the head
  * @param {HeadScores} uniform scores of uniform attention
  * @param {string} badge
- * @param {{margin: number, layer: number}} rule a head of layer 0 cannot be an induction head
+ * @param {string[]} found patterns for which the head is found
  * @returns {{name: string, value: number} | null}
  */
-export function badgeOf(scores, uniform, badge, { margin, layer }) {
+export function badgeOf(scores, uniform, badge, found) {
   if (badge === "none") return null;
   if (badge !== "best") return { name: badge, value: scores[badge] ?? NaN };
   const excess = (/** @type {string} */ name) => ((scores[name] ?? 0) - (uniform[name] ?? 0)) / (1 - (uniform[name] ?? 0));
-  const best = PATTERNS.filter((name) => name !== "induction" || layer > 0).map((name) => ({ name, value: excess(name) }))
-    .sort((a, b) => b.value - a.value)[0];
-  return best && best.value >= margin ? { name: best.name, value: scores[best.name] ?? NaN } : null;
+  const [best] = [...found].sort((a, b) => excess(b) - excess(a));
+  return best === undefined ? null : { name: best, value: scores[best] ?? NaN };
 }
 
 /**
@@ -78,9 +77,11 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention` });
   grid.style.setProperty("--heads", String(heads));
   if (layers > MANY_LAYERS) grid.style.setProperty("--thumb", "56px");
+  const foundFor = (/** @type {number} */ layer, /** @type {number} */ head) =>
+    (scores?.ranked ?? []).filter((one) => one.is_found && one.kind === kind && one.layer === layer && one.head === head).map(({ name }) => name);
   const badgeAt = (/** @type {number} */ layer, /** @type {number} */ head) => {
     const ofHead = scores?.kinds[kind]?.heads[layer]?.[head];
-    return ofHead && scores ? badgeOf(ofHead, scores.kinds[kind]?.uniform[layer] ?? {}, state.badge, { margin: scores.margin, layer }) : null;
+    return ofHead && scores ? badgeOf(ofHead, scores.kinds[kind]?.uniform[layer] ?? {}, state.badge, foundFor(layer, head)) : null;
   };
   const hasBadges = Array.from({ length: layers * heads }, (_, i) => badgeAt(Math.floor(i / heads), i % heads)).some(Boolean);
   const isOne = layers === 1 && heads === 1;

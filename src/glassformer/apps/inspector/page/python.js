@@ -60,6 +60,7 @@ const PROGRAMS = {
     return [`print(model.logit_attribution(${input}${named({ ...(token ? { token } : {}), ...(against ? { against } : {}), position: selectedPosition(state) })}))`];
   },
   ablation: ({ off, mean }, input) => {
+    if (!off) return ["from glassformer.inspection.ablation import effects", "from glassformer.inspection.measures import measure_of", `inputs = model.trace(${input}).inputs`, "print(effects(model.network, inputs, measure_of(model, inputs)).changes)"];
     const parts = literal(partsOff(off).split(",").filter(Boolean)).replaceAll(",", ", ");
     if (!mean) return [`with model.ablate(${parts}):`, `    print(model.trace(${input})["logits"])`];
     return ["from glassformer.inspection.ablation import ablate", `trace = model.trace(${input})`, `with ablate(model, ${parts}, trace):`, `    print(model.trace(${input})["logits"])`];
@@ -69,7 +70,7 @@ const PROGRAMS = {
     const more = named({ ...(answer ? { answer } : {}), ...(wrong ? { wrong } : {}), ...(isPair && target ? { target } : {}) });
     const where = isPair ? `, ${literal(stack === "decoder" ? "decoder" : "encoder")}` : "";
     return ["from glassformer.inspection.patching import patch_heads, patch_residual, patching_of",
-      `pair = patching_of(model, ${literal(clean)}, ${literal(corrupted)}${more})`, `print(patch_residual(model.network, pair${where}).shares)  # patch_heads for heads`];
+      `pair = patching_of(model, ${literal(clean)}, ${literal(corrupted)}${more})`, `print(patch_residual(model.network, pair${where}).shares)`, `print(patch_heads(model.network, pair${where}).shares)`];
   },
   steps: (state, input) => {
     const { temperature, top_k, top_p } = state;

@@ -282,7 +282,7 @@ async function askLayers(app, run) {
 }
 
 /**
- * Return whether a layer decides a prediction.
+ * Return whether a layer adds at least half of the final probability.
  * @param {number} step its largest increase from one layer to the next
  * @param {number} p its final probability
  * @param {string} layer the layer of this increase
@@ -290,6 +290,6 @@ async function askLayers(app, run) {
  */
 export function decision(step, p, layer, stays) {
   if (!stays) return `${capital(layer)} raises it most, and a later layer lowers it below half of its final value again.`;
-  if (step >= DECIDES * p) return `${capital(layer)} decides: it adds at least half of the final probability.`;
-  return `No layer decides alone${step > 0 ? `: ${layer} has the largest part, less than half of the final probability` : ""}.`;
+  if (step >= DECIDES * p) return `${capital(layer)} adds at least half of the final probability.`;
+  return `No layer adds half of it${step > 0 ? `: ${layer} has the largest part, less than half of the final probability` : ""}.`;
 }

@@ -84,7 +84,7 @@ export function compact(value) {
   if (size >= 1e9) return value.toExponential(2).replace("e+", "e");
   if (size >= 1e6) return `${(value / 1e6).toPrecision(3).replace(/\.?0+$/, "")}M`;
   if (size >= 1e4) return `${(value / 1e3).toPrecision(3).replace(/\.?0+$/, "")}k`;
-  if (size < 1e-3) return value.toExponential(1).replace("-", "−").replace("e−", "e−");
+  if (size < 1e-3) return value.toExponential(1).replaceAll("-", "−");
   const text = String(Number(value.toPrecision(4)));
   return text.replace("-", "−");
 }

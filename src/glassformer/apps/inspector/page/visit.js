@@ -11,6 +11,7 @@ import { Latest } from "./app.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
 import { questionsOf } from "./questions.js";
 import { keep, stored } from "./theme.js";
+import { withProgress } from "../panels/texts.js";
 
 const WORDS = /** @type {[word: string, meaning: string, chapter: number | null][]} */ ([
   ["token", "A piece of text with a number (id), the unit that the model reads and writes.", 1],
@@ -61,10 +62,11 @@ export function createVisit(app, section) {
     /** @type {HTMLElement | null} */ (list.querySelector("button"))?.focus();
   }, { class: "quiet" });
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
+  const counted = h("p", { class: "about", "aria-live": "polite" });
   const heading = h("h2");
   const [row, words] = [h("div", { class: "row" }, next, others), wordList()];
   fill(section, h("div", { class: "frame-heading" }, heading,
-    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, answer, row);
+    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, counted, answer, row);
   arrowKeys(list, "button", () => 0);
   section.addEventListener("keydown", (event) => {
     if (event.key === "Escape") close();
@@ -128,7 +130,7 @@ export function createVisit(app, section) {
       former = { own, changed: store.state.text };
     }
     const run = /** @type {Run} */ (store.state.run);
-    return { found: await question.ask(app, run), run, note: input ? question.note : "" };
+    return { found: await withProgress(app, question.ask(app, run), counted), run, note: input ? question.note : "" };
   }
 
   /** @param {Answer} found @param {string} [note] */

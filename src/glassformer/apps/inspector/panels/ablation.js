@@ -22,7 +22,7 @@ import { frame } from "../page/frame.js";
 import { heatScene, heatTable } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
-import { positionSide, positionText, positionTokens, shownPosition, tokensBefore } from "../page/state.js";
+import { positionSide, positionText, positionTokens, selectedPosition, shownPosition, tokensBefore } from "../page/state.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
 import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./texts.js";
@@ -89,6 +89,17 @@ function createAblation(app) {
   const { store } = app;
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
+  /** Position of the prediction whose −log p is measured; -1 for the loss of the text. */
+  const asked = () => (measureOf === "next" ? selectedPosition(store.state) : -1);
+  let measureOf = "text";
+  const measures = choice("Measure", [["text", "loss of the text"], ["next", "prediction at the position"]], (value) => {
+    measureOf = value;
+    measures.write(value);
+    drawSwitches();
+    if (measured || isMeasuredAtOnce()) void measureAll();
+  });
+  measures.write(measureOf);
+  measures.element.hidden = !app.source.answers("/api/stop") || !(store.state.model?.kind === "decoder" || store.state.model?.kind === "encoder-decoder") || !store.state.model.has_head_over_tokens;
   const switches = h("div", { class: "scroll-x" });
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
@@ -102,7 +113,7 @@ function createAblation(app) {
     title: "Parts", picture: () => effectPicture(),
     explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: effectFormula(store.state.model),
-  }, h("div", { class: "row" }, kinds.element, means.element, measure, counted, all), set, switches, over, loss);
+  }, h("div", { class: "row" }, kinds.element, means.element, measures.element, measure, counted, all), set, switches, over, loss);
 
   const strip = h("div");
   const changes = frame({
@@ -118,11 +129,11 @@ function createAblation(app) {
   const mapLatest = new Latest(app, switches);
   /** @type {Ablation | null} */
   let result = null;
-  /** @type {{run: string | null, mean: number, effects: Effects} | null} of the text of a run, or of a set of texts */
+  /** @type {{run: string | null, mean: number, position: number, effects: Effects} | null} of the text of a run, or of a set of texts */
   let measured = null;
 
   const kind = () => chosenKind(store.state) ?? "";
-  const effects = () => (measured && measured.mean === store.state.mean && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
+  const effects = () => (measured && measured.mean === store.state.mean && measured.position === (measured.run === null ? -1 : asked()) && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
   /** Return the spread of the effect of a part over the texts, with its baseline. @param {string} name */
   const spreadOf = (name) => spreadText(effects()?.beside[partOf(name)], effects()?.n_texts ?? 1);
 
@@ -181,7 +192,7 @@ function createAblation(app) {
     const shown = effects();
     if (!shown) return "";
     const by = `The numbers on the switches: effect of each part when it alone is replaced by ${store.state.mean ? "its mean over the positions" : "0"}`;
-    if (measured?.run !== null) return `${by}.`;
+    if (measured?.run !== null) return measured?.position === -1 ? `${by}.` : `${by}, as the change of −log p of the token that the model predicts ${positionText(store.state, asked())}.`;
     if (shown.n_texts === 1) return `${by}, on the text of the box.`;
     const layers = store.state.run?.attention[kind()]?.layers ?? 0;
     const nBeyond = Array.from({ length: layers }, (_, layer) => names(layer)).flat().filter(isBeyond).length;
@@ -191,7 +202,8 @@ function createAblation(app) {
   /** @returns {[number, number]} */
   function range() {
     const layers = store.state.run?.attention[kind()]?.layers ?? 0;
-    const values = Array.from({ length: layers }, (_, layer) => names(layer).map((name) => effectOf(effects(), name))).flat().filter((x) => !Number.isNaN(x));
+    const heads = Array.from({ length: layers }, (_, layer) => names(layer)).flat().filter((name) => /\d$/.test(name)); // a feed-forward may have a far larger effect
+    const values = heads.map((name) => effectOf(effects(), name)).filter((x) => !Number.isNaN(x));
     const largest = Math.max(1e-6, ...values.map(Math.abs));
     return [-largest, largest];
   }
@@ -273,7 +285,7 @@ function createAblation(app) {
   async function measureAll() {
     const { run } = store.state;
     if (!run) return;
-    await measureBy(run.run, withProgress(app, app.data.json(run, "effects", { mean: store.state.mean || undefined }), counted));
+    await measureBy(run.run, withProgress(app, app.data.json(run, "effects", { mean: store.state.mean || undefined, position: asked() < 0 ? undefined : asked() }), counted), asked());
   }
 
   /** Return true if all parts of the model are measured without a click. */
@@ -286,16 +298,16 @@ function createAblation(app) {
   async function measureTexts() {
     const body = { model: store.state.model?.id ?? "", lines: box.lines(), mean: Boolean(store.state.mean) };
     const request = app.data.once(`effects ${JSON.stringify(body)}`, () => app.source.post("/api/effects", body));
-    await measureBy(null, withProgress(app, request, progress));
+    await measureBy(null, withProgress(app, request, progress), -1);
   }
 
-  /** @param {string | null} run @param {Promise<Effects>} request */
-  async function measureBy(run, request) {
+  /** @param {string | null} run @param {Promise<Effects>} request @param {number} position */
+  async function measureBy(run, request, position) {
     const { mean } = store.state;
     for (const one of [measure, measureSet]) one.disabled = true;
     await mapLatest.use(request, (value) => {
       app.say("");
-      measured = { run, mean, effects: value };
+      measured = { run, mean, position, effects: value };
       drawSwitches();
       card.refresh();
     });
@@ -347,7 +359,8 @@ function createAblation(app) {
       if (["run", "kind", "off", "mean", "dark"].some((key) => changed.has(key))) drawSwitches();
       if (["run", "off", "mean"].some((key) => changed.has(key))) load();
       else if (changed.has("dark")) draw();
-      if (["run", "mean"].some((key) => changed.has(key)) && !effects() && isMeasuredAtOnce()) void measureAll();
+      if (changed.has("pos") && measureOf === "next") drawSwitches();
+      if (["run", "mean", "pos"].some((key) => changed.has(key)) && !effects() && isMeasuredAtOnce()) void measureAll();
       if (["hover", "pos"].some((key) => changed.has(key))) drawTops();
     },
   };

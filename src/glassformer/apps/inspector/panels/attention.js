@@ -2,7 +2,7 @@
  * Attention: the grid of all heads, and the matrix or the lines of one head.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { AttentionPlace, Picture, Run } from "../page/types.js"
+ * @import { AttentionPlace, Picture, Run, State } from "../page/types.js"
  * @import { Bytes } from "../page/source.js"
  * @import { Weights } from "../page/lines.js"
  *
@@ -76,11 +76,18 @@ function createAttention(app) {
     onleave: () => store.set({ hover: null, across: null }), onselect: (row, column) => selectPlace(store, cellPlaces(here(), row, column).hover),
   });
   const lines = h("div", { class: "lines-view" });
+  /** Return a button that opens a panel about the open head. @param {string} label @param {string} route that the panel needs @param {(head: string, number: number) => Partial<State>} view */
+  const about = (label, route, view) => button(label, () => store.set(view(`${chosenKind(store.state)}.${store.state.layer}`, store.state.head)), {
+    class: "quiet", hidden: store.state.model?.kind === "recurrent" || !app.source.answers(route),
+  });
+  const texts = about("Texts in which this head is most active", "/api/strongest", (layer, head) => ({ panel: "texts", unit: `${layer}.head.${head}` }));
+  const off = about("Switch this head off", "/effects", (layer, head) => ({ panel: "ablation", off: `${layer}.${head}` }));
+  const headFacts = h("p", { class: "about" });
   const headCard = frame({
     title: "Head", explanation: `Row i contains the weights of query token i on all key tokens. They sum to 1. The mask hides grey keys.${states}`,
     formula: formula(), picture: () => headPicture(),
   }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
-  h("div", { class: "row" }, views.element, which.element), heat.element, lines);
+  h("div", { class: "row" }, views.element, which.element, texts, off), headFacts, heat.element, lines);
   headCard.element.addEventListener("keydown", (event) => {
     if (event.key === "Escape") back();
   });
@@ -192,6 +199,7 @@ function createAttention(app) {
   }
 
   function drawFound() {
+    drawFacts();
     const { scores } = grid ?? {};
     const names = Object.keys(scores?.names ?? {});
     badges.setOptions([["best", "clearest pattern"], ...names.map((name) => /** @type {[string, string]} */ ([name, name])), ["none", "no badge"]]);
@@ -206,7 +214,7 @@ function createAttention(app) {
     const entry = (/** @type {RankedHead} */ one) => h("span", {}, button(`${one.kind} ${one.layer}.${one.head}`, () => store.set({ kind: one.kind, layer: one.layer, head: one.head }), {
       class: "found-head", title: `layer ${one.layer}, head ${one.head}; on random tokens ${fixed(one.random, 2)} (uniform ${fixed(one.random_uniform, 2)})`,
     }), ` ${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`);
-    const patterns = Object.keys(meanings).map((name) => ({ meaning: meanings[name] ?? name, heads: ranked.filter((one) => one.name === name && one.is_found) }));
+    const patterns = Object.keys(meanings).map((name) => ({ meaning: meanings[name] ?? name, heads: ranked.filter((one) => one.name === name && one.is_found).sort((a, b) => (b.score ?? 0) - (a.score ?? 0)) }));
     const missing = ranked.filter((one) => !one.is_found);
     fill(foundPlace, h("h3", {}, "Heads found"),
       h("dl", {}, ...patterns.filter(({ heads }) => heads.length).flatMap(({ meaning, heads }) => [
@@ -214,6 +222,14 @@ function createAttention(app) {
       missing.length ? h("p", { class: "about missing" }, ...missing.flatMap((one) => [`No head clearly ${meanings[one.name]}: the nearest is `, entry(one), ". "])) : null,
       h("p", { class: "about" }, ranked.length ? "Each head is its layer and number, with its score; in parentheses is the score of uniform attention (equal weights on all keys). A head is found if " +
         `(score − uniform) / (1 − uniform) is at least ${fixed(margin, 2)}, on this text and on repeated random tokens. A head of layer 0 cannot be an induction head.` : "This attention has no pattern scores."));
+  }
+
+  /** Write the scores of the open head. */
+  function drawFacts() {
+    const { layer, head } = store.state;
+    const of = grid?.scores?.kinds[grid.kind];
+    const shown = Object.entries(of?.heads[layer]?.[head] ?? {}).filter(([, value]) => value !== null);
+    headFacts.textContent = shown.length ? `On this text (in parentheses: uniform attention): ${shown.map(([name, value]) => `${name} ${fixed(value, 2)} (${fixed(of?.uniform[layer]?.[name], 2)})`).join(", ")}.` : "";
   }
 
   function drawStrip() {
@@ -245,6 +261,7 @@ function createAttention(app) {
   }
 
   function drawHead() {
+    drawFacts();
     if (!weights) return;
     const { state } = store;
     const { rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;

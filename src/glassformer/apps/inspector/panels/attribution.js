@@ -27,14 +27,15 @@ const N_LARGEST = 12;
 /**
  * Return the sums of the terms of each kind of part, in the order of the computation.
  * @param {Record<string, Term>} terms
+ * @param {boolean} isRelative without the terms of a random token
  * @returns {[string, number][]}
  */
-function sumsOf(terms) {
+function sumsOf(terms, isRelative) {
   const kinds = /** @type {[string, (name: string) => boolean][]} */ ([
     ["embedding", (name) => name === "embedding"], ["heads", (name) => name.includes(".head.")], ["biases of attention", (name) => name.endsWith(".attention_bias")],
     ["feed-forwards", (name) => name.endsWith(".feed_forward")], ["output bias", (name) => name === "output_bias"],
   ]);
-  return kinds.map(([kind, belongs]) => [kind, Object.entries(terms).filter(([name]) => belongs(name)).reduce((sum, [, { value }]) => sum + value, 0)]);
+  return kinds.map(([kind, belongs]) => [kind, Object.entries(terms).filter(([name]) => belongs(name)).reduce((sum, [, { value, mean }]) => sum + value - (isRelative ? mean : 0), 0)]);
 }
 
 /**
@@ -96,9 +97,12 @@ function createAttribution(app) {
     modes.write(isRelative ? "1" : "0");
     if (!found) return;
     const { token, against, position, logit, cells, rows, columns, terms } = found;
-    const sums = sumsOf(terms).map(([kind, sum], i) => `${i && sum >= 0 ? "+ " : ""}${fixed(sum, 2)} ${kind}`);
+    modes.element.hidden = against !== null; // the mean of a difference is 0
+    const parts = sumsOf(terms, isRelative);
+    const total = parts.reduce((sum, [, one]) => sum + one, 0);
+    const sums = parts.map(([kind, sum], i) => `${i && sum >= 0 ? "+ " : ""}${fixed(sum, 2)} ${kind}`);
     facts.textContent = `${against === null ? `logit of ${visible(token)}` : `logit of ${visible(token)} − logit of ${visible(against)}`}, ` +
-      `${positionText(store.state, position)}: ${fixed(logit, 2)} = ${sums.join(" ")}${isRelative ? " (whole terms, from which the cells below subtract those of a random token)" : ""}`;
+      `${positionText(store.state, position)}: ${isRelative && against === null ? `${fixed(logit, 2)}, of which ${fixed(total, 2)} more than a random token` : fixed(logit, 2)} = ${sums.join(" ")}`;
     const values = cells.flatMap((row) => row.map(shownValue));
     const limit = Math.max(1e-6, ...values.filter((x) => !Number.isNaN(x)).map(Math.abs));
     heat.update({

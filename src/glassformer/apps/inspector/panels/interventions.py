@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glassformer.apps.inspector import page_data
@@ -10,9 +11,11 @@ from glassformer.apps.inspector.app import route
 from glassformer.apps.inspector.inspector import MAX_SECONDS, Inspector, Shown
 from glassformer.apps.inspector.panels.tokens import texts_of, tokens_of
 from glassformer.common.errors import Progress, UserError
+from glassformer.data.batching import NOT_SCORED
 from glassformer.inspection.ablation import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.ablation import effects as effects_of
-from glassformer.inspection.measures import measure_of
+from glassformer.inspection.attention_maps import checked
+from glassformer.inspection.measures import Measure, measure_of
 from glassformer.inspection.patching import PARTS, Patching, Restored, patch_pairs, patching_of, rank_correlation
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
@@ -43,14 +46,22 @@ def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
 
 
 @route("GET", "/api/run/{run}/effects")
-def effects(inspector: Inspector, run: str, mean: bool = False) -> dict[str, Any]:
+def effects(inspector: Inspector, run: str, mean: bool = False, position: int | None = None) -> dict[str, Any]:
     """Return the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run.
 
-    `mean` replaces a part by its mean over the positions, in place of zero.
+    `mean` replaces a part by its mean over the positions, in place of zero. With a position of a model that predicts
+    next tokens, the measure is −log p of the token that the unchanged model predicts there.
     """
     shown = inspector.run_of(run)
     inputs = shown.trace.inputs
     measure = measure_of(shown.model, inputs)
+    if position is not None:
+        if measure.name != "loss":
+            raise UserError(f"{shown.model.name} predicts no next token: leave out the position")
+        predicted = shown.trace["logits"][0].argmax(dim=-1)  # (T,)
+        labels = torch.full_like(predicted, NOT_SCORED)
+        labels[position] = predicted[checked("position", position, len(predicted))]
+        measure = Measure("loss", labels)
     report = inspector.reporting(MAX_SECONDS)
     found = effects_of(shown.model.network, inputs, measure, means=shown.means(mean), progress=report)
     measured = mean_effects([found])

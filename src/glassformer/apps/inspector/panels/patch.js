@@ -13,11 +13,12 @@
  * `estimate` and `correlation` are null if the source computes no gradients.
  */
 
-import { Latest } from "../page/app.js";
+import { Latest, isQuick } from "../page/app.js";
 import { button, choice, fill, grow, h, sendsOn, writeField } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { isPair } from "../page/input.js";
+import { mainTokens } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./texts.js";
 
@@ -65,14 +66,14 @@ function createPatch(app) {
   const start = button("Patch", () => submit(), { class: "primary" });
   const stacks = choice("Stack", STACKS, (stack) => {
     store.set({ stack });
-    if (result) load();
+    again();
   });
   stacks.element.hidden = !hasPair;
   let parts = "positions";
   const kinds = choice("Patched parts", PARTS, (value) => {
     parts = value;
     drawChoices();
-    if (result) load();
+    again();
   });
   let method = "exact";
   const methods = choice("Method", METHODS, (value) => {
@@ -108,7 +109,7 @@ function createPatch(app) {
     const [clean, corrupted] = [cleanBox.input.value, corruptedBox.input.value];
     start.disabled = !clean || !corrupted || clean === corrupted;
     for (const { input } of fields) grow(input);
-    for (const one of [heat.element, facts]) one.classList.toggle("is-former", result !== null && texts() !== patched);
+    for (const one of [heat.element, facts]) one.classList.toggle("is-former", result !== null && (texts() !== patched || result.parts !== parts || (hasPair && result.stack !== chosenStack())));
     start.title = start.disabled ? `Change a word of the clean ${what} in the second box first` : "";
   }
 
@@ -116,6 +117,14 @@ function createPatch(app) {
     if (start.disabled) return;
     store.set(Object.fromEntries(fields.map(({ key, input }) => [key, input.value])));
     load();
+  }
+
+  /** Patch again after another choice if that is quick; otherwise, the button does it. */
+  function again() {
+    const layers = Object.values(store.state.model?.attention ?? {}).reduce((sum, place) => sum + place.layers * place.heads, 0);
+    const n = mainTokens(store.state).length;
+    if (result && isQuick(app, layers * n, n)) load();
+    else drawStart();
   }
 
   function drawChoices() {
@@ -152,7 +161,7 @@ function createPatch(app) {
     const isOfHeads = result.parts === "heads";
     facts.textContent = (nTexts > 1 ? `means over ${nTexts} pairs: ` : "") + `difference of the logits ${fixed(result.clean, 2)} (clean), ${fixed(result.corrupted, 2)} (corrupted)` +
       `${nTexts > 1 ? "; of the first pair:" : ";"} answer ${visible(result.answer)}, wrong answer ${visible(result.wrong)}` +
-      (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "") + (result.estimate ? `; rank correlation of exact and estimate ${fixed(result.correlation, 2)}` : "");
+      (result.target ? `; predicted after ${result.target.map(visible).join(" ")}` : "") + (result.estimate ? `; rank correlation of exact and estimate ${fixed(result.correlation, 2)}, largest difference ${fixed(Math.max(...result.map.flat().map((x, i) => Math.abs(x - (result?.estimate?.flat()[i] ?? x)))), 2)}` : "");
     const { map, estimate } = result;
     const [shown, other] = method === "estimate" && estimate ? [estimate, map] : [map, estimate];
     const values = shown.flat();

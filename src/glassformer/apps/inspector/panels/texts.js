@@ -74,7 +74,7 @@ export function textBox(app, label) {
   const area = h("textarea", { rows: 4, spellcheck: "false", placeholder: "one text per line", "aria-label": label, oninput: () => write() });
   const count = h("span", { class: "about" });
   const file = h("input", { type: "file", accept: "text/*,.txt,.csv,.tsv", hidden: true, onchange: () => void readFile() });
-  const validation = button("validation texts of the run", () => void readValidation(true), { class: "quiet", hidden: !app.source.answers("/api/texts") });
+  const validation = button("texts of the model", () => void readValidation(true), { class: "quiet", hidden: !app.source.answers("/api/texts") });
   const open = button("open a file", () => file.click(), { class: "quiet" });
   const element = h("div", { class: "text-set" }, h("label", { class: "field wide" }, h("span", {}, label), area), h("div", { class: "row" }, validation, open, file, count));
   const latest = new Latest(app, element);
@@ -131,8 +131,8 @@ export async function withProgress(app, request, place) {
     for (await pause(POLL_MS); !isDone; await pause(POLL_MS)) {
       const { done, total } = await app.source.get("/api/progress").catch(() => ({ done: 0, total: 0 }));
       const left = done ? `, about ${Math.ceil(((Date.now() - begun) / 1000 / done) * (total - done))} s left` : "";
-      if (!isDone && total && !place.contains(count)) fill(place, count, " ", stop);
-      if (!isDone && total) count.textContent = `${done} of ${total}${left}`;
+      if (!isDone && done < total && !place.contains(count)) fill(place, count, " ", stop);
+      if (!isDone && done < total) count.textContent = `${done} of ${total}${left}`;
     }
   })();
   return finished;

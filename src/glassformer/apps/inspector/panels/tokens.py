@@ -20,7 +20,7 @@ from glassformer.inference.sampling import log_softmax
 from glassformer.inspection.capture import encoded
 from glassformer.inspection.head_scores import random_trace
 from glassformer.inspection.strongest import StrongText, strongest
-from glassformer.inspection.texts import line_of, validation_texts
+from glassformer.inspection.texts import line_of, usual_texts, validation_texts
 from glassformer.tasks.trained_model import TrainedModel
 
 
@@ -169,9 +169,9 @@ def texts_of(lines: Sequence[str]) -> list[str]:
 
 @route("GET", "/api/texts")
 def texts(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
-    """Return texts of the validation data of the run, one per line; none if the model was not trained here."""
+    """Return texts of the validation data of the run, one per line; for an imported model, the built-in examples."""
     chosen = inspector.model_of(model)
-    lines = [line_of(sides) for sides in validation_texts(chosen, N_TEXTS, N_TOKENS)]
+    lines = [line_of(sides) for sides in validation_texts(chosen, N_TEXTS, N_TOKENS) or usual_texts(chosen)]
     return {"model": page_data.model_id(chosen), "lines": lines}
 
 
