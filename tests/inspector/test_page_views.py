@@ -222,7 +222,7 @@ def test_the_row_of_an_answer_is_scrolled_into_view(open_model: OpenModel) -> No
     last = page.locator(".heat:visible .heat-space").evaluate("(space) => space.getBoundingClientRect().bottom")
     n = found.tokens("target").count()
     longest = max(len(text) for text in found.tokens("target").all_inner_texts())
-    labels = 26 + 7 * longest  # the height above the rows
+    labels = 26 + 7 * min(13, longest + 1 + len(str(n - 1)))  # the height above the rows: a token with its number
     bottom = last - (n - 1 - row) * (last - top - labels) / n
     assert row > 5 and bottom <= 500
     box = page.locator("#visit").bounding_box()

@@ -48,8 +48,13 @@ def n_bytes(path: Path) -> int:
 def blocks(path: Path) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file; raise `UserError` for one that cannot be read."""
     files.refuse_objects(path)
+    is_packed = path.suffix.lower() == _GZIP
+    if not is_packed and path.is_file() and path.stat().st_size <= BLOCK_BYTES:
+        with files.reading(path):
+            block = path.read_bytes()
+        yield from [block] if block else []  # the file is closed, even if the caller stops here
+        return
     with files.reading(path), open(path, "rb") as raw:
-        is_packed = path.suffix.lower() == _GZIP
         file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if is_packed else raw
         n, limit = 0, max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
         try:

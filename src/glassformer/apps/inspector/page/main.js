@@ -410,6 +410,7 @@ export function start(source) {
     clearTimeout(watchTimer);
     store.set({ model: null, run: null, other: null, other_run: null, ablated: null, checkpoint: "" });
     drawHeader();
+    drawStatus();
     fill(byId("panels"), (session.is_sweep ? createSweep : createStart)(app, session, (checkpoint) => {
       store.set({ ...textsOf({}), pos: -1, layer: -1, head: -1, kind: "", off: "" });
       openModel(checkpoint);

@@ -87,7 +87,7 @@ function createAttention(app) {
     title: "Head", explanation: `Row i contains the weights of query token i on all key tokens. They sum to 1. The mask hides grey keys.${states}`,
     formula: formula(), picture: () => headPicture(),
   }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
-  h("div", { class: "row" }, views.element, which.element, texts, off), headFacts, heat.element, lines);
+  h("div", { class: "row" }, views.element, which.element, texts, off), heat.element, lines, headFacts);
   headCard.element.addEventListener("keydown", (event) => {
     if (event.key === "Escape") back();
   });
