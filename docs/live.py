@@ -1,5 +1,6 @@
 """The live model of the site: a tiny model that writes a word in reverse, in one HTML file that a browser runs."""
 
+import shutil
 from pathlib import Path
 
 import glassformer
@@ -30,7 +31,10 @@ def frame(page: str) -> str:
 def write(site: Path, runs: Path) -> None:
     """Export the model into the folder of the site; train it into `runs` first if it is not there."""
     run = runs / "reverse-transformer"
-    if not (run / "manifest.json").exists():
+    done = runs / "reverse-transformer.done"
+    if not done.exists():
+        shutil.rmtree(run, ignore_errors=True)  # an interrupted training
         glassformer.train("reverse-transformer", out=run, max_steps=course.steps(600, 100))
+        done.touch()
     (site / NAME).unlink(missing_ok=True)
     glassformer.export(run, site / NAME, to="web")

@@ -15,9 +15,9 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_490,
+    "lines of Python": 66_500,
     "lines of Python in the core": 42_240,
-    "lines of JavaScript, CSS and HTML": 15_310,
+    "lines of JavaScript, CSS and HTML": 15_355,
     "files of Python": 348,
     "files of Python under 60 lines": 41,
     "keys of a run": 244,
@@ -27,7 +27,7 @@ LIMITS = {
     "floors": 12,
     "calls of isinstance": 709,
     "conditional expressions": 1_004,
-    "words of documents, without tables of results": 130_670,
+    "words of documents, without tables of results": 130_680,
 }
 
 

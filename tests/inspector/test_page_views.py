@@ -56,16 +56,34 @@ def test_the_program_of_a_panel_computes_its_numbers(
             assert shown_logit == printed(value.logit, decimals=2)
             assert more == printed(sum(term.value - term.mean for term in terms), decimals=2)
         if title == "Ablation":
-            switches = [number(text) for text in page.locator(".switch").all_inner_texts()]
             kind = "cross" if name == "encoder-decoder" else name
-            heads = [x for part, x in value.items() if part.kind == kind and part.head is not None]
-            assert any(x == printed(max(heads), decimals=2) for x in switches)
+            assert close(found.numbers("Parts"), table_of(value, kind))
             inputs = capture(models[name], **given_to(models[name])).inputs
             assert value == ablation.effects(models[name].network, inputs, measure_of(models[name], inputs)).changes
     assert {"Flow", "Heads"} <= set(shown)
     found.open_tab("Flow")
     page.get_by_role("button", name="Python", exact=True).click()
     assert not page.locator("#python").is_visible()
+
+
+def table_of(changes: dict[ablation.Part, float], kind: str) -> torch.Tensor:
+    """Return effects as the page shows them: a row per layer, the heads, the feed-forward and the whole layer."""
+    named = {str(part): x for part, x in changes.items() if part.kind == kind}
+    layers = sorted({part.layer for part in changes if part.kind == kind})
+    heads = sorted({part.head for part in changes if part.kind == kind and part.head is not None})
+    rows = [[named[f"{kind}.{i}.head.{head}"] for head in heads] for i in layers]
+    others = [[named[f"{kind}.{i}.feed_forward"], named[f"{kind}.{i}"]] if kind != "cross" else [] for i in layers]
+    return torch.tensor([[*row, *more] for row, more in zip(rows, others, strict=True)])
+
+
+@pytest.mark.parametrize("measure", ["", "next"])
+@pytest.mark.parametrize("mean", [0, 1])
+def test_the_program_of_all_effects_computes_the_switches(
+    show_model: OpenModel, models: dict[str, Model], mean: int, measure: str
+) -> None:
+    found = show_model("decoder", {"panel": "ablation", "mean": mean, "measure": measure, "pos": 2})
+    value = run_program(found, models["decoder"])
+    assert close(found.numbers("Parts"), table_of(value, "decoder"))
 
 
 @pytest.mark.parametrize("mean", [0, 1])
@@ -214,7 +232,7 @@ def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:
 def test_the_row_of_an_answer_is_scrolled_into_view(open_model: OpenModel) -> None:
     found = open_model("decoder", {"panel": "", "visit": 1, "text": "abc de fgh " * 2}, height=500)
     page = found.page
-    page.locator("#visit .questions button", has_text="What does the mask hide?").click()
+    page.locator("#visit .question-list button", has_text="What does the mask hide?").click()
     found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
     found.settle()
     row = int(re.findall(r"In row (\d+)", page.locator(".visit-answer p").first.inner_text())[0])
@@ -227,3 +245,26 @@ def test_the_row_of_an_answer_is_scrolled_into_view(open_model: OpenModel) -> No
     assert row > 5 and bottom <= 500
     box = page.locator("#visit").bounding_box()
     assert box is not None and box["y"] == 0, "the answer stays above its evidence"
+
+
+def test_an_answer_scrolls_once_and_two_presses_ask_once(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "", "visit": 1}, height=500)
+    page, box = found.page, found.page.locator("#input textarea")
+    page.evaluate("document.querySelector('.question-list button').click()")
+    page.evaluate("document.querySelector('.question-list button')?.click()")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('1 of ')")
+    found.settle()
+    assert box.input_value() == f"{TEXT} {TEXT}", "the text is doubled once"
+    page.evaluate("scrollTo(0, 0)")
+    found.tokens("target").first.hover()
+    page.mouse.move(0, 0)
+    found.settle()
+    assert page.evaluate("scrollY") == 0, "the pointer does not bring the answer back"
+    page.evaluate("() => { const next = document.querySelector('.go-on'); next.click(); next.click(); }")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.settle()
+    assert box.input_value() == TEXT, "the text of before"
+    page.evaluate("document.querySelector('.go-on').click()")
+    page.get_by_role("button", name="close", exact=True).click()
+    found.settle()
+    assert not page.locator("#visit").is_visible() and found.view().get("off", "") == ""

@@ -53,7 +53,7 @@ def ask(found: Visit, question: str) -> str:
     back = found.page.get_by_role("button", name="all questions")
     if back.is_visible():
         back.click()
-    found.page.locator("#visit .questions button", has_text=question).click()
+    found.page.locator("#visit .question-list button", has_text=question).click()
     found.settle()
     found.until("() => !document.querySelector('.visit-answer').hidden")
     found.page.mouse.move(0, 0)  # away from the tokens that the answer has moved under the pointer
@@ -68,7 +68,7 @@ def percents_of(sentence: str) -> list[float]:
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_each_question_has_a_view_and_two_sentences(show_model: OpenModel, name: str) -> None:
     found = show_model(name, FIRST)
-    shown = found.page.locator("#visit .questions button").all_inner_texts()
+    shown = found.page.locator("#visit .question-list button").all_inner_texts()
     assert shown == [f"{i}. {question}" for i, question in enumerate(QUESTIONS[name], 1)]
     for question in QUESTIONS[name]:
         seen = ask(found, question)
@@ -178,7 +178,7 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     load()
     box = page.locator("#panels .card").first.bounding_box()
     assert box is not None and box["y"] < 600, "the panel is on the first screen"
-    page.locator("#visit .questions button").first.focus()
+    page.locator("#visit .question-list button").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")

@@ -49,10 +49,10 @@ def blocks(path: Path) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file; raise `UserError` for one that cannot be read."""
     files.refuse_objects(path)
     is_packed = path.suffix.lower() == _GZIP
-    if not is_packed and path.is_file() and path.stat().st_size <= BLOCK_BYTES:
+    if not is_packed and path.is_file() and 0 < path.stat().st_size <= BLOCK_BYTES:
         with files.reading(path):
             block = path.read_bytes()
-        yield from [block] if block else []  # the file is closed, even if the caller stops here
+        yield block  # the file is closed, even if the caller stops here
         return
     with files.reading(path), open(path, "rb") as raw:
         file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if is_packed else raw

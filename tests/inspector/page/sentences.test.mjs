@@ -60,7 +60,7 @@ test("a layer is named only if it adds half of the final probability and no late
     const bound = (l) => p[l] ?? cells[l][view.pos].top.at(-1)[2];
     const [, before] = seen.split(". Before ");
     const layer = layers.findIndex((name, l) => l && before.startsWith(`${name},`));
-    const isDecided = (p[layer] ?? 0) - bound(layer - 1) >= p.at(-1) / 2 && p.slice(layer).every((x) => (x ?? 0) >= p.at(-1) / 2);
+    const isDecided = (p[layer] ?? 0) - bound(layer - 1) >= p.at(-1) / 2 && p.slice(layer).every((_, i) => bound(layer + i) >= p.at(-1) / 2);
     assert.equal(/ adds at least half/.test(means), isDecided, `${seen} ${means}`);
     if (isDecided) assert.ok(means.startsWith(layers[layer].charAt(0).toUpperCase() + layers[layer].slice(1)));
     nDecided += Number(isDecided);

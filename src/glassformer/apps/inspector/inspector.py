@@ -168,7 +168,7 @@ class Inspector:
         self.first = ""
         """Name of the model with which the server was started, for requests that name no model; "" without one."""
         self.progress, self.is_stopped = (0, 0), False
-        """Numbers of finished runs and of all runs of the latest long request, and whether a page has stopped it."""
+        """Numbers of finished runs and of all runs of a long request, (0, 0) without one, and whether a page has stopped it."""
         self._results: dict[str, Any] = {}
         self._latest: dict[str, tuple[str, Any]] = {}
         if model is not None:
@@ -276,10 +276,12 @@ class Inspector:
         self.progress, self.is_stopped = (0, 0), False
 
         def report(done: int, total: int) -> None:
+            seconds = time.monotonic() - begin
             self.progress = done, total
+            if self.is_stopped or done == total or seconds > limit:
+                self.progress = 0, 0
             if self.is_stopped and done < total:
                 raise UserError(f"stopped after {done} of {total}")
-            seconds = time.monotonic() - begin
             if done < total and seconds > limit:
                 took = f"{done} of {total} took {seconds:.0f} s, and a request may take {limit}"
                 raise UserError(

@@ -15,9 +15,10 @@
  *
  * @typedef {{
  *   stages: Stage[], current: number, lane: Lane, source: Lane, key: number, dark: boolean,
- *   rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string,
+ *   rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string, read: number,
  * }} Drawing
- * `predicts` is the place that the bars predict, in words; empty for the labels of a text.
+ * `predicts` is the place that the bars predict, in words; empty for the labels of a text. `read` is the token whose vector
+ * gives the bars; -1 if all tokens do.
  */
 
 import { colourOf } from "./colours.js";
@@ -146,9 +147,9 @@ export function flowScene(drawing, { columns, width }) {
   shapes.push({ type: "rect", x: 3, y: yOf(lane, lane.row) - 2, width: end - 3, height: ROW - 2, rx: 4, fill: accent, opacity: 0.1 });
   if (output) {
     const [tall, row, middle] = [Math.min(8, drawing.bars.length) * ROW, yOf(lane, lane.row) + ROW / 2 - 3, TOP + (Math.min(8, drawing.bars.length) * ROW) / 2 - 2];
+    if (drawing.read === lane.row) shapes.push({ type: "path", d: `M${end} ${row}C${end + 10} ${row} ${output.x + 2} ${middle} ${output.x + 14} ${middle}`, stroke: accent, width: 2, opacity: 0.6 });
     shapes.push(
       { type: "rect", x: output.x + 14, y: TOP - 1, width: output.width - 14, height: tall, rx: 5, stroke: line, fill: paper },
-      { type: "path", d: `M${end} ${row}C${end + 10} ${row} ${output.x + 2} ${middle} ${output.x + 14} ${middle}`, stroke: accent, width: 2, opacity: 0.6 },
     );
   }
   for (const one of columns) {

@@ -13,8 +13,6 @@ import { pixels } from "./scene.js";
 import { fixed } from "./text.js";
 import { theme } from "./theme.js";
 
-/** Patterns of attention. The badge of a head names its clearest pattern. */
-export const PATTERNS = ["previous", "induction", "duplicate", "first"];
 const SHORT = /** @type {Record<string, string>} */ ({
   previous: "prev", induction: "induct", duplicate: "dupl", sharpness: "sharp",
 });

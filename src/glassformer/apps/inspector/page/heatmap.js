@@ -2,7 +2,7 @@
  * Heat map: a matrix of numbers on a canvas with labels, zoom and a cell cursor. Only the visible part is drawn, so a
  * matrix may have thousands of rows and columns.
  *
- * @import { Table } from "./types.js"
+ * @import { Lit, Table } from "./types.js"
  * @import { Scene, Shape } from "./scene.js"
  */
 
@@ -51,6 +51,8 @@ export class Heatmap {
     /** @type {{row: number, column: number}} */
     this.marked = { row: -1, column: -1 };
     this.isAnswer = false;
+    /** The answer whose row was scrolled into view. @type {Lit} */
+    this.revealed = null;
 
     this.canvas = h("canvas", { class: "heat-canvas" });
     this.space = h("div", { class: "heat-space" }, this.canvas);
@@ -85,7 +87,7 @@ export class Heatmap {
       this.cursor = null;
     }
     this.matrix = matrix;
-    this.isAnswer = false;
+    if (former?.rows !== matrix.rows || former.columns !== matrix.columns) this.revealed = null;
     this.pixels = null;
     this.pooled = null;
     this.#drawLegend();
@@ -94,16 +96,18 @@ export class Heatmap {
   }
 
   /**
-   * Mark the row and the column of the tokens under the pointer. Those of an answer are scrolled into view, and the other
-   * rows are dimmed.
-   * @param {number} row @param {number} column @param {boolean} [isAnswer]
+   * Mark the row and the column of the tokens under the pointer, or those of an answer: they are scrolled into view once,
+   * and the other rows are dimmed.
+   * @param {number} row @param {number} column @param {Lit} [lit] the places of the answer
    */
-  mark(row, column, isAnswer = false) {
-    if (row === this.marked.row && column === this.marked.column && isAnswer === this.isAnswer) return;
+  mark(row, column, lit = null) {
+    const isAnswer = Boolean(lit);
+    if (row === this.marked.row && column === this.marked.column && isAnswer === this.isAnswer && (!lit || lit === this.revealed)) return;
     this.marked = { row, column };
     this.isAnswer = isAnswer;
     this.draw();
-    if (isAnswer) this.reveal(column, row);
+    if (lit && lit !== this.revealed) this.reveal(column, row);
+    this.revealed = lit ?? this.revealed;
   }
 
   /** Scroll until a column is visible, and a row, also in the window. @param {number} column @param {number} [row] */
@@ -115,8 +119,12 @@ export class Heatmap {
     this.view.scrollLeft = scrolled(this.view.scrollLeft, column, width, this.view.clientWidth - left);
     this.view.scrollTop = scrolled(this.view.scrollTop, row, height, this.view.clientHeight - top);
     this.draw();
-    const below = this.view.getBoundingClientRect().top + top + (row + 2) * height - this.view.scrollTop - innerHeight;
-    if (row >= 0 && below > 0) scrollBy({ top: below, behavior: "instant" });
+    if (row < 0) return;
+    const box = this.view.getBoundingClientRect();
+    const yOf = (/** @type {number} */ i) => box.top + (box.width / this.view.offsetWidth) * (top + i * height - this.view.scrollTop); // a lecture enlarges it
+    const above = yOf(row) - (document.querySelector(".is-answered")?.getBoundingClientRect().bottom ?? 0);
+    const below = yOf(row + 2) - innerHeight;
+    if (above < 0 || below > 0) scrollBy({ top: above < 0 ? above - 8 : below, behavior: "instant" });
   }
 
   /** @param {number} zoom */
@@ -538,8 +546,9 @@ export function heatScene(matrix, title) {
   const { rows, columns, cell } = matrix;
   const isLarge = rows * columns > 10_000;
   const [width, height] = cell ?? (isLarge ? [Math.max(1, 1200 / columns), Math.max(1, 1200 / columns)] : [18, 18]);
-  const length = (/** @type {string[]} */ labels) => 20 + 7 * Math.min(13, Math.max(1, ...labels.slice(0, 2000).map((text) => [...text].length)));
-  const [left, top] = [length(matrix.row_labels), 26 + (cell ? 16 : length(matrix.column_labels))];
+  const length = (/** @type {string[]} */ labels, isPlain = false) =>
+    20 + 7 * Math.min(13, Math.max(1, ...labels.slice(0, 2000).map((text) => [...text].length)) + (isPlain ? 0 : 1 + String(labels.length - 1).length));
+  const [left, top] = [length(matrix.row_labels, matrix.plain_rows), 26 + (cell ? 16 : length(matrix.column_labels, matrix.plain_columns))];
   /** @type {Shape[]} */
   const shapes = [{ type: "text", x: 6, y: 16, text: title, size: 12, fill: ink, bold: true }];
   if (isLarge) shapes.push({ type: "image", x: left, y: top, width: columns * width, height: rows * height, image: pixelImage(shownValues(matrix), rows, columns, matrix) });

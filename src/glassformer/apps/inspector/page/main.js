@@ -354,7 +354,7 @@ export function start(source) {
       if (number !== lastPost || store.state.model !== model) return;
       messages.clear();
       store.set({ run: result, ran, hover: null, across: null, lit: null, other_run: null, ablated: null });
-      const isWritten = isPair(model) && !body.target && !body.ids; // the model has written the target
+      const isWritten = isPair(model) && !body.target && !body.ids && !body.random; // the model has written the target
       const target = isWritten ? `The model writes ${quoted(new TextDecoder().decode(Uint8Array.from(result.written.flatMap((/** @type {Token} */ token) => token.bytes))))}.` : "";
       app.say([note, target, result.cut, result.unknown, result.seconds > 2 ? `The run took ${fixed(result.seconds, 1)} s.` : ""].filter(Boolean).join(" "));
     } catch (error) {

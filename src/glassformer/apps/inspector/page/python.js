@@ -59,8 +59,15 @@ const PROGRAMS = {
     const { answer: token, wrong: against } = state;
     return [`print(model.logit_attribution(${input}${named({ ...(token ? { token } : {}), ...(against ? { against } : {}), position: selectedPosition(state) })}))`];
   },
-  ablation: ({ off, mean }, input) => {
-    if (!off) return ["from glassformer.inspection.ablation import effects", "from glassformer.inspection.measures import measure_of", `inputs = model.trace(${input}).inputs`, "print(effects(model.network, inputs, measure_of(model, inputs)).changes)"];
+  ablation: (state, input) => {
+    const { off, mean } = state;
+    if (!off) {
+      const isNext = state.measure === "next" && ["decoder", "encoder-decoder"].includes(state.model?.kind ?? "");
+      const [at, means] = [selectedPosition(state), mean ? ", means=trace.tensors" : ""];
+      const labels = [`logits = trace["logits"][0]`, "labels = logits.argmax(-1).new_full((len(logits),), -100)", `labels[${at}] = logits[${at}].argmax()`, `measure = Measure("loss", labels.to(trace.inputs["token_ids"].device))`];
+      return [`from glassformer.inspection.ablation import ${mean ? "MEANS, " : ""}effects`, `from glassformer.inspection.measures import ${isNext ? "Measure" : "measure_of"}`,
+        `trace = model.trace(${input}${mean ? ', names=[*MEANS, "logits"]' : ""})`, ...(isNext ? labels : ["measure = measure_of(model, trace.inputs)"]), `print(effects(model.network, trace.inputs, measure${means}).changes)`];
+    }
     const parts = literal(partsOff(off).split(",").filter(Boolean)).replaceAll(",", ", ");
     if (!mean) return [`with model.ablate(${parts}):`, `    print(model.trace(${input})["logits"])`];
     return ["from glassformer.inspection.ablation import ablate", `trace = model.trace(${input})`, `with ablate(model, ${parts}, trace):`, `    print(model.trace(${input})["logits"])`];

@@ -10,7 +10,7 @@ import { visible } from "./text.js";
 export const DEFAULTS = {
   text: "", ids: "", source: "", target: "", messages: "", panel: "", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
   top_k: 0, top_p: 1, shown: "matrix", all: 0, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",
-  align_layer: -1, align_head: -1, off: "", mean: 0, beam: 0, penalty: -1, formula: "", pruned: 1, step: -1, folder: "",
+  align_layer: -1, align_head: -1, off: "", mean: 0, measure: "", beam: 0, penalty: -1, formula: "", pruned: 1, step: -1, folder: "",
   clean: "", corrupted: "", answer: "", wrong: "", prefix: "", stack: "", checkpoint: "", flow: "", visit: 0, heads: "maps", unit: "",
 };
 
@@ -188,8 +188,8 @@ export function markedPlaces({ hover, across, lit }) {
   return [lit.hover, lit.across];
 }
 
-/** Return true if the marked places are those of an answer. @param {State} state */
-export const isAnswered = ({ hover, across, lit }) => Boolean(lit) && !hover && !across;
+/** Return the places of an answer if they are the marked ones. @param {State} state */
+export const answeredPlaces = ({ hover, across, lit }) => (hover || across ? null : lit);
 
 /**
  * Return true if a place is a position of a side. A written token has the position of the target token that predicts

@@ -23,7 +23,7 @@ const WORDS = /** @type {[word: string, meaning: string, chapter: number | null]
   ["feed-forward", "The part of a block that computes each token alone, after the attention has mixed the tokens.", 6],
   ["norm", "It scales a vector to a common size before a part reads it.", 6],
   ["softmax", "It turns numbers into positive ones that sum to 1: exp(x) divided by the sum of all exp(x).", 2],
-  ["[BOS], [EOS], [MASK], [CLS], [SEP]", "Special tokens: begin and end of a text, a hidden token, the start and the end of the text of an encoder.", 1],
+  ["special tokens", "[BOS], [EOS], [MASK], [CLS], [SEP]: begin and end of a text, a hidden token, the start and the end of the text of an encoder.", 1],
   ["residual stream", "The vector of a position: the embedding, to which each attention and each feed-forward adds its output.", 6],
   ["logit", "The score that the model gives to a token of its vocabulary. Softmax turns all logits into probabilities.", 2],
   ["nat", "The unit of −log p with the natural logarithm: 0.69 nats are 1 bit. −log p is 0 nats for p = 1, and 2.3 nats for p = 0.1.", 2],
@@ -51,12 +51,13 @@ export function createVisit(app, section) {
   const { store, source } = app;
   const number = h("span");
   const intro = h("p", { class: "about" }, number, h("span", { class: "only-wide" }, " In an attention map, row i shows how much token i reads from each token. The colour is the weight."));
-  const list = h("div", { class: "questions", role: "group", "aria-label": "Questions" });
+  const list = h("div", { class: "question-list", role: "group", "aria-label": "Questions" });
   const seen = h("p");
   const means = h("p", { class: "about" });
   const next = button("", () => (isLast() ? change() : ask(questions()[asked + 1])), { class: "quiet go-on", title: "Go on (Space or →)" });
   const others = button("all questions", () => {
     asked = -1;
+    drop();
     store.set({ lit: null });
     draw();
     /** @type {HTMLElement | null} */ (list.querySelector("button"))?.focus();
@@ -64,12 +65,13 @@ export function createVisit(app, section) {
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
   const counted = h("p", { class: "about", "aria-live": "polite" });
   const heading = h("h2");
-  const [row, words] = [h("div", { class: "row" }, next, others), wordList()];
   fill(section, h("div", { class: "frame-heading" }, heading,
-    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), list, counted, answer, row);
+    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), counted, answer, h("div", { class: "questions" }, list, next, others, wordList()));
   arrowKeys(list, "button", () => 0);
   section.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") close();
+    const isLecture = document.body.classList.contains("is-lecture"); // there, Escape returns to the whole page
+    if (event.key === "Escape" && !isLecture) close();
+    else if (event.repeat && event.target === next) event.preventDefault();
     else if (event.key === "ArrowRight" && event.target === next) {
       event.preventDefault();
       next.click();
@@ -90,6 +92,14 @@ export function createVisit(app, section) {
     return model ? questionsOf(model, source) : [];
   }
 
+  let isAsking = false;
+
+  /** Drop the answer that is being computed. */
+  function drop() {
+    latest.cancel();
+    isAsking = false;
+  }
+
   const isLast = () => asked === questions().length - 1;
 
   /** Move to the text of the model. */
@@ -101,18 +111,20 @@ export function createVisit(app, section) {
 
   function close() {
     keep("visit", "closed");
+    drop();
     store.set({ visit: 0, lit: null });
     /** @type {HTMLElement | null} */ (document.querySelector("#header [aria-controls=visit]"))?.focus();
   }
 
   /** Show the answer to a question, and the view of the answer. @param {Question | undefined} question */
   function ask(question) {
-    if (!question) return;
-    void latest.use(answerTo(question), ({ found, run, note }) => {
+    if (!question || isAsking) return;
+    isAsking = true;
+    void latest.use(answerTo(question).finally(() => { isAsking = false; }), ({ found, run, note }) => {
       if (store.state.run !== run) return;
       [asked, answered] = [questions().indexOf(question), run];
       done.add(question);
-      store.set({ off: "", visit: 1, ...found.view, lit: found.lit, hover: null, across: null });
+      store.set({ off: "", ...found.view, lit: found.lit, hover: null, across: null });
       write(found, note);
     });
   }
@@ -125,9 +137,8 @@ export function createVisit(app, section) {
     if (former && store.state.text === former.changed && !question.input) await app.use({ text: former.own });
     const input = question.input?.(store.state);
     if (input) {
-      const own = store.state.text;
+      former = store.state.ids ? null : { own: store.state.text, changed: input.text ?? "" };
       await app.use(input);
-      former = { own, changed: store.state.text };
     }
     const run = /** @type {Run} */ (store.state.run);
     return { found: await withProgress(app, question.ask(app, run), counted), run, note: input ? question.note : "" };
@@ -137,14 +148,15 @@ export function createVisit(app, section) {
   function write({ seen: what, means: why }, note) {
     draw();
     [seen.textContent, means.textContent] = [what, note ? `${why} ${note}` : why];
-    const views = /** @type {HTMLElement} */ (document.querySelector(".views"));
-    scrollBy({ top: views.getBoundingClientRect().top - section.offsetHeight - 8, behavior: "instant" });
+    const place = [".views", "#panels"].map((name) => /** @type {HTMLElement} */ (document.querySelector(name))).find((one) => one.offsetParent);
+    scrollBy({ top: (place?.getBoundingClientRect().top ?? 0) - section.offsetHeight - 8, behavior: "instant" });
     next.focus({ preventScroll: true });
   }
 
   function draw() {
     const all = questions();
     section.hidden = !store.state.visit || !store.state.run || !all.length;
+    if (section.hidden) section.classList.remove("is-answered");
     if (section.hidden) return;
     if (answered !== store.state.run) asked = -1;
     if (known !== store.state.model) done.clear();
@@ -159,10 +171,16 @@ export function createVisit(app, section) {
     section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
     heading.textContent = isAnswered ? `${asked + 1} of ${all.length}: ${all[asked]?.title}` : "First visit";
     intro.hidden = list.hidden = isAnswered;
-    for (const one of [answer, row]) one.hidden = !isAnswered;
-    (isAnswered ? row : list).append(words);
+    for (const one of [answer, next, others]) one.hidden = !isAnswered;
+    if (isLast() && document.body.classList.contains("is-lecture")) next.hidden = true; // the text is not shown there
     next.textContent = isLast() ? "Now change the text, and run it" : "next question →";
   }
 
-  return { draw, goOn: () => (asked < 0 ? ask(questions()[0]) : isLast() ? undefined : ask(questions()[asked + 1])) };
+  /** Ask the next question, or the first one. */
+  function goOn() {
+    store.set({ visit: 1 });
+    ask(questions()[asked + 1]);
+  }
+
+  return { draw, goOn };
 }

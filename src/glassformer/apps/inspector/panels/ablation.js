@@ -80,7 +80,7 @@ function spreadTable({ beside }) {
 
 /** Return the formula of the effects of a model. @param {Model | null} model */
 function effectFormula(model) {
-  if (model?.has_head_over_tokens) return "effect = loss without the part − loss; without targets: KL(before ‖ after)";
+  if (model?.has_head_over_tokens) return "effect = loss without the part − loss; of a prediction: −log p in place of the loss; without targets: KL(before ‖ after)";
   return model?.labels.length ? "effect = KL(before ‖ after)" : "effect = mean |output after − output before|";
 }
 
@@ -90,15 +90,12 @@ function createAblation(app) {
   const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
   /** Position of the prediction whose −log p is measured; -1 for the loss of the text. */
-  const asked = () => (measureOf === "next" ? selectedPosition(store.state) : -1);
-  let measureOf = "text";
-  const measures = choice("Measure", [["text", "loss of the text"], ["next", "prediction at the position"]], (value) => {
-    measureOf = value;
-    measures.write(value);
-    drawSwitches();
-    if (measured || isMeasuredAtOnce()) void measureAll();
+  const asked = () => (store.state.measure === "next" && !measures.element.hidden ? selectedPosition(store.state) : -1);
+  const measures = choice("Measure", [["", "loss of the text"], ["next", "prediction at the position"]], (measure) => {
+    const isAgain = effects() !== null;
+    store.set({ measure });
+    if (isAgain && !isMeasuredAtOnce()) void measureAll();
   });
-  measures.write(measureOf);
   measures.element.hidden = !app.source.answers("/api/stop") || !(store.state.model?.kind === "decoder" || store.state.model?.kind === "encoder-decoder") || !store.state.model.has_head_over_tokens;
   const switches = h("div", { class: "scroll-x" });
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
@@ -292,7 +289,8 @@ function createAblation(app) {
   function isMeasuredAtOnce() {
     const { run, model } = store.state;
     const nParts = Object.values(model?.attention ?? {}).reduce((sum, { layers, heads }) => sum + layers * (heads + 2), 0);
-    return isQuick(app, nParts, (run?.source.length ?? 0) + (run?.target.length ?? 0));
+    const isScored = asked() >= 0 || run?.loss !== null || run.kind === "encoder";
+    return isScored && isQuick(app, nParts, (run?.source.length ?? 0) + (run?.target.length ?? 0));
   }
 
   async function measureTexts() {
@@ -356,11 +354,12 @@ function createAblation(app) {
       kinds.element.hidden = kindsOf(state).length < 2;
       kinds.write(kind());
       means.write(String(state.mean));
-      if (["run", "kind", "off", "mean", "dark"].some((key) => changed.has(key))) drawSwitches();
+      measures.write(state.measure);
+      if (["run", "kind", "off", "mean", "measure", "dark"].some((key) => changed.has(key))) drawSwitches();
       if (["run", "off", "mean"].some((key) => changed.has(key))) load();
       else if (changed.has("dark")) draw();
-      if (changed.has("pos") && measureOf === "next") drawSwitches();
-      if (["run", "mean", "pos"].some((key) => changed.has(key)) && !effects() && isMeasuredAtOnce()) void measureAll();
+      if (changed.has("pos") && state.measure === "next") drawSwitches();
+      if (["run", "mean", "measure", "pos"].some((key) => changed.has(key)) && !effects() && isMeasuredAtOnce()) void measureAll();
       if (["hover", "pos"].some((key) => changed.has(key))) drawTops();
     },
   };

@@ -16,7 +16,7 @@ import { labelsOf } from "../page/letters.js";
 import { ALIGNED, ALIGNMENT_ABOUT, alignmentScene } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
-import { isAnswered, selectedPosition } from "../page/state.js";
+import { answeredPlaces, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
@@ -103,7 +103,7 @@ function createAlignment(app) {
 
   function mark() {
     const cell = markedCell(store.state, sides());
-    heat.mark(cell.row, cell.column, isAnswered(store.state));
+    heat.mark(cell.row, cell.column, answeredPlaces(store.state));
   }
 
   /** @param {string} name @returns {Picture | null} */

@@ -25,7 +25,7 @@ import { Heatmap } from "../page/heatmap.js";
 import { cellOf, columnScene, headColour, layersScene, strongest, windowAround } from "../page/lines.js";
 import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
-import { isAnswered, selectedPosition } from "../page/state.js";
+import { answeredPlaces, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
@@ -66,7 +66,7 @@ function createAttention(app) {
   gridCard.tools.prepend(badges.element);
 
   const headTitle = h("h3");
-  const layers = select("layer", [], (layer) => store.set({ layer: Number(layer) }));
+  const layers = select("layer", [], (layer) => store.set({ layer: Number(layer), lit: null }));
   const strip = h("div", { class: "head-strip", role: "group", "aria-label": "Heads of the layer" });
   arrowKeys(strip, ".thumb", () => 0);
   const views = choice("View", [["matrix", "matrix"], ["lines", "lines"]], (shown) => store.set({ shown }));
@@ -110,7 +110,7 @@ function createAttention(app) {
 
   function back() {
     const { layer, head } = store.state;
-    store.set({ layer: -1, head: -1 });
+    store.set({ layer: -1, head: -1, lit: null });
     const thumbs = gridPlace.querySelectorAll(".thumb");
     const opened = /** @type {HTMLElement | undefined} */ (thumbs[layer * (here()?.heads ?? 1) + head]);
     requestAnimationFrame(() => requestAnimationFrame(() => opened?.focus()));
@@ -153,7 +153,7 @@ function createAttention(app) {
     const about = gridCard.element.querySelector(".about")?.firstChild;
     if (about) about.textContent = `${isLines ? ABOUT.lines : ABOUT.maps}${states}`;
     if (isLines) drawLayers();
-    else fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head }) }));
+    else fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head, lit: null }) }));
     if (focused >= 0) /** @type {HTMLElement | undefined} */ (gridPlace.querySelectorAll(".thumb")[focused])?.focus();
     drawFound();
     drawStrip();
@@ -211,7 +211,7 @@ function createAttention(app) {
       return;
     }
     const { names: meanings, ranked, margin } = scores;
-    const entry = (/** @type {RankedHead} */ one) => h("span", {}, button(`${one.kind} ${one.layer}.${one.head}`, () => store.set({ kind: one.kind, layer: one.layer, head: one.head }), {
+    const entry = (/** @type {RankedHead} */ one) => h("span", {}, button(`${one.kind} ${one.layer}.${one.head}`, () => store.set({ kind: one.kind, layer: one.layer, head: one.head, lit: null }), {
       class: "found-head", title: `layer ${one.layer}, head ${one.head}; on random tokens ${fixed(one.random, 2)} (uniform ${fixed(one.random_uniform, 2)})`,
     }), ` ${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`);
     const patterns = Object.keys(meanings).map((name) => ({ meaning: meanings[name] ?? name, heads: ranked.filter((one) => one.name === name && one.is_found).sort((a, b) => (b.score ?? 0) - (a.score ?? 0)) }));
@@ -238,7 +238,7 @@ function createAttention(app) {
     const thumbnails = grid.thumbnails;
     fill(strip, ...Array.from({ length: here().heads }, (_, i) => {
       return h("button", { type: "button", class: "thumb small", "aria-pressed": String(i === head), tabindex: i === head ? 0 : -1,
-        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i }) }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, chosenKind(store.state) ?? "", layer, i, dark)));
+        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i, lit: null }) }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, chosenKind(store.state) ?? "", layer, i, dark)));
     }));
   }
 
@@ -306,9 +306,10 @@ function createAttention(app) {
 
   /** Mark the token under the pointer in the matrix and in the thumbnails. */
   function mark() {
-    if (weights && isOpen()) {
+    const { layer, head } = store.state;
+    if (weights && isOpen() && weights.kind === chosenKind(store.state) && weights.layer === layer && weights.head === head) {
       const cell = markedCell(store.state, here());
-      heat.mark(cell.row, cell.column, isAnswered(store.state));
+      heat.mark(cell.row, cell.column, answeredPlaces(store.state));
     }
   }
 

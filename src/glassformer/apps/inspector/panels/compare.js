@@ -195,7 +195,7 @@ function createCompare(app) {
     const { run, other_run: second } = store.state;
     const position = shownPosition(store.state);
     const key = keyOf(position);
-    if (!run || !second || run.labels || run.number !== null || loaded?.key === key) return;
+    if (!run || !second || run.labels || run.number !== null || loaded?.key === key || !mainTokens(store.state)[position]?.top.length) return;
     const both = Promise.all([run, second].map((one) => app.data.bytes(one, "logits", { position })));
     void barsLatest.use(both, ([a, b]) => {
       if (!a || !b) return;
@@ -333,7 +333,7 @@ function createCompare(app) {
       if (["layer", "head", "dark"].some((key) => changed.has(key))) drawGrid();
       if (changed.has("dark")) drawHead();
       if (["hover", "pos"].some((key) => changed.has(key)) && state.other_run) drawBars();
-      if (["other_run", "pos"].some((key) => changed.has(key))) loadBars();
+      if (["other_run", "pos", "hover"].some((key) => changed.has(key))) loadBars();
       if (["hover", "across"].some((key) => changed.has(key)) && here()) {
         const cell = markedCell(state, here());
         heat.mark(cell.row, cell.column);

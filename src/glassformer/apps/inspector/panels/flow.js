@@ -152,6 +152,13 @@ function createFlow(app) {
     return (mainTokens(store.state)[position]?.top ?? []).map(([, text, value]) => ({ label: labelAfter(before, text), value }));
   }
 
+  /** Return the token whose vector gives the bars; -1 if all tokens do. */
+  function readToken() {
+    const { run, model } = store.state;
+    if (!run?.labels) return selectedPosition(store.state);
+    return model?.pooling === "first" ? 0 : model?.pooling === "last" ? run.source.length - 1 : -1;
+  }
+
   /** @param {string} stack @returns {Lane} */
   function laneFor(stack) {
     const { run } = store.state;
@@ -241,7 +248,7 @@ function createFlow(app) {
     /** @type {Drawing} */
     const drawing = {
       stages, current, lane, source, key, dark: store.state.dark, bars: bars(),
-      predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
+      read: readToken(), predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
     drawn = { drawing, layout: columnLayout(drawing) };

@@ -15,7 +15,7 @@ from glassformer.data.batching import NOT_SCORED
 from glassformer.inspection.ablation import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.ablation import effects as effects_of
 from glassformer.inspection.attention_maps import checked
-from glassformer.inspection.measures import Measure, measure_of
+from glassformer.inspection.measures import Measure, measure_of, predicts_next_token
 from glassformer.inspection.patching import PARTS, Patching, Restored, patch_pairs, patching_of, rank_correlation
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
@@ -54,11 +54,12 @@ def effects(inspector: Inspector, run: str, mean: bool = False, position: int | 
     """
     shown = inspector.run_of(run)
     inputs = shown.trace.inputs
-    measure = measure_of(shown.model, inputs)
-    if position is not None:
-        if measure.name != "loss":
+    if position is None:
+        measure = measure_of(shown.model, inputs)
+    else:
+        if not predicts_next_token(shown.model.config):
             raise UserError(f"{shown.model.name} predicts no next token: leave out the position")
-        predicted = shown.trace["logits"][0].argmax(dim=-1)  # (T,)
+        predicted = shown.trace["logits"][0].argmax(dim=-1).to(inputs["token_ids"].device)  # (T,)
         labels = torch.full_like(predicted, NOT_SCORED)
         labels[position] = predicted[checked("position", position, len(predicted))]
         measure = Measure("loss", labels)

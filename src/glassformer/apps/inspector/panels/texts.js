@@ -101,7 +101,7 @@ export function textBox(app, label) {
   async function readValidation(isAsked) {
     const model = app.store.state.model?.id ?? "";
     await latest.use(app.data.once(`texts of ${model}`, () => app.source.get(`/api/texts?model=${encodeURIComponent(model)}`, model)), ({ lines }) => {
-      if (lines.length) set(lines.join("\n"));
+      if (lines.length && (isAsked || !area.value)) set(lines.join("\n"));
       else if (isAsked) app.say("The validation data of this model was not found: write texts, or open a file.");
     });
   }
