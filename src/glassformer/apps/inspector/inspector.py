@@ -168,7 +168,7 @@ class Inspector:
         self.first = ""
         """Name of the model with which the server was started, for requests that name no model; "" without one."""
         self.progress, self.is_stopped = (0, 0), False
-        """Numbers of finished and of all runs of a long request, (0, 0) without one, and whether a page has stopped it."""
+        """Numbers of finished and of all runs of a long request, (0, 0) without one, and whether a page stopped it."""
         self._results: dict[str, Any] = {}
         self._latest: dict[str, tuple[str, Any]] = {}
         if model is not None:
