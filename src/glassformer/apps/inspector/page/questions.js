@@ -265,8 +265,8 @@ async function askLayers(app, run) {
     const size = Math.max(...steps);
     const layer = steps.indexOf(size) + 1;
     const [before, after] = [p[layer - 1] ?? 0, p[layer] ?? 0];
-    const atMost = p.map((x, i) => x || (cells[i]?.[t]?.top.at(-1)?.[2] ?? 0)); // an unknown probability is at most that of the last of the best tokens
-    const stays = atMost.slice(layer).every((x) => x >= DECIDES * (p.at(-1) ?? 0));
+    const bounds = p.map((x, i) => x || (cells[i]?.[t]?.top.at(-1)?.[2] ?? 0)); // an unknown probability is at most that of the last of the best tokens
+    const stays = bounds.slice(layer).every((x) => x >= DECIDES * (p.at(-1) ?? 0));
     const largest = before || (cells[layer - 1]?.[t]?.top.at(-1)?.[2] ?? 0); // an unknown probability is at most that of the last of the best tokens
     return { t, size, layer, before, after, stays, sure: after - largest };
   };
