@@ -66,7 +66,7 @@ test("a layer is named only if it adds half of the final probability and no late
     nDecided += Number(isDecided);
   }
   assert.ok(nDecided > 30 && nDecided < 270, "both sentences occur");
-  assert.equal(decision(-0.1, 0.4, "block 1", true), "No layer adds half of it.");
+  assert.equal(decision(-0.1, 0.4, "block 1", true), "No layer adds half of the final probability.");
 });
 
 test("a head matters only if the loss rises without it", async () => {

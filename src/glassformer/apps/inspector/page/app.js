@@ -6,7 +6,8 @@
  * @import { Store } from "./state.js"
  */
 
-import { weights16, withQuery } from "./source.js";
+import { button, fill, h } from "./dom.js";
+import { pause, weights16, withQuery } from "./source.js";
 import { labelsOf } from "./letters.js";
 import { markedPlaces } from "./state.js";
 
@@ -166,6 +167,37 @@ export class Latest {
     this.element.removeAttribute("aria-busy");
     this.element.classList.remove("is-former");
   }
+}
+
+/** Time between two questions for the progress of a long request. */
+const POLL_MS = 500;
+
+/**
+ * Show during a long request how many of its runs are done and the time left, with a button that stops it.
+ * @template T
+ * @param {App} app
+ * @param {Promise<T>} request
+ * @param {HTMLElement} place
+ * @returns {Promise<T>}
+ */
+export async function withProgress(app, request, place) {
+  let isDone = false;
+  const begun = Date.now();
+  const stop = app.source.answers("/api/stop") ? button("stop", () => void app.source.post("/api/stop", {}).catch(app.fail), { class: "quiet" }) : null;
+  const count = h("span");
+  const finished = request.finally(() => {
+    isDone = true;
+    place.textContent = "";
+  });
+  void (async () => {
+    for (await pause(POLL_MS); !isDone; await pause(POLL_MS)) {
+      const { done, total } = await app.source.get("/api/progress").catch(() => ({ done: 0, total: 0 }));
+      const left = done ? `, about ${Math.ceil(((Date.now() - begun) / 1000 / done) * (total - done))} s left` : "";
+      if (!isDone && done < total && !place.contains(count)) fill(place, count, " ", stop);
+      if (!isDone && done < total) count.textContent = `${done} of ${total}${left}`;
+    }
+  })();
+  return finished;
 }
 
 /**

@@ -84,10 +84,10 @@ export const PATTERNS = [
     means: "The head reads the first token, which adds little. Many heads do this if no other token is useful to them.",
   },
 ];
-const NO_PATTERN = "No head shows a known pattern on this text. In this head, the largest weight of a row is largest on average.";
+const NO_PATTERN = "No head shows a known pattern on this text. Of all heads, the rows of this one put most weight on one token, on average.";
 
 const NO_HEAD_MATTERS = "The model needs none of its heads alone for this text. ";
-/** A layer decides a prediction if it adds at least this share of its final probability. */
+/** A layer is named if it adds at least this share of the final probability. */
 const DECIDES = 0.5;
 
 /** Return the last earlier position with the same token; −1 without one. @param {number[]} ids @param {number} t */
@@ -292,5 +292,5 @@ async function askLayers(app, run) {
 export function decision(step, p, layer, stays) {
   if (!stays) return `${capital(layer)} raises it most, and a later layer lowers it below half of its final value again.`;
   if (step >= DECIDES * p) return `${capital(layer)} adds at least half of the final probability.`;
-  return `No layer adds half of it${step > 0 ? `: ${layer} has the largest part, less than half of the final probability` : ""}.`;
+  return `No layer adds half of the final probability${step > 0 ? `: ${layer} has the largest part` : ""}.`;
 }

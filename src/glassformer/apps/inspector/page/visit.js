@@ -7,11 +7,10 @@
  * @import { Model, Run } from "./types.js"
  */
 
-import { Latest } from "./app.js";
+import { Latest, withProgress } from "./app.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
 import { questionsOf } from "./questions.js";
 import { keep, stored } from "./theme.js";
-import { withProgress } from "../panels/texts.js";
 
 const WORDS = /** @type {[word: string, meaning: string, chapter: number | null][]} */ ([
   ["token", "A piece of text with a number (id), the unit that the model reads and writes.", 1],
@@ -71,7 +70,7 @@ export function createVisit(app, section) {
   section.addEventListener("keydown", (event) => {
     const isLecture = document.body.classList.contains("is-lecture"); // there, Escape returns to the whole page
     if (event.key === "Escape" && !isLecture) close();
-    else if (event.repeat && event.target === next) event.preventDefault();
+    else if (event.repeat && event.target === next && event.key !== "Tab") event.preventDefault(); // a held key asks once
     else if (event.key === "ArrowRight" && event.target === next) {
       event.preventDefault();
       next.click();

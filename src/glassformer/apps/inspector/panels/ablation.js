@@ -14,7 +14,7 @@
  * }} Effects
  */
 
-import { Latest, chosenKind, isQuick, kindsOf } from "../page/app.js";
+import { Latest, chosenKind, isQuick, kindsOf, withProgress } from "../page/app.js";
 import { barList } from "../page/charts.js";
 import { colourOf, css, inkOn } from "../page/colours.js";
 import { arrowKeys, button, choice, fill, h } from "../page/dom.js";
@@ -25,7 +25,7 @@ import { markTokens } from "../page/link.js";
 import { positionSide, positionText, positionTokens, selectedPosition, shownPosition, tokensBefore } from "../page/state.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
-import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./texts.js";
+import { spreadCells, spreadHeader, spreadText, textBox } from "./texts.js";
 
 /** @type {Tab} */
 export const ablationTab = { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" };

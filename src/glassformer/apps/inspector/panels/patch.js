@@ -13,14 +13,14 @@
  * `estimate` and `correlation` are null if the source computes no gradients.
  */
 
-import { Latest, isQuick } from "../page/app.js";
+import { Latest, isQuick, withProgress } from "../page/app.js";
 import { button, choice, fill, grow, h, sendsOn, writeField } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { isPair } from "../page/input.js";
 import { mainTokens } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
-import { spreadCells, spreadHeader, spreadText, textBox, withProgress } from "./texts.js";
+import { spreadCells, spreadHeader, spreadText, textBox } from "./texts.js";
 
 /** @type {Tab} */
 export const patchTab = { id: "patch", title: "Patching", create: createPatch, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/api/patch", needs_no_run: true };

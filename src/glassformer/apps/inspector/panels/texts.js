@@ -11,18 +11,16 @@
  * @typedef {{model: string, units: string, unit: number, n_units: number, n_texts: number, median: number, high: number, texts: StrongText[]}} Strongest
  */
 
-import { Latest, isQuick } from "../page/app.js";
+import { Latest, isQuick, withProgress } from "../page/app.js";
 import { colourOf } from "../page/colours.js";
 import { button, fill, h, numberField, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
-import { pause } from "../page/source.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
 export const textsTab = { id: "texts", title: "Texts", create: createTexts, exists: (model) => model.kind !== "recurrent", route: "/api/strongest", needs_no_run: true };
 
-const POLL_MS = 500;
 /** Largest number of tokens of a text of the validation data. */
 const MAX_TOKENS = 48;
 /** Largest file in bytes, below the largest request of the server. */
@@ -108,34 +106,6 @@ export function textBox(app, label) {
 
   write();
   return { element, lines: () => linesOf(area.value), readValidation };
-}
-
-/**
- * Show during a long request how many of its runs are done and the time left, with a button that stops it.
- * @template T
- * @param {App} app
- * @param {Promise<T>} request
- * @param {HTMLElement} place
- * @returns {Promise<T>}
- */
-export async function withProgress(app, request, place) {
-  let isDone = false;
-  const begun = Date.now();
-  const stop = app.source.answers("/api/stop") ? button("stop", () => void app.source.post("/api/stop", {}).catch(app.fail), { class: "quiet" }) : null;
-  const count = h("span");
-  const finished = request.finally(() => {
-    isDone = true;
-    place.textContent = "";
-  });
-  void (async () => {
-    for (await pause(POLL_MS); !isDone; await pause(POLL_MS)) {
-      const { done, total } = await app.source.get("/api/progress").catch(() => ({ done: 0, total: 0 }));
-      const left = done ? `, about ${Math.ceil(((Date.now() - begun) / 1000 / done) * (total - done))} s left` : "";
-      if (!isDone && done < total && !place.contains(count)) fill(place, count, " ", stop);
-      if (!isDone && done < total) count.textContent = `${done} of ${total}${left}`;
-    }
-  })();
-  return finished;
 }
 
 /** @param {App} app @returns {Panel} */

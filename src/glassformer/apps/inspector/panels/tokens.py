@@ -177,7 +177,7 @@ def texts(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
 
 @route("GET", "/api/progress", is_quick=True)
 def progress(inspector: Inspector) -> dict[str, Any]:
-    """Return how many runs of the latest long request are done, and their number."""
+    """Return how many runs of a long request are done, and their number; 0 and 0 without such a request."""
     done, total = inspector.progress
     return {"done": done, "total": total}
 
