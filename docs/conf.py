@@ -82,6 +82,7 @@ html_theme = "furo"
 html_title = "glassformer"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+html_js_files = ["parts.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True}

@@ -58,10 +58,13 @@ def keys() -> Iterator[tuple[str, str]]:
     yield "keys", "\n".join(lines)
     for section, entries in sections.items():
         names = sorted({entry.key.rpartition(".")[2] for entry in entries})
-        yield (
-            f"keys/{section}",
-            "\n".join([f"# Keys of a recipe: [{section}]", "", *index(names), *keys_table(entries)]),
-        )
+        tables: dict[str, list[Entry]] = {}  # [model] and its tables: [model.encoder], ...
+        for entry in entries:
+            tables.setdefault(".".join(entry.key.split(".")[:2]) if entry.key.count(".") > 1 else "", []).append(entry)
+        page = [f"# Keys of a recipe: [{section}]", "", *index(names), *keys_table(tables.pop("", []))]
+        for name, inner in tables.items():
+            page += [f"## [{name}]", "", *keys_table(inner)]
+        yield f"keys/{section}", "\n".join(page)
 
 
 def keys_table(entries: list[Entry]) -> list[str]:

@@ -34,26 +34,31 @@ def page() -> str:
         "",
         *index(["mistakes", "grader", "course check"]),
         "`glassformer course check` names these mistakes in the functions of [the workshop](../../course/workshop.md).",
+        "The chapter of an exercise explains them; a link names another place.",
         "A pitfall is a mistake of [the list of common ones](../../pitfalls.md), and has its number.",
         "",
     ]
     for chapter, group in groupby(every_exercise().values(), key=lambda exercise: exercise.chapter):
         [page] = CHAPTERS.glob(f"{chapter:02}-*.md")
         title = re.findall(r"^# (.*)$", page.read_text("utf-8"), re.MULTILINE)[0]
-        rows = (row for exercise in group for row in mistakes(exercise))
-        lines += [f"## {title}", "", *table(("Exercise", "Mistake", "Explained in", "Pitfall"), rows)]
+        rows = (row for exercise in group for row in mistakes(exercise, page.stem))
+        lines += [f"## {title}", "", *table(("Exercise", "Mistake", "Pitfall"), rows)]
     lines += ["## Pitfalls that no function of the workshop can make", ""]
     lines += table(("Pitfall", "Why"), ((f"{n}. {titles()[n]}", reason) for n, reason in IN_NO_FUNCTION.items()))
     return "\n".join(lines)
 
 
-def mistakes(exercise: Exercise) -> Iterator[tuple[str, str, str, str]]:
-    """Yield function, sentence, link and pitfall of each known mistake; one that has several forms is listed once."""
+def mistakes(exercise: Exercise, chapter: str) -> Iterator[tuple[str, str, str]]:
+    """Yield function, sentence and pitfall of each known mistake; one that has several forms is listed once.
+
+    The sentence ends with the place that explains it, if that is not the chapter as a whole.
+    """
     known = (exercise.explained(mistake) for mistake in exercise.mistakes)
     for sentence, section, pitfall in dict.fromkeys((one.sentence, one.section, one.pitfall) for one in known):
         name, _, anchor = section.partition("#")
         link = f"[](../../{name}.md#{anchor})" if anchor else f"[](../../{name}.md)"
-        yield f"`{exercise.name}`", sentence, link, str(pitfall or "")
+        own = section.removeprefix("course/") == chapter
+        yield f"`{exercise.name}`", sentence if own else f"{sentence} ({link})", str(pitfall or "")
 
 
 def titles() -> dict[int, str]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
 ROOT = Path(__file__).parents[1]
+WIDE_CODE = """() => [...document.querySelectorAll("pre")].filter((pre) => pre.scrollWidth > pre.clientWidth + 1)
+    .map((pre) => pre.textContent.slice(0, 80))"""
+"""Starts of the blocks of code that scroll sideways."""
 SIZES = {"laptop": (1280, 800), "phone": (390, 844)}
 
 
@@ -116,8 +119,34 @@ def test_pages_fit_the_screen_and_load_from_no_other_host(site: Path, window: "B
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (
                 f"{path.name} is wider than the screen ({size})"
             )
+            if width > 1000:
+                assert page.evaluate("document.documentElement.scrollHeight") <= 6000, f"{path.name} is too high"
+                assert page.evaluate(WIDE_CODE) == [], f"{path.name} has code that is wider than its column"
         sizes.reverse()  # the next page is loaded at this size
     assert requests and all(url.startswith(("file:", "data:")) for url in requests)
+    page.close()
+
+
+def test_a_long_page_shows_one_part_at_a_time(site: Path, window: "BrowserContext") -> None:
+    page = window.new_page()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto((site / "course" / "07-the-transformer.html").as_uri())
+    bar, titles, parts = page.locator(".parts").last, page.locator("article h2").all_text_contents(), list[str]()
+    shown = page.locator("article h2:visible")
+    for n in range(1, bar.get_by_role("button").count()):
+        bar.get_by_role("button", name=f"part {n}").click()
+        parts += [title for title in shown.all_text_contents() if title not in parts]
+        assert page.evaluate("document.documentElement.scrollHeight") <= 6000
+    assert parts == titles, "each section is in one part"
+    page.goto((site / "course" / "07-the-transformer.html").as_uri() + "#exercises")
+    page.reload()
+    assert page.locator("#exercises").is_visible() and titles[0] not in shown.all_text_contents()
+    page.evaluate("location.hash = '#greedy-search'")
+    page.wait_for_function("document.querySelector('#greedy-search').getBoundingClientRect().height > 0")
+    bar.get_by_role("button", name="whole page").click()
+    page.reload()
+    assert shown.all_text_contents() == titles, "the choice is kept"
+    bar.get_by_role("button", name="part 1").click()
     page.close()
 
 
