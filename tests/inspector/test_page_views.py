@@ -264,6 +264,8 @@ def test_an_answer_scrolls_once_and_two_presses_ask_once(open_model: OpenModel) 
     found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
     found.settle()
     assert box.input_value() == TEXT, "the text of before"
-    page.evaluate("() => { document.querySelector('.go-on').click(); document.querySelector('#visit .frame-heading button').click(); }")
+    page.evaluate(
+        "() => { document.querySelector('.go-on').click(); document.querySelector('#visit .frame-heading button').click(); }"
+    )
     found.settle()
     assert not page.locator("#visit").is_visible() and found.view().get("off", "") == ""
