@@ -265,7 +265,7 @@ def test_an_answer_scrolls_once_and_two_presses_ask_once(open_model: OpenModel) 
     found.settle()
     assert box.input_value() == TEXT, "the text of before"
     page.evaluate(
-        "() => { document.querySelector('.go-on').click(); document.querySelector('#visit .frame-heading button').click(); }"
+        "() => ['.go-on', '#visit .frame-heading button'].forEach((one) => document.querySelector(one).click())"
     )
     found.settle()
     assert not page.locator("#visit").is_visible() and found.view().get("off", "") == ""
