@@ -88,7 +88,7 @@ export function columnLayout(drawing) {
 
 /** @param {Stage} stage @param {Column} column */
 function isResult(stage, column) {
-  return column.kind === "fold" || column.rule === "weights" || (column.kind === "vector" && column === stage.columns.findLast((one) => one.kind === "vector") && stage.columns.some((one) => one.kind === "add"));
+  return ["fold", "lines"].includes(column.kind) || column.rule === "weights" || (column.kind === "vector" && column === stage.columns.findLast((one) => one.kind === "vector") && stage.columns.some((one) => one.kind === "add"));
 }
 
 /** @param {Drawing} drawing @param {(stage: Stage, column: Column) => boolean} isShown */

@@ -129,7 +129,7 @@ export function frame({ title: name, explanation, formula, picture }, ...childre
     body.hidden = !alternative.hidden;
     toggle.setAttribute("aria-pressed", String(!alternative.hidden));
     refresh();
-  }, { class: "quiet", "aria-pressed": "false", title: "Show the numbers as a table" });
+  }, { class: "quiet tool", "aria-pressed": "false", title: "Show the numbers as a table" });
 
   /** Update the table if it is visible. */
   function refresh() {
@@ -144,7 +144,7 @@ export function frame({ title: name, explanation, formula, picture }, ...childre
 
 /** @param {() => Picture | null} picture */
 function saveMenu(picture) {
-  const menu = h("details", { class: "menu" }, h("summary", { class: "quiet", title: "Save what is shown" }, "save"));
+  const menu = h("details", { class: "menu tool" }, h("summary", { class: "quiet", title: "Save what is shown" }, "save"));
   const formats = h("div", { class: "menu-items" });
   for (const format of ["svg", "png", "csv", "json"]) {
     formats.append(button(format.toUpperCase(), () => {

@@ -5,6 +5,7 @@
  * @import { AttentionPlace, Picture, Run, State } from "../page/types.js"
  * @import { Bytes } from "../page/source.js"
  * @import { Weights } from "../page/lines.js"
+ * @import { Effects } from "./ablation.js"
  *
  * @typedef {Record<string, number | null>} HeadScores
  * @typedef {{
@@ -17,7 +18,7 @@
  * }} Scores
  */
 
-import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
+import { Latest, attentionLabels, cellPlaces, chosenKind, isQuick, kindsOf, markedCell, withProgress } from "../page/app.js";
 import { arrowKeys, button, choice, fill, h, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { gridScene, headGrid, thumbnailPicture } from "../page/grid.js";
@@ -27,6 +28,7 @@ import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { answeredPlaces, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
+import { headAtlas } from "./atlas.js";
 
 /** @type {Tab} */
 export const attentionTab = { id: "attention", title: "Heads", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
@@ -37,6 +39,7 @@ const MOST_FOUND = 8;
 const ABOUT = {
   maps: "One attention map per layer (down) and head (across). In a map, rows are queries and columns are keys. Select a map to open it.",
   lines: "One column per layer. A line leads from a key (left) to a query (right) that attends to it. Its width is the weight, and its colour is the head.",
+  table: "One row per head. Patterns: (score − uniform) / (1 − uniform), which is 0 for uniform attention and 1 for a head that does only this. Switched off: change of the loss in nats per token, or of the predictions of a text without a loss.",
 };
 const TOKENS = /** @type {[string, string][]} */ ([["0", "token under the pointer"], ["1", "all tokens"]]);
 const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });
@@ -53,8 +56,10 @@ function createAttention(app) {
   const random = button("Show repeated random tokens", () => app.submitRandom(), { title: "Run random tokens, repeated once, in place of the text: they show the pattern of an induction head" });
   const found = h("div", { class: "found" }, foundPlace, random);
   const gridPlace = h("div", { class: "scroll-x" });
-  const looks = choice("All heads as", [["maps", "maps"], ["lines", "lines of all layers"]], (heads) => store.set({ heads }));
+  const looks = choice("All heads as", [["maps", "maps"], ["lines", "lines of all layers"], ["table", "table of heads"]], (heads) => store.set({ heads }));
   const ofTokens = choice("Lines of all layers", TOKENS, (all) => store.set({ all: Number(all) }));
+  const counted = h("span", { class: "about", "aria-live": "polite" });
+  const measure = button("Switch off each head", () => loadEffects(), { title: "This needs one run per part of the model and may take a while" });
   const legend = h("div", { class: "head-legend", role: "group", "aria-label": "Colours of the heads" });
   arrowKeys(legend, "button", () => 0);
   /** The only head whose lines are drawn; undefined for all heads. @type {number | undefined} */
@@ -62,7 +67,7 @@ function createAttention(app) {
   const gridCard = frame({
     title: "Heads", explanation: `${ABOUT.maps}${states}`,
     formula: formula(), picture: () => gridPicture(),
-  }, h("div", { class: "row" }, looks.element, ofTokens.element), legend, h("div", { class: "grid-and-found" }, gridPlace, found));
+  }, h("div", { class: "row" }, looks.element, ofTokens.element, measure, counted), legend, h("div", { class: "grid-and-found" }, gridPlace, found));
   gridCard.tools.prepend(badges.element);
 
   const headTitle = h("h3");
@@ -99,6 +104,9 @@ function createAttention(app) {
   const headLatest = new Latest(app, headCard.body);
   /** @type {{kind: string, thumbnails: Bytes, scores: Scores | null, run: Run} | null} */
   let grid = null;
+  /** Effects of the parts on a run, and the column that sorts the table of heads. @type {{run: Run, effects: Effects} | null} */
+  let known = null;
+  let order = "effect";
   /** @type {(Weights & {kind: string, layer: number, head: number}) | null} */
   let weights = null;
 
@@ -144,21 +152,53 @@ function createAttention(app) {
     });
   }
 
+  /** Load the effect of each part when it alone is off. */
+  function loadEffects() {
+    const { run } = store.state;
+    if (!run) return;
+    void scoreLatest.use(withProgress(app, app.data.json(run, "effects"), counted), (effects) => {
+      known = { run, effects };
+      drawGrid();
+    });
+  }
+
+  /** Return the table of heads; it is null for attention without scores. */
+  function atlas() {
+    const { run, dark } = store.state;
+    if (!grid?.scores || !run) return null;
+    const effects = known?.run === run ? known.effects : null;
+    const nHeads = kindsOf(store.state).reduce((sum, kind) => sum + (run.attention[kind]?.layers ?? 0) * ((run.attention[kind]?.heads ?? 0) + 2), 0);
+    measure.hidden = effects !== null || !app.source.answers("/effects");
+    if (!measure.hidden && !counted.textContent && isQuick(app, nHeads, run.source.length + run.target.length)) loadEffects();
+    return headAtlas({ kind: grid.kind, scores: grid.scores, effects, order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
+      order = name;
+      drawGrid();
+    } });
+  }
+
   function drawGrid() {
     if (!grid) return;
     const focused = [...gridPlace.querySelectorAll(".thumb")].indexOf(/** @type {Element} */ (document.activeElement));
-    const isLines = store.state.heads === "lines";
-    ofTokens.element.hidden = legend.hidden = !isLines;
-    badges.element.hidden = isLines;
+    const look = shownLook();
+    ofTokens.element.hidden = legend.hidden = look !== "lines";
+    badges.element.hidden = look !== "maps";
+    measure.hidden = true;
     const about = gridCard.element.querySelector(".about")?.firstChild;
-    if (about) about.textContent = `${isLines ? ABOUT.lines : ABOUT.maps}${states}`;
-    if (isLines) drawLayers();
+    if (about) about.textContent = `${ABOUT[look]}${states}`;
+    if (look === "lines") drawLayers();
+    else if (look === "table") fill(gridPlace, atlas());
     else fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head, lit: null }) }));
     if (focused >= 0) /** @type {HTMLElement | undefined} */ (gridPlace.querySelectorAll(".thumb")[focused])?.focus();
     drawFound();
     drawStrip();
     markRow();
     gridCard.refresh();
+  }
+
+  /** Return how all heads are shown; the heads of a recurrent model have no table. @returns {keyof typeof ABOUT} */
+  function shownLook() {
+    const { heads, model } = store.state;
+    return heads === "lines" || (heads === "table" && model?.kind !== "recurrent") ? heads : "maps";
   }
 
   /** Return the scene of the lines of all layers. */
@@ -327,11 +367,12 @@ function createAttention(app) {
     if (!grid) return null;
     const { kind, thumbnails, scores } = grid;
     const ofKind = scores?.kinds[kind]?.heads ?? [];
+    const effects = known?.run === grid.run ? /** @type {number[][]} */ (known.effects[kind]) : null;
     return {
       name: `heads-${kind}`, scene: () => (store.state.heads === "lines" ? layersPicture() : gridScene(thumbnails, kind, `Attention weights, ${kind}`, store.state.dark)), data: () => scores,
       table: () => ({
-        header: ["layer.head", ...Object.keys(scores?.names ?? {})],
-        rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...Object.keys(scores?.names ?? {}).map((name) => one[name] ?? null)])),
+        header: ["layer.head", ...Object.keys(scores?.names ?? {}), ...(effects ? ["effect"] : [])],
+        rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...Object.keys(scores?.names ?? {}).map((name) => one[name] ?? null), ...(effects ? [effects[layer]?.[head] ?? null] : [])])),
       }),
     };
   }
@@ -359,7 +400,7 @@ function createAttention(app) {
       }
       kinds.element.hidden = names.length < 2;
       kinds.write(chosenKind(state) ?? "");
-      looks.write(state.heads === "lines" ? "lines" : "maps");
+      looks.write(shownLook());
       ofTokens.write(String(state.all));
       views.write(state.shown === "lines" ? "lines" : "matrix");
       which.write(String(state.all));

@@ -1,6 +1,10 @@
 """Interventions: predictions without parts of a model, and with parts of a run over another text."""
 
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,6 +16,7 @@ from glassformer.apps.inspector.inspector import MAX_SECONDS, Inspector, Shown
 from glassformer.apps.inspector.panels.tokens import texts_of, tokens_of
 from glassformer.common.errors import Progress, UserError
 from glassformer.data.batching import NOT_SCORED
+from glassformer.inference.fill import MASK
 from glassformer.inspection.ablation import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.ablation import effects as effects_of
 from glassformer.inspection.attention_maps import checked
@@ -172,6 +177,36 @@ def patch(
         "answer": answer,
         "wrong": wrong,
     }
+
+
+N_CHANGED, N_EACH = 7, 4
+"""Largest number of words before the last one that are changed, and of replacements of each word."""
+
+
+@route("POST", "/api/changed")
+def changed(inspector: Inspector, text: str, model: str | None = None) -> dict[str, Any]:
+    """Return a text with another of its words in place of one word, such that the model predicts something else.
+
+    The two texts can be patched. A text of one word has letters in place of words. `changed` is None if none of the
+    tried texts (`_exchanges`) has the same number of tokens and another prediction.
+    """
+    chosen, words = inspector.model_of(model), [word for word in re.finditer(r"\w+", text) if word[0] not in MASK]
+    if len(words) < 2:
+        words = list(re.finditer(r"\w", text))
+    exchanges, report = list(_exchanges(words)), inspector.reporting()
+    for n_tried, (word, other) in enumerate(exchanges):
+        report(n_tried, len(exchanges))
+        found = text[: word.start()] + other[0] + text[word.end() :]
+        with suppress(UserError):  # another number of tokens, or the same prediction
+            patching_of(chosen, text, found)
+            return {"model": page_data.model_id(chosen), "changed": found}
+    return {"model": page_data.model_id(chosen), "changed": None}
+
+
+def _exchanges(words: Sequence[re.Match[str]]) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
+    """Yield words and their replacements: the words before the last one, the latest first, then the last one."""
+    for word in [*words[-2 : -2 - N_CHANGED : -1], *words[-1:]]:
+        yield from islice(((word, other) for other in words if other[0] != word[0]), N_EACH)
 
 
 def _pairs(model: TrainedModel, texts: Texts, more: More, report: Progress) -> list[Patching]:

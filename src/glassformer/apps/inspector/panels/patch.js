@@ -121,10 +121,32 @@ function createPatch(app) {
 
   /** Patch again after another choice if that is quick; otherwise, the button does it. */
   function again() {
-    const layers = Object.values(store.state.model?.attention ?? {}).reduce((sum, place) => sum + place.layers * place.heads, 0);
-    const n = mainTokens(store.state).length;
-    if (result && isQuick(app, layers * n, n)) load();
+    if (result && isQuickNow()) load();
     else drawStart();
+  }
+
+  /** The text that was written into the first field without a click. */
+  let offered = "";
+
+  /** Propose a pair of texts: the given text, and the same with one changed word. Patch it at once if that is quick. @param {string} given */
+  function begin(given) {
+    if (cleanBox.input.value && cleanBox.input.value !== offered) return; // a text that is being written
+    offered = cleanBox.input.value = given;
+    if (!app.source.answers("/api/changed") || !isQuick(app, 2, mainTokens(store.state).length)) return;
+    const request = app.source.post("/api/changed", { text: given, model: store.state.model?.id ?? "" });
+    void latest.use(withProgress(app, request, progress), ({ changed }) => {
+      if (!changed || corruptedBox.input.value || cleanBox.input.value !== given) return;
+      corruptedBox.input.value = changed;
+      drawStart();
+      if (isQuickNow()) submit();
+    });
+  }
+
+  /** Return true if the shown parts of the text are patched without a click: each layer and position, or each head. */
+  function isQuickNow() {
+    const n = mainTokens(store.state).length;
+    const nRuns = Object.values(store.state.model?.attention ?? {}).reduce((sum, { layers, heads }) => sum + (parts === "heads" ? layers * heads : (layers + 1) * n), 0);
+    return n > 0 && isQuick(app, nRuns, n); // before the first run, the number of tokens is unknown
   }
 
   function drawChoices() {
@@ -190,7 +212,7 @@ function createPatch(app) {
       stacks.write(chosenStack());
       drawChoices();
       const given = hasPair ? state.source : state.text;
-      if (changed.has("panel") && !state.clean && given) cleanBox.input.value = given;
+      if ((changed.has("panel") || changed.has("run")) && !state.clean && given) begin(given);
       drawStart();
       if (changed.has("dark")) draw();
     },

@@ -10,7 +10,7 @@
  */
 
 import { curvesScene, curvesTable } from "../page/charts.js";
-import { fill, h } from "../page/dom.js";
+import { fill, h, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { sceneElement } from "../page/scene.js";
 import { withQuery } from "../page/source.js";
@@ -112,9 +112,15 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   const lossPlace = h("div");
   const loss = frame({
     title: "Loss", explanation: "Nats per target against the step. Training lines are means with dropout; evaluation lines are without it.",
-    formula: "loss = −mean log p(target)", picture: () => picture("loss", lossCurves()),
+    formula: "loss = −mean log p(target)", picture: () => picture(),
   }, facts, lossPlace);
-  const others = h("div", { class: "charts" });
+  /** Name of the logged numbers that are drawn; empty for the losses. */
+  let chosen = "";
+  const numbers = select("numbers", [], (name) => {
+    chosen = name;
+    draw();
+  });
+  loss.tools.prepend(numbers.element);
   const samples = h("ol", { class: "samples" });
   const sampleCard = frame({
     title: "Samples", explanation: "A text that the model writes at each evaluation. │ separates the prompt from the output.",
@@ -123,7 +129,7 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
       table: () => ({ header: ["step", "sample"], rows: sampleLines().map((line) => [line.step, line.sample]) }),
     }),
   }, samples);
-  const element = h("div", { class: "panel" }, loss.element, others, sampleCard.element);
+  const element = h("div", { class: "panel" }, loss.element, sampleCard.element);
   /** @type {Record<string, any>[]} */
   let lines = [];
   let offset = 0;
@@ -136,8 +142,9 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   const sampleLines = () => lines.filter((line) => typeof line.sample === "string");
 
   /** @returns {Curve[]} */
-  function lossCurves() {
+  function shownCurves() {
     const series = seriesOf(lines);
+    if (chosen) return [{ name: titleOf(chosen, titles()), points: series.get(chosen) ?? [] }];
     return LOSSES.filter((name) => series.has(name)).map((name) => ({ name: titleOf(name, titles()), points: series.get(name) ?? [], ...(name === "eval/train_loss" ? { dash: "5 3" } : {}) }));
   }
 
@@ -179,22 +186,22 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
     ];
     fill(facts, ...shown.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const width = Math.max(280, Math.min(1240, lossPlace.clientWidth || 600));
-    fill(lossPlace, lossCurves().length ? sceneElement(curvesScene(lossCurves(), { width, height: 280 })) : h("p", { class: "empty" }, "No loss is logged yet."));
-    const names = [...series.keys()].filter((name) => !LOSSES.includes(name));
-    fill(others, ...names.map((name) => {
-      const curves = [{ name: titleOf(name, titles()), points: series.get(name) ?? [] }];
-      return frame({ title: titleOf(name, titles()), picture: () => picture(name.replace("/", "-"), curves) }, sceneElement(curvesScene(curves, { width: 300, height: 150 }))).element;
-    }));
+    numbers.setOptions([["", "loss"], ...[...series.keys()].filter((name) => !LOSSES.includes(name)).map((name) => /** @type {[string, string]} */ ([name, titleOf(name, titles())]))]);
+    numbers.list.value = chosen;
+    loss.title.textContent = chosen ? titleOf(chosen, titles()) : "Loss";
+    /** @type {HTMLElement} */ (loss.element.querySelector(".about")).hidden = chosen !== "";
+    fill(lossPlace, shownCurves().length ? sceneElement(curvesScene(shownCurves(), { width, height: 280 })) : h("p", { class: "empty" }, "No loss is logged yet."));
     fill(samples, ...sampleLines().slice(-50).reverse().map((line) => h("li", {}, h("span", { class: "facts" }, `step ${line.step}`), h("p", { class: "sample", dir: "auto" }, line.sample))));
     sampleCard.element.hidden = !sampleLines().length;
     loss.refresh();
     sampleCard.refresh();
   }
 
-  /** @param {string} name @param {Curve[]} curves @returns {Picture | null} */
-  function picture(name, curves) {
+  /** @returns {Picture | null} */
+  function picture() {
+    const [curves, title] = [shownCurves(), loss.title.textContent ?? ""];
     return curves.length ? {
-      name, scene: () => curvesScene(curves, { width: 800, height: 400, title: curves.length > 1 ? "Loss" : curves[0]?.name ?? name }),
+      name: (chosen || "loss").replace("/", "-"), scene: () => curvesScene(curves, { width: 800, height: 400, title }),
       table: () => curvesTable(curves), data: () => curves,
     } : null;
   }
