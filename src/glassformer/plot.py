@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from glassformer.common import files
+from torch import Tensor
+
+from glassformer.common import figures, files
 from glassformer.common.errors import UserError, require_type
 from glassformer.common.figures import (
     COLOURS,
@@ -26,8 +28,12 @@ from glassformer.evaluation.metrics import METRICS, axis
 from glassformer.evaluation.sweep_table import SweepTable
 from glassformer.evaluation.verdict import interval
 from glassformer.inspection import attention_maps, plots
+from glassformer.inspection.atlas import atlas
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.capture import capture
+from glassformer.inspection.capture import Trace, capture
+from glassformer.inspection.head_scores import transformer_of
+from glassformer.inspection.patching import answer_position
+from glassformer.inspection.texts import Given
 from glassformer.model import Model
 from glassformer.tasks.batches import Place
 from glassformer.tasks.requirements import no_classes
@@ -43,11 +49,15 @@ __all__ = [
     "attention",
     "confusion",
     "curves",
+    "flow",
+    "heads",
     "positions",
     "save",
     "sweep",
 ]
 
+LEAST_SHOWN = 0.001
+"""Smallest probability of a token that `flow` shows."""
 QUERY_KEY = ("query", "key")
 """Names of the rows and columns of attention weights."""
 
@@ -112,6 +122,69 @@ def alignment(
         heads = f"mean of {n_heads} heads" if head is None else f"head {head}"
         which = f", layer {attention_maps.layer_or_default(layer, len(layers))}, {heads}"
     return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", QUERY_KEY)
+
+
+def flow(
+    model: Model, text: str | None = None, *, source: str | None = None, target: str | None = None, layers: int = 4
+) -> "Figure":
+    """Plot how a text becomes a prediction: the vectors of its tokens after each block, and the attention between them.
+
+    A strip has the vector of a token; each of its cells is the mean of neighbouring components. A map has the mean of
+    the weights of the heads; the mask hides grey keys. Of a deep model, `layers` blocks at equal distances are drawn.
+    The bars are the probabilities of the next token, of the token at the first `[MASK]`, or of the labels. An
+    encoder-decoder shows its decoder. Raises `UserError` for a recurrent model and for one without probabilities.
+    """
+    _require_model(model)
+    network = transformer_of(model)
+    stack = network.config.head_stack_name
+    names = [f"{stack}.embeddings", f"{stack}.blocks.*.residual", f"{stack}.blocks.*.weights", "logits"]
+    trace = capture(model, text, source=source, target=target, names=names)
+    n = max(int(name.split(".")[2]) for name in trace if name.endswith(".residual")) + 1
+    shown = {round(i * (n - 1) / max(1, min(layers, n) - 1)) for i in range(min(layers, n))}
+
+    # 1. Tensors of the shown blocks, in the order of the computation
+    columns, keys = dict[str, Tensor](), dict[str, Sequence[str]]()
+    for name, x in trace.items():
+        if name == "logits" or (".blocks." in name and int(name.split(".")[2]) not in shown):
+            continue
+        if name.endswith(".weights"):
+            what = f"{name.split('.')[2]}: {'source' if '.cross_attn.' in name else 'attention'}"
+            columns[what], keys[what] = x[0].mean(dim=0).cpu(), trace.axes(attention_maps.kind_of(name))[1]
+        else:
+            columns[f"after {name.split('.')[2]}" if ".blocks." in name else "embedding"] = x[0].float().cpu()
+    # 2. Predictions
+    predictions, where = _predictions(model, trace)
+    tokens = trace.source if stack == "encoder" else trace.target
+    drawn = plots.Flow(tokens, columns, keys, predictions, where)
+    return plots.plot_flow(drawn, f"{model.name}: from text to prediction; attention is the mean of the heads")
+
+
+def _predictions(model: Model, trace: Trace, most: int = 8) -> tuple[list[tuple[str, float]], str]:
+    """Return the most probable labels or tokens of a trace with their probabilities, and a title for them."""
+    logits = trace["logits"][0]
+    if model.classes:
+        if logits.ndim > 1:
+            raise UserError(f"{model.name} predicts a label for each token: plot its attention")
+        values = logits.sigmoid() if model.is_multi_label else logits.softmax(dim=-1)
+        best = sorted(zip(model.classes, values.tolist(), strict=True), key=lambda one: -one[1])
+        return best[:most], "labels"
+    if logits.ndim < 2:
+        raise UserError(f"{model.name} predicts no probabilities: plot its attention")
+    position = answer_position(model, trace.inputs, None)
+    values, ids = logits[position].softmax(dim=-1).topk(min(most, logits.shape[-1]))
+    tokens = zip(model.tokenizer.tokens(ids.tolist()), values.tolist(), strict=True)
+    where = "next token after" if model.is_causal_lm or model.is_seq2seq else "token at"
+    read = figures.label((trace.target or trace.source)[position])
+    return [(token, value) for token, value in tokens if value >= LEAST_SHOWN], f"{where} {read}"
+
+
+def heads(model: Model, texts: str | Sequence[Given]) -> "Figure":
+    """Plot the patterns of each head over texts, and the change of the loss without the head (`inspection.atlas`).
+
+    The 40 heads with the largest effect are drawn, the largest first. A bar has the standard error over the texts.
+    """
+    _require_model(model)
+    return plots.plot_atlas(atlas(model, [texts] if isinstance(texts, str) else texts))
 
 
 def positions(model: Model, stack: Literal["encoder", "decoder"] | None = None) -> "Figure":

@@ -443,6 +443,28 @@ def test_patching_equals_the_function(models: dict[str, Model]) -> None:
         Inspector(model).patch("abc de", "a")
 
 
+@pytest.mark.parametrize(
+    ("family", "text", "changed"), [("decoder", "a b c d e f g h", "a b c d e f g a"), ("decoder", "abc", "aba")]
+)
+def test_a_proposed_text_can_be_patched(models: dict[str, Model], family: str, text: str, changed: str) -> None:
+    inspector = Inspector(models[family])
+    assert inspector.changed(text)["changed"] == changed, "the first change with another prediction"
+    assert len(inspector.patch(text, changed)["map"]) > 1
+    assert inspector.changed("a")["changed"] is None, "there is no other letter"
+
+
+def test_a_proposed_text_keeps_the_mask(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def refuse(model: Model, clean: str, changed: str) -> None:
+        tried.append(changed)
+        raise UserError("the same prediction")
+
+    monkeypatch.setattr("glassformer.apps.inspector.panels.interventions.patching_of", refuse)
+    assert Inspector(models["encoder"]).changed("ab [MASK] cd ab")["changed"] is None
+    assert tried == ["ab [MASK] ab ab", "cd [MASK] cd ab", "ab [MASK] cd cd"]
+
+
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_patching_of_each_stack_equals_the_function(models: dict[str, Model], stack: Any) -> None:
     model = models["encoder-decoder"]

@@ -1,12 +1,17 @@
-"""The lines of all layers in a browser: one colour per head, and the lines of the chosen token and head only."""
+"""All heads in a browser: the lines of all layers, in one colour per head, and the table of scores and effects."""
 
+import math
 import re
 
+from glassformer.inspection.ablation import Part, effects_of_texts
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
+from glassformer.inspection.head_scores import network_scores
 from glassformer.model import Model
-from inspector.browsing import given_to
+from glassformer.models.transformer import Transformer
+from inspector.browsing import ROWS, TEXT, given_to
 from inspector.conftest import OpenModel
+from tolerances import printed
 
 LINES = "#panels .grid-and-found svg path title"
 READ = re.compile(r"layer (\d+), head (\d+): .* \((\d+)\) reads .* \((\d+)\), weight ([\d.]+)$")
@@ -36,3 +41,29 @@ def test_the_lines_are_the_weights_of_all_layers(open_model: OpenModel, models: 
     found.page.get_by_role("button", name="token under the pointer").first.click()
     last = layers[0].shape[2] - 1
     assert shown() == {line: weight for line, weight in lines.items() if line[1] == 1 and line[2] == last}
+
+
+def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, models: dict[str, Model]) -> None:
+    found, model = open_model("decoder", {"heads": "table"}), models["decoder"]
+    table, network = found.page.locator(".atlas"), model.network
+    assert isinstance(network, Transformer)
+    found.until("() => document.querySelector('.atlas')?.textContent.includes('switched off')")
+    names, *rows = table.locator("tr").evaluate_all(ROWS)
+    inputs = capture(model, **given_to(model)).inputs
+    scores = network_scores(network, inputs)["decoder"]
+    effects = effects_of_texts(model, [TEXT])
+    assert names[0] == "head" and names[-1] == "switched off"
+    for name, *values in rows:
+        layer, head = map(int, name.split("."))
+        for score, shown in zip(names[1:-1], values, strict=False):
+            plain = score in ("entropy", "sharpness")
+            value = scores[layer].heads[head][score] if plain else scores[layer].excess(head, score)
+            assert shown == "–" if math.isnan(value) else float(shown.replace("−", "-")) == printed(value, 2)
+        effect = effects.changes[Part("decoder", layer, head=head)]
+        assert float(values[-1].replace("−", "-")) == printed(effect, 3)
+    order = [float(row[-1].replace("−", "-")) for row in rows]
+    assert order == sorted(order, reverse=True)
+    table.get_by_role("button", name="previous").click()
+    assert table.locator("th[aria-sort=descending]").inner_text() == "previous"
+    table.locator("tbody tr").first.get_by_role("button").click()
+    found.page.get_by_role("button", name="← all heads").wait_for()

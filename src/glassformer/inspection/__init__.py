@@ -6,6 +6,7 @@ the named tensors.
 """
 
 from glassformer.inspection.ablation import Effects, Part, ablate, all_parts, effects, effects_of_texts, mean_effects
+from glassformer.inspection.atlas import Atlas, AtlasHead, atlas
 from glassformer.inspection.attention_maps import Kind, alignment, attention_layers, default_layer
 from glassformer.inspection.attribution import Attribution, Term, attribute, logit_attribution
 from glassformer.inspection.beam_tree import BeamTree, beam_tree
@@ -30,6 +31,8 @@ from glassformer.inspection.strongest import Strongest, strongest
 
 __all__ = [
     "STANDARD",
+    "Atlas",
+    "AtlasHead",
     "Attribution",
     "BeamTree",
     "Beside",
@@ -48,6 +51,7 @@ __all__ = [
     "ablate",
     "alignment",
     "all_parts",
+    "atlas",
     "attention_layers",
     "attribute",
     "beam_tree",

@@ -230,13 +230,13 @@ def network_scores(network: Transformer, inputs: Mapping[str, Tensor]) -> Scores
 
 def random_scores(model: TrainedModel) -> Scores:
     """Return the scores of all heads on repeated random tokens: means over `N_RANDOM` sequences."""
-    network = _transformer(model)
+    network = transformer_of(model)
     return mean_scores([network_scores(network, random_trace(model, seed).inputs) for seed in range(N_RANDOM)])
 
 
 def random_trace(model: TrainedModel, seed: int = 0) -> Trace:
     """Return the inputs of repeated random tokens, as a text or a pair; raise `UserError` for a recurrent model."""
-    _transformer(model)
+    transformer_of(model)
     n = random_length(model)
     ids = induction_ids_of(model, n, seed)
     if not model.network.config.is_encoder_decoder:
@@ -289,10 +289,11 @@ def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, list
     [head for head in find_heads(model, "blacksmith|blacksmith")["induction"] if head.is_found]
     ```
     """
-    return ranked_heads(network_scores(_transformer(model), encoded(model, text).inputs), random_scores(model))
+    return ranked_heads(network_scores(transformer_of(model), encoded(model, text).inputs), random_scores(model))
 
 
-def _transformer(model: TrainedModel) -> Transformer:
+def transformer_of(model: TrainedModel) -> Transformer:
+    """Return the network of a model; raise `UserError` for a recurrent one."""
     if not isinstance(model.network, Transformer):
         raise UserError(f"{model.name} is recurrent: its attention has no such scores")
     return model.network

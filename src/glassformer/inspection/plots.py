@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,16 @@ from glassformer.common.figures import (
     quiet_axes,
     title,
 )
+from glassformer.inspection.ablation import UNITS
+from glassformer.inspection.atlas import Atlas
+from glassformer.inspection.head_scores import PATTERNS
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import RelativeBias
 from glassformer.tasks.requirements import require_positions
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
 
@@ -180,6 +184,94 @@ def _biases(bias: nn.Module, places: Tensor, scheme: str, looks_ahead: bool) -> 
     return figure
 
 
+def plot_atlas(found: Atlas, most: int = 40) -> "Figure":
+    """Plot the patterns of the heads of an atlas as a table, and their effects as bars; at most `most` heads."""
+    heads = found.heads[:most]
+    names = [name for name in PATTERNS if any(not math.isnan(one.patterns[name]) for one in heads)]
+    # 1. A panel for the patterns, and one for the effects, with the same rows
+    figure = new_figure(6.6 + 0.5 * len(names), max(2.4, 1.5 + 0.24 * len(heads)))
+    panels = figure.subplots(1, 2, sharey=True, width_ratios=[max(1, len(names)), 4])
+    table, bars = panels
+    # 2. Patterns
+    values = torch.tensor([[one.patterns[name] for name in names] for one in heads]).reshape(len(heads), len(names))
+    table.set_facecolor(MASKED)
+    if names:
+        image = table.imshow(values.numpy(), **shares_scale(), aspect="auto", interpolation="nearest")
+        bar = _colour_bar(figure, image, panels, aspect=30)
+        bar.set_label("0: uniform attention   1: only this", fontsize=8.5)
+        bar.ax.tick_params(labelsize=8, color=GREY)
+        _write_cells(table, image, values, [[f"{x:.2f}" for x in row] for row in values.tolist()])
+    table.set_xticks(range(len(names)), names)
+    table.set_yticks(range(len(heads)), [one.name.replace(".head.", ".") for one in heads])
+    table.tick_params(length=0, labelsize=8.5, top=True, labeltop=True, bottom=False, labelbottom=False)
+    table.spines[:].set_visible(False)
+    # 3. Effects, with the standard error over the texts
+    effects, errors = [one.effect for one in heads], [0.0 if math.isnan(one.error) else one.error for one in heads]
+    colours = [SIGNED[-1] if effect >= 0 else SIGNED[0] for effect in effects]
+    bars.barh(range(len(heads)), effects, xerr=errors, color=colours, height=0.72, ecolor=GREY)
+    quiet_axes(bars, f"{UNITS[found.measure]}, without the head; line: standard error", "")
+    bars.axvline(0, color=GREY, linewidth=0.8)
+    bars.tick_params(axis="y", length=0)
+    cut = f" ({most} of {len(found.heads)} heads)" if len(found.heads) > most else ""
+    figure.suptitle(plain(f"{found.model}: heads on {found.n_texts} texts{cut}"), fontsize=10.5, parse_math=False)
+    return figure
+
+
+class Flow(NamedTuple):
+    """Data of `plot_flow`: vectors (T, D) and weights (T, S), by name and in order, and the predictions."""
+
+    tokens: Sequence[str]
+    columns: Mapping[str, Tensor]
+    """Vectors have the width of the model; weights are named "attention" or "to the source"."""
+    keys: Mapping[str, Sequence[str]]
+    """Tokens of the columns of weights, by name."""
+    predictions: Sequence[tuple[str, float]]
+    where: str
+    """Name of what is predicted, such as "labels"."""
+
+
+def plot_flow(flow: Flow, name: str) -> "Figure":
+    """Plot the vectors of all tokens after each block, the weights between them, and the predictions."""
+    n, rows = len(flow.columns), [f"{i}  {label(token)}" for i, token in enumerate(flow.tokens)]
+    # 1. A panel per tensor; a map is wider than the strips of vectors
+    widths = [min(2.6, max(1.1, 0.16 * len(flow.keys[one]))) if one in flow.keys else 0.9 for one in flow.columns]
+    side, height = 0.085 * max(map(len, rows)), max(2.6, 1.2 + 0.24 * len(rows))
+    figure = new_figure(sum(widths) + 0.3 * n + side + 3.2, height)
+    figure.set_layout_engine("constrained", w_pad=0.08)  # room for the labels on the left
+    panels = figure.subplots(1, n + 1, width_ratios=[*widths, 1.6])
+    for axes, (title_of, values) in zip(panels, flow.columns.items(), strict=False):
+        # 2. A map of weights, or strips: each cell is the mean of neighbouring components
+        if title_of in flow.keys:
+            axes.set_facecolor(MASKED)
+            axes.imshow(values.masked_fill(values == 0, math.nan).numpy(), **shares_scale(), aspect="auto")
+            every = max(1, math.ceil(0.14 * len(flow.keys[title_of]) / 2.6))
+            marks = [label(key) for key in flow.keys[title_of]]
+            axes.set_xticks(range(0, len(marks), every), marks[::every], rotation=90, parse_math=False)
+        else:
+            strips = nn.functional.adaptive_avg_pool1d(values[None], min(24, values.shape[1]))[0]
+            limit = float(strips.abs().max()) or 1.0
+            axes.imshow(strips.numpy(), cmap=colour_map(SIGNED), vmin=-limit, vmax=limit, aspect="auto")
+            axes.set_xticks([])
+        axes.set_title(title_of, fontsize=8.5, pad=4, color=GREY, parse_math=False)
+        axes.set_yticks(range(len(rows)), rows if axes is panels[0] else [""] * len(rows), parse_math=False)
+        axes.tick_params(length=0, labelsize=7.5, pad=2)
+        axes.spines[:].set_visible(False)
+    # 3. Predictions
+    bars, texts = panels[-1], [label(text) for text, _ in flow.predictions]
+    bars.barh(range(len(texts)), [value for _, value in flow.predictions], color=SIGNED[-1], height=0.7)
+    for i, (_, value) in enumerate(flow.predictions):
+        bars.text(value, i, f" {value:.1%}", va="center", fontsize=7.5, color=GREY)
+    bars.set_yticks(range(len(texts)), texts, parse_math=False)
+    bars.set_ylim(max(len(texts), len(rows) / 2) - 0.5, -0.5)
+    bars.set_xlim(0, 1.35 * max(value for _, value in flow.predictions))
+    bars.set_xticks([])
+    bars.set_title(plain(flow.where), fontsize=8.5, pad=4, color=GREY, parse_math=False)
+    bars.tick_params(length=0, labelsize=8.5)
+    bars.spines[:].set_visible(False)
+    figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
+    return figure
+
+
 def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
     """Plot a confusion matrix (n_classes, n_classes) of counts; rows are true classes, colours are shares of a row."""
     counts, n = torch.as_tensor(matrix), len(names)
@@ -230,12 +322,7 @@ def _table(
     # 2. Cells.
     axes = figure.subplots()
     image = axes.imshow(values.numpy(), **scale, aspect="auto", interpolation="nearest")
-    colours = image.to_rgba(values.numpy())  # (R, C, 4)
-    for i, row in enumerate(texts or ()):
-        for j, text in enumerate(row):
-            if not values[i, j].isnan():
-                ink = "white" if colours[i, j, :3] @ LUMINANCE < 0.5 else "black"
-                axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=ink, parse_math=False)
+    _write_cells(axes, image, values, texts or ())
     # 3. Names.
     axes.set_ylabel(row_axis)
     axes.set_xlabel(column_axis)
@@ -246,3 +333,13 @@ def _table(
     title(axes, name)
     _colour_bar(figure, image, axes).set_label(unit)
     return figure
+
+
+def _write_cells(axes: "Axes", image: Any, values: Tensor, texts: Sequence[Sequence[str]]) -> None:
+    """Write the texts of the cells of an image, white on dark colours; a cell without a value stays empty."""
+    colours = image.to_rgba(values.numpy())  # (R, C, 4)
+    for i, row in enumerate(texts):
+        for j, text in enumerate(row):
+            if not values[i, j].isnan():
+                ink = "white" if colours[i, j, :3] @ LUMINANCE < 0.5 else "black"
+                axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=ink, parse_math=False)

@@ -84,8 +84,12 @@ export function button(label, onclick, attributes = {}) {
 export function select(label, options, onchange) {
   const list = h("select", { onchange: () => onchange(list.value) });
   const element = h("label", { class: "field" }, h("span", {}, label), list);
-  /** @param {[string, string][]} next */
-  const setOptions = (next) => fill(list, ...next.map(([value, text]) => h("option", { value }, text)));
+  let known = "";
+  /** Write the options; the same ones again leave an open list as it is. @param {[string, string][]} next */
+  const setOptions = (next) => {
+    if (known === (known = JSON.stringify(next))) return;
+    fill(list, ...next.map(([value, text]) => h("option", { value }, text)));
+  };
   setOptions(options);
   return { element, list, setOptions };
 }

@@ -196,17 +196,18 @@ def changed(inspector: Inspector, text: str, model: str | None = None) -> dict[s
     exchanges, report = list(_exchanges(words)), inspector.reporting()
     for n_tried, (word, other) in enumerate(exchanges):
         report(n_tried, len(exchanges))
-        found = text[: word.start()] + other[0] + text[word.end() :]
+        found = text[: word.start()] + other + text[word.end() :]
         with suppress(UserError):  # another number of tokens, or the same prediction
             patching_of(chosen, text, found)
             return {"model": page_data.model_id(chosen), "changed": found}
     return {"model": page_data.model_id(chosen), "changed": None}
 
 
-def _exchanges(words: Sequence[re.Match[str]]) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
+def _exchanges(words: Sequence[re.Match[str]]) -> Iterator[tuple[re.Match[str], str]]:
     """Yield words and their replacements: the words before the last one, the latest first, then the last one."""
+    texts = dict.fromkeys(word[0] for word in words)
     for word in [*words[-2 : -2 - N_CHANGED : -1], *words[-1:]]:
-        yield from islice(((word, other) for other in words if other[0] != word[0]), N_EACH)
+        yield from islice(((word, other) for other in texts if other != word[0]), N_EACH)
 
 
 def _pairs(model: TrainedModel, texts: Texts, more: More, report: Progress) -> list[Patching]:
