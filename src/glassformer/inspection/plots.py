@@ -262,7 +262,7 @@ def plot_flow(flow: Flow, name: str) -> "Figure":
     for i, (_, value) in enumerate(flow.predictions):
         bars.text(value, i, f" {value:.1%}", va="center", fontsize=7.5, color=GREY)
     bars.set_yticks(range(len(texts)), texts, parse_math=False)
-    bars.set_ylim(max(len(texts), len(rows) / 2) - 0.5, -0.5)
+    bars.set_ylim(max(len(texts), len(rows)) - 0.5, -0.5)
     bars.set_xlim(0, 1.35 * max(value for _, value in flow.predictions))
     bars.set_xticks([])
     bars.set_title(plain(flow.where), fontsize=8.5, pad=4, color=GREY, parse_math=False)
