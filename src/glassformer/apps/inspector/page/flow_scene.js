@@ -34,6 +34,8 @@ export const TOP = 50;
 const CELLS = 24;
 const GAP = 9;
 const WIDTHS = { tokens: 98, vector: 42, add: 14, matrix: 0, lines: 56, fold: 30, output: 214 };
+/** Titles of the columns with the residual stream. */
+const RESIDUAL = new Set(["x", "norm(x + …)"]);
 /** Width in pixels above which the sublayers outside of the current stage are folded. */
 const WIDEST = 1330;
 
@@ -75,15 +77,21 @@ export function rowOf(rows, token) {
 }
 
 /**
- * Return the positions of the columns, and the width of the picture. In a wide picture, a sublayer outside of the
- * current stage shows only its weights and its result.
+ * Return the positions of the columns, and the width of the picture. The sublayer of the current stage is open, and as
+ * many of the others as there is room for; the rest show only their weights and their result.
  * @param {Drawing} drawing
  */
 export function columnLayout(drawing) {
-  const all = layOut(drawing, () => true);
-  if (all.width <= WIDEST) return all;
-  const open = drawing.stages[drawing.current]?.part;
-  return layOut(drawing, (stage, column) => stage.part === undefined || stage.part === open || isResult(stage, column));
+  const open = new Set([drawing.stages[drawing.current]?.part]);
+  const withOpen = () => layOut(drawing, (stage, column) => stage.part === undefined || open.has(stage.part) || isResult(stage, column));
+  let layout = withOpen();
+  for (const { part } of drawing.stages) {
+    if (open.has(part)) continue;
+    const wider = (open.add(part), withOpen());
+    if (wider.width <= WIDEST) layout = wider;
+    else open.delete(part);
+  }
+  return layout;
 }
 
 /** @param {Stage} stage @param {Column} column */
@@ -160,8 +168,32 @@ export function flowScene(drawing, { columns, width }) {
     const rows = column.kind === "vector" ? drawing.rows(column) : null;
     if (rows) shapes.push({ type: "text", x: x + one.width / 2, y: height - 8, text: String(rows.columns), size: 10, fill: faint, anchor: "middle" });
   }
-  shapes.push({ type: "path", d: `M3 ${TOP - 5}H${width - 3}`, stroke: line });
+  shapes.push(...joins(drawing, columns), { type: "path", d: `M3 ${TOP - 5}H${width - 3}`, stroke: line });
   return { width, height, background: paper, shapes };
+}
+
+/**
+ * Return the lines of the chosen token: from each column to the next one, and from the vector x around each sublayer to
+ * the sum (⊕), the residual connection.
+ * @param {Drawing} drawing @param {Placed[]} columns @returns {Shape[]}
+ */
+function joins({ lane }, columns) {
+  const { accent } = theme();
+  const own = columns.filter(({ column }) => column.kind !== "output" && (column.side === undefined || column.side === lane.side));
+  const [y, below] = [yOf(lane, lane.row) + ROW / 2 - 3, yOf(lane, lane.row) + ROW - 5];
+  /** @type {Shape[]} */
+  const shapes = [];
+  let from = own[0];
+  for (const [i, one] of own.entries()) {
+    const before = own[i - 1];
+    if (before) shapes.push({ type: "path", d: `M${before.x + before.width} ${y}H${one.x}`, stroke: accent, width: 2, opacity: 0.6 });
+    if (one.column.kind === "add" && from) {
+      const [left, right] = [from.x + from.width / 2, one.x + one.width / 2];
+      shapes.push({ type: "path", d: `M${left} ${below}C${left + 12} ${below + 20} ${right - 12} ${below + 20} ${right} ${below - 2}`, stroke: accent, width: 1.5, opacity: 0.6, title: "residual connection: the vector x is added to the output of the sublayer" });
+    }
+    if (one.column.kind === "vector" && RESIDUAL.has(one.column.title)) from = one;
+  }
+  return shapes;
 }
 
 /** @param {string} text @param {number} width @param {number} per width of a character */

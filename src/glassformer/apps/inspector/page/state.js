@@ -9,7 +9,7 @@ import { visible } from "./text.js";
 /** Values that are left out of the address. */
 export const DEFAULTS = {
   text: "", ids: "", source: "", target: "", messages: "", panel: "", kind: "", layer: -1, head: -1, pos: -1, temperature: 1,
-  top_k: 0, top_p: 1, shown: "matrix", all: 0, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",
+  top_k: 0, top_p: 1, shown: "matrix", all: 1, badge: "best", colour: "log_prob", card: 0, norm: 1, lens: "top",
   align_layer: -1, align_head: -1, off: "", mean: 0, measure: "", beam: 0, penalty: -1, formula: "", pruned: 1, step: -1, folder: "",
   clean: "", corrupted: "", answer: "", wrong: "", prefix: "", stack: "", checkpoint: "", flow: "", visit: 0, heads: "maps", unit: "",
 };

@@ -48,8 +48,7 @@ export const isVisitClosed = () => stored("visit") === "closed";
  */
 export function createVisit(app, section) {
   const { store, source } = app;
-  const number = h("span");
-  const intro = h("p", { class: "about" }, number, h("span", { class: "only-wide" }, " In an attention map, row i shows how much token i reads from each token. The colour is the weight."));
+  const intro = h("p", { class: "about" });
   const list = h("div", { class: "question-list", role: "group", "aria-label": "Questions" });
   const seen = h("p");
   const means = h("p", { class: "about" });
@@ -119,6 +118,11 @@ export function createVisit(app, section) {
   function ask(question) {
     if (!question || isAsking) return;
     isAsking = true;
+    if (asked >= 0) { // the title of the new question stands over the former answer until the new one is there
+      heading.textContent = `${questions().indexOf(question) + 1} of ${questions().length}: ${question.title}`;
+      fill(seen);
+      fill(means);
+    }
     void latest.use(answerTo(question).finally(() => { isAsking = false; }), ({ found, run, note }) => {
       if (store.state.run !== run) return;
       [asked, answered] = [questions().indexOf(question), run];
@@ -161,7 +165,7 @@ export function createVisit(app, section) {
     if (known !== store.state.model) done.clear();
     known = store.state.model;
     const hasFocus = list.contains(document.activeElement);
-    number.textContent = `${NUMBERS[all.length]} ${all.length === 1 ? "question" : "questions"} about this model, one click each.`;
+    intro.textContent = `${NUMBERS[all.length]} ${all.length === 1 ? "question" : "questions"} about this model, one click each.`;
     fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
       "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
     })));

@@ -64,14 +64,19 @@ function createFlow(app) {
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
   const card = frame({
-    title: "Flow", explanation: "How the text becomes a prediction, from left to right. A row is a token, and a strip is a vector. Blue is positive, orange is negative.",
-    picture: () => picture(),
-  }, h("div", { class: "row" }, heads.element, back, next, play), names,
-  h("div", { class: "flow-text" }, title, sentence), place, cut, h("div", { class: "flow-text" }, formula, lines, links));
+    title: "Flow", picture: () => picture(),
+  }, names, sentence, place, cut,
+  h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one."),
+  h("div", { class: "flow-text" }, formula, lines, links));
+  card.title.after(back, next, play, heads.element, title);
   const latest = new Latest(app, card.body);
 
   card.element.addEventListener("keydown", (event) => {
     if (event.target instanceof HTMLSelectElement || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target === place && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
+      event.preventDefault();
+      chooseRow(laneFor(here().stack).row + (event.key === "ArrowDown" ? 1 : -1));
+    }
     if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
     event.preventDefault();
     step(event.key === "ArrowRight" ? 1 : -1);
@@ -114,6 +119,17 @@ function createFlow(app) {
   function placeInPath() {
     const { stack, stages, current } = here();
     return path().findIndex((one) => one.stack === stack && one.stage.id === stages[current]?.id);
+  }
+
+  /** Choose a token of the shown stack. @param {number} row */
+  function chooseRow(row) {
+    const { side, labels } = laneFor(here().stack);
+    if (row < 0 || row >= labels.length) return;
+    if (side === mainSide(store.state)) store.set({ pos: row });
+    else {
+      sourceRow = row;
+      load();
+    }
   }
 
   /** @param {number} by */
@@ -270,6 +286,7 @@ function createFlow(app) {
       rows: (tensor, side) => loaded.get(keyOf(tensor, side === "source")) ?? null,
     }) : [];
     title.textContent = stage ? `${placeInPath() + 1} of ${path().length}: ${stage.title}` : "";
+    place.setAttribute("aria-label", `Flow of the data through the model, ${title.textContent}; token ${lane.row}: ${lane.labels[lane.row]}`);
     const nBlocks = blocksOf(flow, stack);
     sentence.textContent = (stage?.sentence ?? "") + (stage?.id === "ff" && nBlocks > 1 ? ` All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "");
     formula.textContent = stage?.formula ?? "";
