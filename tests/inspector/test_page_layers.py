@@ -6,7 +6,7 @@ import re
 from glassformer.inspection.ablation import Part, effects_of_texts
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
-from glassformer.inspection.head_scores import network_scores
+from glassformer.inspection.head_scores import network_scores, random_scores
 from glassformer.model import Model
 from glassformer.models.transformer import Transformer
 from inspector.browsing import ROWS, TEXT, given_to
@@ -48,6 +48,7 @@ def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, 
     table, network = found.page.locator(".atlas"), model.network
     assert isinstance(network, Transformer)
     found.until("() => document.querySelector('.atlas')?.textContent.includes('switched off')")
+    found.page.get_by_role("button", name="on this text").click()
     names, *rows = table.locator("tr").evaluate_all(ROWS)
     inputs = capture(model, **given_to(model)).inputs
     scores = network_scores(network, inputs)["decoder"]
@@ -63,6 +64,11 @@ def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, 
         assert float(values[-1].replace("−", "-")) == printed(effect, 3)
     order = [float(row[-1].replace("−", "-")) for row in rows]
     assert order == sorted(order, reverse=True)
+    found.page.get_by_role("button", name="on repeated random tokens").click()
+    random = random_scores(model)["decoder"]
+    for name, value, *_ in table.locator("tr").evaluate_all(ROWS)[1:]:
+        layer, head = map(int, name.split("."))
+        assert float(value.replace("−", "-")) == printed(random[layer].excess(head, "previous"), 2)
     table.get_by_role("button", name="previous").click()
     assert table.locator("th[aria-sort=descending]").inner_text() == "previous"
     table.locator("tbody tr").first.get_by_role("button").click()

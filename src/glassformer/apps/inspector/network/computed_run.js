@@ -220,7 +220,7 @@ export class ComputedRun {
       return [kind, { heads: ofLayers.map((one) => one.heads), uniform: ofLayers.map((one) => one.uniform) }];
     }));
     const ranked = random_scores ? rankedHeads(kinds, random_scores, margin) : [];
-    return { ...this.names, names, margin, ranked, kinds };
+    return { ...this.names, names, margin, ranked, kinds, random: random_scores };
   }
 
   /** Return the weights from the written tokens to the source: those of a head, or the mean over the heads of a layer. @param {number | null} layer @param {number | null} head */

@@ -12,9 +12,9 @@
  *   name: string, kind: string, layer: number, head: number, score: number | null, uniform: number | null, random: number | null,
  *   random_uniform: number | null, is_found: boolean,
  * }} RankedHead
+ * @typedef {Record<string, {heads: HeadScores[][], uniform: HeadScores[]}>} Kinds
  * @typedef {{
- *   names: Record<string, string>, margin: number, ranked: RankedHead[],
- *   kinds: Record<string, {heads: HeadScores[][], uniform: HeadScores[]}>,
+ *   names: Record<string, string>, margin: number, ranked: RankedHead[], kinds: Kinds, random: Kinds | null,
  * }} Scores
  */
 
@@ -59,6 +59,12 @@ function createAttention(app) {
   const looks = choice("All heads as", [["maps", "maps"], ["lines", "lines of all layers"], ["table", "table of heads"]], (heads) => store.set({ heads }));
   const ofTokens = choice("Lines of all layers", TOKENS, (all) => store.set({ all: Number(all) }));
   const counted = h("span", { class: "about", "aria-live": "polite" });
+  /** The tokens on which the table of heads has patterns. */
+  let on = "random";
+  const places = choice("Patterns", [["random", "on repeated random tokens"], ["text", "on this text"]], (value) => {
+    on = value;
+    drawGrid();
+  });
   const measure = button("Switch off each head", () => loadEffects(), { title: "This needs one run per part of the model and may take a while" });
   const legend = h("div", { class: "head-legend", role: "group", "aria-label": "Colours of the heads" });
   arrowKeys(legend, "button", () => 0);
@@ -67,7 +73,7 @@ function createAttention(app) {
   const gridCard = frame({
     title: "Heads", explanation: `${ABOUT.maps}${states}`,
     formula: formula(), picture: () => gridPicture(),
-  }, h("div", { class: "row" }, looks.element, ofTokens.element, measure, counted), legend, h("div", { class: "grid-and-found" }, gridPlace, found));
+  }, h("div", { class: "row" }, looks.element, ofTokens.element, places.element, measure, counted), legend, h("div", { class: "grid-and-found" }, gridPlace, found));
   gridCard.tools.prepend(badges.element);
 
   const headTitle = h("h3");
@@ -170,7 +176,9 @@ function createAttention(app) {
     const nHeads = kindsOf(store.state).reduce((sum, kind) => sum + (run.attention[kind]?.layers ?? 0) * ((run.attention[kind]?.heads ?? 0) + 2), 0);
     measure.hidden = effects !== null || !app.source.answers("/effects");
     if (!measure.hidden && !counted.textContent && isQuick(app, nHeads, run.source.length + run.target.length)) loadEffects();
-    return headAtlas({ kind: grid.kind, scores: grid.scores, effects, order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
+    places.write(on);
+    const { random } = grid.scores;
+    return headAtlas({ kind: grid.kind, scores: on === "random" && random ? { ...grid.scores, kinds: random } : grid.scores, effects, order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
       order = name;
       drawGrid();
     } });
@@ -182,6 +190,7 @@ function createAttention(app) {
     const look = shownLook();
     ofTokens.element.hidden = legend.hidden = look !== "lines";
     badges.element.hidden = look !== "maps";
+    places.element.hidden = look !== "table";
     measure.hidden = true;
     const about = gridCard.element.querySelector(".about")?.firstChild;
     if (about) about.textContent = `${ABOUT[look]}${states}`;

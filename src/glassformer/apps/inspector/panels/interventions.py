@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -179,8 +178,8 @@ def patch(
     }
 
 
-N_CHANGED, N_EACH = 7, 4
-"""Largest number of words before the last one that are changed, and of replacements of each word."""
+N_CHANGED, N_EACH = 12, 4
+"""Largest number of words that are changed, and of replacements of each word."""
 
 
 @route("POST", "/api/changed")
@@ -193,7 +192,7 @@ def changed(inspector: Inspector, text: str, model: str | None = None) -> dict[s
     chosen, words = inspector.model_of(model), [word for word in re.finditer(r"\w+", text) if word[0] not in MASK]
     if len(words) < 2:
         words = list(re.finditer(r"\w", text))
-    exchanges, report = list(_exchanges(words)), inspector.reporting()
+    exchanges, report = list(_exchanges(words, keeps_last=chosen.is_causal_lm)), inspector.reporting()
     for n_tried, (word, other) in enumerate(exchanges):
         report(n_tried, len(exchanges))
         found = text[: word.start()] + other + text[word.end() :]
@@ -203,11 +202,25 @@ def changed(inspector: Inspector, text: str, model: str | None = None) -> dict[s
     return {"model": page_data.model_id(chosen), "changed": None}
 
 
-def _exchanges(words: Sequence[re.Match[str]]) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield words and their replacements: the words before the last one, the latest first, then the last one."""
-    texts = dict.fromkeys(word[0] for word in words)
-    for word in [*words[-2 : -2 - N_CHANGED : -1], *words[-1:]]:
-        yield from islice(((word, other) for other in texts if other != word[0]), N_EACH)
+def _exchanges(words: Sequence[re.Match[str]], keeps_last: bool) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield words and their replacements: names first, then repeated words, then the latest words.
+
+    The last word of a decoder's text stays: all positions before it would have no effect. A replacement is of the same
+    kind, a name or not, and of about the same length, where the text has one.
+    """
+    texts = [word[0] for word in words]
+
+    def rank(word: re.Match[str]) -> tuple[bool, bool, int]:
+        return not _is_name(word[0]), texts.count(word[0]) == 1, -word.start()
+
+    for word in sorted(words[: -1 if keeps_last else None], key=rank)[:N_CHANGED]:
+        others = [other for other in dict.fromkeys(texts) if other != word[0]]
+        others.sort(key=lambda other: (_is_name(other) != _is_name(word[0]), abs(len(other) - len(word[0]))))
+        yield from ((word, other) for other in others[:N_EACH])
+
+
+def _is_name(word: str) -> bool:
+    return word[0].isupper()
 
 
 def _pairs(model: TrainedModel, texts: Texts, more: More, report: Progress) -> list[Patching]:

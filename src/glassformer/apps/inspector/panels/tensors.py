@@ -15,7 +15,7 @@ from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.inspection.attention_maps import aligned, checked
 from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
-from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, random_scores, ranked_heads
+from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, Scores, random_scores, ranked_heads
 from glassformer.models.transformer import Transformer
 
 
@@ -51,15 +51,16 @@ def scores(inspector: Inspector, run: str) -> dict[str, Any]:
     """Return the scores of all heads beside their baselines, and the heads found for each pattern."""
     shown = inspector.run_of(run)
     kinds = {kind: score_table(layers) for kind, layers in shown.scores.items()}
-    return {**shown.names, "names": NAMES, "margin": MARGIN, "ranked": _ranked(inspector, shown), "kinds": kinds}
-
-
-def _ranked(inspector: Inspector, shown: Shown) -> list[dict[str, Any]]:
-    """Return the heads found for each pattern, the clearest first; for a pattern without one, its clearest head."""
-    model = shown.model
+    known, model = {**shown.names, "names": NAMES, "margin": MARGIN, "kinds": kinds}, shown.model
     if not isinstance(model.network, Transformer):
-        return []
+        return {**known, "ranked": [], "random": None}
     random = inspector.once(f"random scores of {page_data.model_id(model)}", lambda: random_scores(model))
+    on_random = {kind: score_table(layers) for kind, layers in random.items()}
+    return {**known, "ranked": _ranked(shown, random), "random": on_random}
+
+
+def _ranked(shown: Shown, random: Scores) -> list[dict[str, Any]]:
+    """Return the heads found for each pattern, the clearest first; for a pattern without one, its clearest head."""
     return [
         {"name": name, **page_data.without_nan(head._asdict())}
         for name, heads in ranked_heads(shown.scores, random).items()
