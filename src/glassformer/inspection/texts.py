@@ -11,7 +11,7 @@ from glassformer.tasks.trained_model import TrainedModel
 
 Given = str | Mapping[str, str]
 """A text, or a mapping with the keys `source` and `target`. For an encoder-decoder, a text is a source."""
-N_TOKENS = 24
+N_TOKENS = 14
 """Default number of tokens of a text from the validation data."""
 TEXTS = {
     "generate": [

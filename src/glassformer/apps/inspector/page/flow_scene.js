@@ -15,9 +15,9 @@
  *
  * @typedef {{
  *   stages: Stage[], current: number, lane: Lane, source: Lane, key: number, dark: boolean,
- *   rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string, read: number,
+ *   alone: boolean, rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string, read: number,
  * }} Drawing
- * `predicts` is the place that the bars predict, in words; empty for the labels of a text. `read` is the token whose vector
+ * `alone` leaves out the columns of other stages, except the tokens. `predicts` is the place that the bars predict, in words; empty for the labels of a text. `read` is the token whose vector
  * gives the bars; -1 if all tokens do.
  */
 
@@ -82,6 +82,7 @@ export function rowOf(rows, token) {
  * @param {Drawing} drawing
  */
 export function columnLayout(drawing) {
+  if (drawing.alone) return layOut(drawing, (stage, column) => stage === drawing.stages[drawing.current] || column === drawing.stages[0]?.columns[0]);
   const open = new Set([drawing.stages[drawing.current]?.part]);
   const withOpen = () => layOut(drawing, (stage, column) => stage.part === undefined || open.has(stage.part) || isResult(stage, column));
   let layout = withOpen();

@@ -152,10 +152,11 @@ async function askReading(app, run) {
   const isWord = (/** @type {number} */ t) => !tokens[t]?.is_special && /[\p{L}\p{N}]/u.test(tokens[t]?.text ?? "");
   const words = clearest(weights, (t) => (isWord(t) && isWord(keyOf(ids, t)) ? keyOf(ids, t) : -1)); // an example with words says more
   const { row, column, weight } = words.weight < 0 ? clearest(weights, (t) => keyOf(ids, t)) : words;
+  const own = found ? 0 : weights.values[row * weights.columns + row] ?? 0;
   return {
     view: { panel: "attention", kind, layer, head, shown: "matrix", ...(place.rows === mainSide(app.store.state) ? { pos: row } : {}) },
     lit: { hover: { side: place.rows, index: row }, across: { side: place.columns, index: column } },
-    seen: `Row ${row} of this attention map has a frame and belongs to ${tokenName(tokens, row)}. It puts ${percent(weight)} of its weight on ${tokenName(tokens, column)}.`,
+    seen: `Row ${row} of this attention map has a frame and belongs to ${tokenName(tokens, row)}. It puts ${percent(weight)} of its weight on ${tokenName(tokens, column)}${own > weight ? `, and more only on itself (${percent(own)})` : ""}.`,
     means: found?.pattern.means ?? NO_PATTERN,
   };
 }

@@ -79,6 +79,8 @@ export function createVisit(app, section) {
   const latest = new Latest(app, section);
   /** Index of the answered question (−1 without one), and the run of the answer. */
   let asked = -1;
+  /** The panel of the answer. */
+  let evidence = "";
   /** @type {Run | null} */
   let answered = null;
   const done = new Set();
@@ -125,7 +127,7 @@ export function createVisit(app, section) {
     }
     void latest.use(answerTo(question).finally(() => { isAsking = false; }), ({ found, run, note }) => {
       if (store.state.run !== run) return;
-      [asked, answered] = [questions().indexOf(question), run];
+      [asked, answered, evidence] = [questions().indexOf(question), run, found.view.panel ?? ""];
       done.add(question);
       store.set({ off: "", ...found.view, lit: found.lit, hover: null, across: null });
       write(found, note);
@@ -170,7 +172,7 @@ export function createVisit(app, section) {
       "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
     })));
     if (hasFocus) /** @type {HTMLElement | undefined} */ (list.children[Math.max(0, asked)])?.focus();
-    const isAnswered = asked >= 0;
+    const isAnswered = asked >= 0 && (!evidence || store.state.panel === evidence); // another panel does not show the evidence
     section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
     heading.textContent = isAnswered ? `${asked + 1} of ${all.length}: ${all[asked]?.title}` : "First visit";
     intro.hidden = list.hidden = isAnswered;

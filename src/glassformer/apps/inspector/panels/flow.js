@@ -261,9 +261,10 @@ function createFlow(app) {
     const [lane, source] = [laneFor(stack), sourceLane()];
     const isCross = stage?.columns.some((column) => column.side === "source") ?? false;
     const key = keyToken(isCross ? source : lane, stage);
+    const isLecture = document.body.classList.contains("is-lecture"); // there, the picture shows the current stage alone
     /** @type {Drawing} */
     const drawing = {
-      stages, current, lane, source, key, dark: store.state.dark, bars: bars(),
+      stages, current, lane, source, key, alone: isLecture && current > 0, dark: store.state.dark, bars: bars(),
       read: readToken(), predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
@@ -272,8 +273,8 @@ function createFlow(app) {
     const picture = sceneElement(scene);
     picture.removeAttribute("width");
     picture.removeAttribute("height");
-    if (!document.body.classList.contains("is-lecture")) picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
-    picture.style.maxWidth = `${1.15 * scene.width}px`;
+    if (!isLecture) picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
+    picture.style.maxWidth = `${(isLecture ? 3 : 1.15) * scene.width}px`;
     fill(place, picture);
     cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
       .map(({ side, from, to, labels }) => `Tokens ${from} to ${to - 1} of the ${labels.length} of the ${side === "source" ? "source" : "text"} are drawn, around the selected one.`).join(" ");
