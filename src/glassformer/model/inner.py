@@ -140,10 +140,10 @@ class OpenModel(TrainedModel):
             raise UserError(f"ablate takes the names of parts, for a `with` block: with model.ablate({part!r}): …")
         return ablate(self, parts)
 
-    def inspect(self, text: str | None = None, **settings: Any) -> None:
+    def inspect(self, text: str | None = None, **settings: Any) -> Any:
         """Open a page in the browser that shows the inner values of this model; see `glassformer.inspect`."""
         with needs("the inspector", "serve"):
             server = import_module(
                 f"{__package__.split('.')[0]}.apps.inspector.server"
             )  # by name: `model` must not import `apps`
-        server.inspect(self, text, **settings)
+        return server.inspect(self, text, **settings)

@@ -63,6 +63,22 @@ def side(model: Model) -> str:
 
 
 @pytest.mark.usefixtures("offline")
+def test_the_cell_of_a_notebook_shows_the_page(models: dict[str, Model], window: "BrowserContext") -> None:
+    cell = models["decoder"].inspect("fgh abc de", in_cell=True)
+    page, errors = window.new_page(), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.set_content(f"<h1>A notebook</h1>{cell._repr_html_()}")
+    frame = page.frame_locator("iframe")
+    frame.locator(".flow-picture svg").wait_for()
+    assert frame.locator("#input textarea").first.input_value() == "fgh abc de"
+    frame.get_by_role("tab", name="Attention", exact=True).click()
+    frame.locator("#panels .thumb").first.wait_for()
+    page.wait_for_timeout(600)  # the address of the page would be written here
+    assert errors == []
+    page.close()
+
+
+@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_typed_text_has_the_predictions_of_python(name: str, models: dict[str, Model], show_web: OpenModel) -> None:
     page = show_web(name, {"panel": "attention"})

@@ -15,6 +15,7 @@ from glassformer.apps.inspector.panels import calls
 from glassformer.apps.inspector.panels.models import card
 from glassformer.apps.inspector.panels.tensors import flow, tensor
 from glassformer.apps.inspector.panels.tokens import Input, run
+from glassformer.apps.inspector.web_file import Cell, web_file
 from glassformer.apps.inspector.worker import Worker
 from glassformer.common.chat_messages import Message, require_messages
 from glassformer.common.errors import UserError, require_type
@@ -30,14 +31,16 @@ def inspect(
     messages: Sequence[Message] | None = None,
     port: int = 0,
     opens_browser: bool = True,
-) -> None:
+    in_cell: bool = False,
+) -> Cell | None:
     """Open a page in the browser that shows the inner values of a model, until Ctrl-C.
 
         inspect(glassformer.load("runs/mybook"), "It was a dark night")
 
     The page begins with a text, with a source and a target, or with the messages of a conversation. It is served from
     this computer only; port 0 chooses a free port. In a notebook, the page is served in the background, and the
-    function returns at once.
+    function returns at once. With `in_cell`, the cell of a notebook shows the page, also where the notebook runs on
+    another computer: the browser computes the model, with the limits of `export(..., to="web")`.
     """
     # Refuse an input that the model does not read
     require_type(model, TrainedModel, "model", "a Model, such as glassformer.load(DIR)")
@@ -55,6 +58,8 @@ def inspect(
         examples = [{"text": text}]
     elif source:
         examples = [{"source": source, "target": target}]
+    if in_cell:
+        return Cell(web_file(model, examples=examples))
     # Serve; a notebook has an event loop already
     inspector = Inspector(model, examples, folder=model.folder)
     if _in_event_loop():
@@ -62,6 +67,7 @@ def inspect(
         threading.Thread(target=serve, args=[inspector], kwargs=where, daemon=True).start()
     else:
         serve(inspector, "127.0.0.1", port, opens_browser=opens_browser)
+    return None
 
 
 def prepare(inspector: Inspector) -> None:

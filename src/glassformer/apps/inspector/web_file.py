@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from glassformer.apps.inspector import page_data
-from glassformer.apps.inspector.inspector import FOLDER, Inspector
+from glassformer.apps.inspector.inspector import FOLDER, Example, Inspector
 from glassformer.apps.inspector.panels.models import card
 from glassformer.apps.inspector.panels.tensors import score_table
 from glassformer.common.errors import UserError
@@ -65,14 +66,25 @@ vectors normal xavier fan_in before after
 """Kinds of settings that the modules of `network/` support."""
 
 
-def web_file(model: TrainedModel, dtype: Dtype = "float32") -> str:
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """The page in the cell of a notebook, where the browser computes the model, also if Python runs elsewhere."""
+
+    page: str
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.page)}" style="width: 100%; height: 820px; border: 0"></iframe>'
+
+
+def web_file(model: TrainedModel, dtype: Dtype = "float32", examples: Sequence[Example] = ()) -> str:
     """Return the page of a model, and round the matrices of the model to `dtype` (`stored_weights`).
 
-    Raises `UserError` if the modules cannot compute the model.
+    The page begins with the first of the `examples`, by default one of the model. Raises `UserError` if the modules
+    cannot compute the model.
     """
     require_web(model)
     weights = stored_weights(model.network, dtype)
-    inspector = Inspector(dataclasses.replace(model, folder=None))
+    inspector = Inspector(dataclasses.replace(model, folder=None), examples)
     data = json.dumps(web_model(inspector), ensure_ascii=False).replace("<", "\\u003c")  # no tag ends the script
     stored = base64.b64encode(safetensors.torch.save(weights)).decode()
     scripts = (

@@ -15,9 +15,9 @@
  *
  * @typedef {{
  *   stages: Stage[], current: number, lane: Lane, source: Lane, key: number, dark: boolean,
- *   alone: boolean, rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string, read: number,
+ *   alone: boolean, room: number, rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string, read: number,
  * }} Drawing
- * `alone` leaves out the columns of other stages, except the tokens. `predicts` is the place that the bars predict, in words; empty for the labels of a text. `read` is the token whose vector
+ * `alone` leaves out the columns of other stages, except the tokens. `room` is the width in pixels. `predicts` is the place that the bars predict, in words; empty for the labels of a text. `read` is the token whose vector
  * gives the bars; -1 if all tokens do.
  */
 
@@ -36,8 +36,6 @@ const GAP = 9;
 const WIDTHS = { tokens: 98, vector: 42, add: 14, matrix: 0, lines: 56, fold: 30, output: 214 };
 /** Titles of the columns with the residual stream. */
 const RESIDUAL = new Set(["x", "norm(x + …)"]);
-/** Width in pixels above which the sublayers outside of the current stage are folded. */
-const WIDEST = 1330;
 
 /**
  * Return the tokens of a side, with the window around the chosen token.
@@ -89,7 +87,7 @@ export function columnLayout(drawing) {
   for (const { part } of drawing.stages) {
     if (open.has(part)) continue;
     const wider = (open.add(part), withOpen());
-    if (wider.width <= WIDEST) layout = wider;
+    if (wider.width <= drawing.room) layout = wider;
     else open.delete(part);
   }
   return layout;

@@ -259,7 +259,7 @@ export function start(source) {
     hashTimer = setTimeout(() => {
       const [hash, here] = [`#${encodeHash(store.state)}`, entry()];
       const isNew = here && lastEntry && here !== lastEntry && parent === window;
-      if (hash !== location.hash) history[isNew ? "pushState" : "replaceState"](null, "", hash);
+      if (hash !== location.hash && location.protocol !== "about:") history[isNew ? "pushState" : "replaceState"](null, "", hash);
       lastEntry = here;
       delete document.body.dataset.unwritten;
       dispatchEvent(new Event("view")); // for a page that contains this one in a frame; see two.js

@@ -264,7 +264,7 @@ function createFlow(app) {
     const isLecture = document.body.classList.contains("is-lecture"); // there, the picture shows the current stage alone
     /** @type {Drawing} */
     const drawing = {
-      stages, current, lane, source, key, alone: isLecture && current > 0, dark: store.state.dark, bars: bars(),
+      stages, current, lane, source, key, alone: isLecture && current > 0, room: place.clientWidth, dark: store.state.dark, bars: bars(),
       read: readToken(), predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
