@@ -73,7 +73,7 @@ def test_the_cell_of_a_notebook_shows_the_page(models: dict[str, Model], window:
     assert frame.locator("#input textarea").first.input_value() == "fgh abc de"
     frame.get_by_role("tab", name="Attention", exact=True).click()
     frame.locator("#panels .thumb").first.wait_for()
-    page.wait_for_timeout(600)  # the address of the page would be written here
+    frame.locator("body:not([data-unwritten])").wait_for()  # here, another page writes its view into the address
     assert errors == []
     page.close()
 

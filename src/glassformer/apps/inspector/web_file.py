@@ -68,7 +68,7 @@ vectors normal xavier fan_in before after
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """The page in the cell of a notebook, where the browser computes the model, also if Python runs elsewhere."""
+    """The page in the cell of a notebook. The browser computes the model, also if Python runs on another computer."""
 
     page: str
 
