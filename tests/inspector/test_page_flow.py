@@ -21,7 +21,7 @@ def lines(found: Visit) -> list[str]:
 
 
 def title(found: Visit) -> str:
-    return found.page.locator(".flow-text h3").inner_text()
+    return found.page.locator("#panels .frame-heading h3").inner_text()
 
 
 def last_number(line: str) -> float:
@@ -138,3 +138,27 @@ def test_the_picture_is_in_the_first_screen(open_model: OpenModel) -> None:
         box = found.page.locator(".flow-picture").bounding_box()
         assert box is not None and box["y"] + 120 < height
         assert found.page.evaluate("document.documentElement.scrollWidth") <= width, "only the picture is scrolled"
+
+
+def test_arrow_keys_choose_a_token_and_the_name_of_the_picture_has_it(show_model: OpenModel) -> None:
+    found = show_model("decoder", {"panel": "flow"})
+    picture = found.page.locator(".flow-picture")
+    last = found.tokens("target").count() - 1
+    picture.focus()
+    found.page.keyboard.press("ArrowDown")
+    found.page.keyboard.press("ArrowUp")
+    found.settle()
+    assert int(found.view()["pos"]) == last - 1, "the last token has none below it"
+    assert f"token {last - 1}: " in (picture.get_attribute("aria-label") or "")
+    assert "1 of " in (picture.get_attribute("aria-label") or "")
+
+
+def test_a_lecture_shows_the_stage_alone(show_model: OpenModel) -> None:
+    found = show_model("decoder", {"panel": "flow", "flow": "decoder.0.0.self_attn.heads"})
+    columns = found.page.locator(".flow-picture svg text")
+    assert {"q", "k", "v", "weights"} <= set(columns.all_text_contents())
+    found.page.get_by_role("button", name="lecture", exact=True).click()
+    found.settle()
+    shown = set(columns.all_text_contents())
+    assert {"token", "q", "k", "v"} <= shown and not {"weights", "x", "norm"} & shown
+    found.page.keyboard.press("Escape")

@@ -204,7 +204,7 @@ def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:
     page.get_by_role("button", name="lecture", exact=True).click()
     assert not page.locator("#input").is_visible() and not page.locator("#tabs").is_visible()
     page.keyboard.press("ArrowRight")
-    found.until("() => document.querySelector('.flow-text h3').textContent.startsWith('2 of')")
+    found.until("() => document.querySelector('#panels .frame-heading h3').textContent.startsWith('2 of')")
     page.keyboard.press("l")
     assert page.locator("#input").is_visible() and page.locator("#tabs").is_visible()
     # Cells under the pointer, and the ways back without the key
@@ -269,3 +269,14 @@ def test_an_answer_scrolls_once_and_two_presses_ask_once(open_model: OpenModel) 
     )
     found.settle()
     assert not page.locator("#visit").is_visible() and found.view().get("off", "") == ""
+
+
+def test_an_answer_is_hidden_in_another_panel(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "", "visit": 1})
+    page = found.page
+    page.locator("#visit .question-list button", has_text="What does the mask hide?").click()
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.open_tab("Logit lens")
+    assert not page.locator(".visit-answer").is_visible() and page.locator("#visit .question-list").is_visible()
+    found.open_tab("Heads")
+    assert page.locator(".visit-answer").is_visible()

@@ -111,7 +111,7 @@ def test_the_gate_has_the_numbers_of_the_model(show_model: OpenModel, models: di
     keep = capture(model, **given_to(model), names=["decoder.cells.0.keep"])["decoder.cells.0.keep"][0].mean(dim=-1)
     shown = percents_of(ask(found, GATE))
     assert shown == printed([float(keep.max()), float(keep.min())], decimals=3)
-    assert found.page.locator(".flow-text h3").inner_text().endswith("Recurrent step")
+    assert found.page.locator("#panels .frame-heading h3").inner_text().endswith("Recurrent step")
     assert found.view()["pos"] == str(int(keep.argmin()))
 
 
