@@ -56,7 +56,7 @@ function createAttention(app) {
   const random = button("Show repeated random tokens", () => app.submitRandom(), { title: "Run random tokens, repeated once, in place of the text: they show the pattern of an induction head" });
   const found = h("div", { class: "found" }, foundPlace, random);
   const gridPlace = h("div", { class: "scroll-x" });
-  const looks = choice("All heads as", [["maps", "maps"], ["lines", "lines of all layers"], ["table", "table of heads"]], (heads) => store.set({ heads }));
+  const looks = choice("All heads as", [["maps", "maps"], ["lines", "lines of all layers"], .../** @type {[string, string][]} */ (states ? [] : [["table", "table of heads"]])], (heads) => store.set({ heads }));
   const ofTokens = choice("Lines of all layers", TOKENS, (all) => store.set({ all: Number(all) }));
   const counted = h("span", { class: "about", "aria-live": "polite" });
   /** The tokens on which the table of heads has patterns. */

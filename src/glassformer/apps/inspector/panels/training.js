@@ -18,7 +18,7 @@ import { compact, count, duration } from "../page/text.js";
 import { theme } from "../page/theme.js";
 
 /** @type {Tab} */
-export const trainingTab = { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live", needs_no_run: true };
+export const trainingTab = { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "" && model.step !== null, route: "/api/live", needs_no_run: true };
 
 const LOSSES = ["train/loss", "eval/valid_loss", "eval/train_loss"];
 const NAMES = /** @type {Record<string, string>} */ ({
