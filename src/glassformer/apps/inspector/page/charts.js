@@ -24,13 +24,11 @@ import { theme } from "./theme.js";
  */
 export function barList(bars) {
   return h("ul", { class: "bars" }, ...bars.map((bar) => {
-    const inner = h("span", { class: "bar-value" });
-    inner.style.width = `${(100 * Math.min(1, Math.max(0, bar.value))).toFixed(2)}%`;
-    const before = bar.before === undefined ? null : h("span", { class: "bar-before" });
-    if (before) before.style.width = `${(100 * Math.min(1, bar.before ?? 0)).toFixed(2)}%`;
+    const part = (/** @type {string} */ name, /** @type {number} */ share) =>
+      h("span", { class: name, style: { width: `${(100 * Math.min(1, Math.max(0, share))).toFixed(2)}%` } });
     const content = [
       h("span", { class: "bar-label", dir: "auto" }, visible(bar.label)),
-      h("span", { class: "bar-track" }, inner, before),
+      h("span", { class: "bar-track" }, part("bar-value", bar.value), bar.before === undefined ? null : part("bar-before", bar.before)),
       h("span", { class: "bar-text" }, bar.text),
     ];
     const attributes = { class: `bar${bar.is_marked ? " is-marked" : ""}${bar.value <= 0 ? " is-excluded" : ""}`, title: bar.title };

@@ -142,13 +142,13 @@ export function luminance(colour) {
   return 0.2126 * (red ?? 0) + 0.7152 * (green ?? 0) + 0.0722 * (blue ?? 0);
 }
 
-/**
- * Return black or white, whichever has more contrast on a colour.
- * @param {Rgb} colour
- */
+/** Return black or white, whichever has more contrast on a colour. @param {Rgb} colour */
 export function inkOn(colour) {
   return luminance(colour) > 0.179 ? "#000000" : "#ffffff";
 }
+
+/** Return the style of an element with a colour; null without one. @param {Rgb | null} colour */
+export const painted = (colour) => colour && { background: css(colour), color: inkOn(colour) };
 
 /**
  * Return a number from 0 (expected) to 1 (surprising) of a token, or null.

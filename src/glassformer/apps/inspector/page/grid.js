@@ -72,9 +72,8 @@ const MANY_LAYERS = 8;
  */
 export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   const [layers = 0, heads = 0] = thumbnails.shape;
-  const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention` });
-  grid.style.setProperty("--heads", String(heads));
-  if (layers > MANY_LAYERS) grid.style.setProperty("--thumb", "56px");
+  const sizes = { "--heads": String(heads), ...(layers > MANY_LAYERS ? { "--thumb": "56px" } : {}) };
+  const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention`, style: sizes });
   const foundFor = (/** @type {number} */ layer, /** @type {number} */ head) =>
     (scores?.ranked ?? []).filter((one) => one.is_found && one.kind === kind && one.layer === layer && one.head === head).map(({ name }) => name);
   const badgeAt = (/** @type {number} */ layer, /** @type {number} */ head) => {

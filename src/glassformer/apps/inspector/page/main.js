@@ -27,7 +27,7 @@ import { textsTab } from "../panels/texts.js";
 import { createTokens } from "../panels/tokens.js";
 import { trainingTab } from "../panels/training.js";
 import { RunData } from "./app.js";
-import { arrowKeys, button, byId, fill, h } from "./dom.js";
+import { arrowKeys, button, byId, fill, h, refill } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
 import { hasPython, pythonOf } from "./python.js";
@@ -176,14 +176,11 @@ export function start(source) {
 
   /** Draw a list of tabs, which open panels. @param {HTMLElement} place @param {{id: string, title: string, panel: string, isChosen: boolean, isNarrow: boolean}[]} items */
   function drawList(place, items) {
-    const hasFocus = place.contains(document.activeElement);
-    fill(place, ...items.map(({ id, title, panel, isChosen, isNarrow }) => button(title, () => store.set({ panel }), {
+    refill(place, ...items.map(({ id, title, panel, isChosen, isNarrow }) => button(title, () => store.set({ panel }), {
       role: "tab", id: `tab-${id}`, "aria-selected": String(isChosen), "aria-controls": "panels", tabindex: isChosen ? 0 : -1, class: isNarrow ? "only-narrow" : "",
     })));
     const active = place.querySelector('[aria-selected="true"]');
-    if (!(active instanceof HTMLElement)) return;
-    place.scrollLeft = active.offsetLeft - place.offsetLeft - 40;
-    if (hasFocus) active.focus();
+    if (active instanceof HTMLElement) place.scrollLeft = active.offsetLeft - place.offsetLeft - 40;
   }
 
   /** Draw the visible panels after a change. */

@@ -7,7 +7,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { css, inkOn } from "./colours.js";
+import { css, inkOn, painted } from "./colours.js";
 import { directionOf, directionOfText, lettersOf, partText, runsOf, visualOrder } from "./letters.js";
 import { arrowKeys, h } from "./dom.js";
 import { visible } from "./text.js";
@@ -50,15 +50,10 @@ export function tokenStrip(items, label) {
 
 /** @param {StripItem} item @param {string} text @param {boolean} isFirst */
 function tokenButton({ place, title, colour, onclick }, text, isFirst) {
-  const element = h("button", {
+  return h("button", {
     type: "button", class: "token", "data-side": place?.side, "data-index": place?.index, title,
-    "aria-label": title, dir: "auto", tabindex: isFirst ? 0 : -1, onclick,
+    "aria-label": title, dir: "auto", tabindex: isFirst ? 0 : -1, onclick, style: painted(colour),
   }, visible(text));
-  if (colour) {
-    element.style.background = css(colour);
-    element.style.color = inkOn(colour);
-  }
-  return element;
 }
 
 const WIDTH = 900;

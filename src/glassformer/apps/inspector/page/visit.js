@@ -8,7 +8,7 @@
  */
 
 import { Latest, withProgress } from "./app.js";
-import { arrowKeys, button, fill, h } from "./dom.js";
+import { arrowKeys, button, fill, h, refill } from "./dom.js";
 import { questionsOf } from "./questions.js";
 import { keep, stored } from "./theme.js";
 
@@ -160,12 +160,10 @@ export function createVisit(app, section) {
     if (answered !== store.state.run) asked = -1;
     if (known !== store.state.model) done.clear();
     known = store.state.model;
-    const hasFocus = list.contains(document.activeElement);
     number.textContent = `${NUMBERS[all.length]} ${all.length === 1 ? "question" : "questions"} about this model, one click each.`;
-    fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
+    refill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
       "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
     })));
-    if (hasFocus) /** @type {HTMLElement | undefined} */ (list.children[Math.max(0, asked)])?.focus();
     const isAnswered = asked >= 0;
     section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
     heading.textContent = isAnswered ? `${asked + 1} of ${all.length}: ${all[asked]?.title}` : "First visit";

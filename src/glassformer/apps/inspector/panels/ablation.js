@@ -16,8 +16,8 @@
 
 import { Latest, chosenKind, isQuick, kindsOf, withProgress } from "../page/app.js";
 import { barList } from "../page/charts.js";
-import { colourOf, css, inkOn } from "../page/colours.js";
-import { arrowKeys, button, choice, fill, h } from "../page/dom.js";
+import { colourOf, painted } from "../page/colours.js";
+import { arrowKeys, button, choice, fill, h, refill } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { heatScene, heatTable } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
@@ -155,32 +155,25 @@ function createAblation(app) {
     const place = state.run?.attention[kind()];
     if (!place) return;
     const off = new Set(partNames(state.off));
-    const focused = [...switches.querySelectorAll(".switch")].indexOf(/** @type {Element} */ (document.activeElement));
     const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "all" ? "layer" : what));
-    const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model" });
-    grid.style.setProperty("--parts", String(columns.length));
-    grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { role: "gridcell" }), ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
+    const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model", style: { "--parts": String(columns.length) } },
+      h("div", { class: "switch-row", role: "row" }, h("span", { role: "gridcell" }),
+        ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
     for (let layer = 0; layer < place.layers; layer++) {
       grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { class: "grid-label", role: "rowheader" }, layer), ...names(layer).map((name, i) => {
         const isOn = !off.has(name);
         const effect = effectOf(effects(), name);
         const spread = spreadOf(name);
-        const element = h("button", {
+        return h("span", { role: "gridcell" }, h("button", {
           type: "button", class: `switch${isBeyond(name) ? " is-beyond" : ""}`, role: "switch", "aria-checked": String(isOn), title: spread ? `${name}: ${signed(effect)}${spread}` : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
           "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}${spread}`}`,
-        }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
-        if (isOn && !Number.isNaN(effect)) {
-          const colour = colourOf(effect, "diverging", range(), state.dark);
-          element.style.background = css(colour);
-          element.style.color = inkOn(colour);
-        }
-        return h("span", { role: "gridcell" }, element);
+          style: painted(isOn && !Number.isNaN(effect) ? colourOf(effect, "diverging", range(), state.dark) : null),
+        }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off"));
       })));
     }
     arrowKeys(grid, ".switch", () => columns.length);
-    fill(switches, grid);
+    refill(switches, grid);
     over.textContent = overText();
-    if (focused >= 0) /** @type {HTMLElement | undefined} */ (switches.querySelectorAll(".switch")[focused])?.focus();
     all.disabled = !off.size;
   }
 

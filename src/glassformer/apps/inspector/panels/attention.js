@@ -19,7 +19,7 @@
  */
 
 import { Latest, attentionLabels, cellPlaces, chosenKind, isQuick, kindsOf, markedCell, withProgress } from "../page/app.js";
-import { arrowKeys, button, choice, fill, h, numberOptions, select } from "../page/dom.js";
+import { arrowKeys, button, choice, fill, h, numberOptions, refill, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { gridScene, headGrid, thumbnailPicture } from "../page/grid.js";
 import { Heatmap } from "../page/heatmap.js";
@@ -178,7 +178,6 @@ function createAttention(app) {
 
   function drawGrid() {
     if (!grid) return;
-    const focused = [...gridPlace.querySelectorAll(".thumb")].indexOf(/** @type {Element} */ (document.activeElement));
     const look = shownLook();
     ofTokens.element.hidden = legend.hidden = look !== "lines";
     badges.element.hidden = look !== "maps";
@@ -186,9 +185,8 @@ function createAttention(app) {
     const about = gridCard.element.querySelector(".about")?.firstChild;
     if (about) about.textContent = `${ABOUT[look]}${states}`;
     if (look === "lines") drawLayers();
-    else if (look === "table") fill(gridPlace, atlas());
-    else fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head, lit: null }) }));
-    if (focused >= 0) /** @type {HTMLElement | undefined} */ (gridPlace.querySelectorAll(".thumb")[focused])?.focus();
+    else if (look === "table") refill(gridPlace, atlas());
+    else refill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head, lit: null }) }));
     drawFound();
     drawStrip();
     markRow();
@@ -223,18 +221,14 @@ function createAttention(app) {
     const [, heads = 0, nRows = 0] = grid.thumbnails.shape;
     const isPooled = attentionLabels(grid.run, here()).rows.length > nRows;
     fill(gridPlace, isPooled ? h("p", { class: "about" }, `The text has more than ${nRows} tokens. So each label is the first of several neighbouring tokens, and a line is their largest weight.`) : null, sceneElement(scene));
-    const hasFocus = legend.contains(document.activeElement);
-    fill(legend, ...Array.from({ length: heads }, (_, head) => {
-      const mark = h("span", { class: "head-mark" });
-      mark.style.background = headColour(head, heads, store.state.dark);
+    refill(legend, ...Array.from({ length: heads }, (_, head) => {
       const one = button(`head ${head}`, () => {
         onlyHead = onlyHead === head ? undefined : head;
         drawGrid();
       }, { class: "quiet", "aria-pressed": String(onlyHead === head), tabindex: head === (onlyHead ?? 0) ? 0 : -1, title: "Show only the lines of this head. Select it again to show all heads." });
-      one.prepend(mark);
+      one.prepend(h("span", { class: "head-mark", style: { background: headColour(head, heads, store.state.dark) } }));
       return one;
     }));
-    if (hasFocus) /** @type {HTMLElement | undefined} */ (legend.children[onlyHead ?? 0])?.focus();
     markTokens(store);
   }
 

@@ -234,8 +234,7 @@ function createCompare(app) {
     if (!thumbnails) return;
     const { layer: chosenLayer, head: chosenHead, dark } = store.state;
     const [nLayers = 0, nHeads = 0, rows = 0, columns = 0] = thumbnails.shape;
-    const element = h("div", { class: "head-grid" });
-    element.style.setProperty("--heads", String(nHeads));
+    const element = h("div", { class: "head-grid", style: { "--heads": String(nHeads) } });
     const look = /** @type {const} */ ({ scale: "diverging", range: rangeOf(thumbnails.values), dark });
     for (let layer = 0; layer < nLayers; layer++) {
       const row = h("div", { class: "grid-row" }, h("span", { class: "grid-label" }, layer));

@@ -1,7 +1,6 @@
 /**
  * The page of `glassformer serve`: the models, and a view for each of their abilities.
  *
- *
  * @typedef {{
  *   id: string, abilities: string[], max_len: number, learned: string, n_parameters: number,
  *   defaults: Record<string, number>, special_tokens: string[],
@@ -17,7 +16,7 @@
  * `draw` draws the view again after a change of the model, the settings or the colours.
  */
 
-import { arrowKeys, button, byId, fill, h, select } from "../../inspector/page/dom.js";
+import { arrowKeys, button, byId, fill, h, refill, select } from "../../inspector/page/dom.js";
 import { count } from "../../inspector/page/text.js";
 import { storedDark, themeButton, useTheme } from "../../inspector/page/theme.js";
 import { ServerError } from "../../inspector/page/source.js";
@@ -133,12 +132,10 @@ function start() {
   }
 
   function drawTabs() {
-    const hasFocus = byId("tabs").contains(document.activeElement);
     byId("tabs").hidden = views().length < 2;
-    fill(byId("tabs"), ...views().map(({ id: one, title }) => button(title, () => open(one), {
+    refill(byId("tabs"), ...views().map(({ id: one, title }) => button(title, () => open(one), {
       role: "tab", "aria-selected": String(one === chosen()?.id), "aria-controls": "view", tabindex: one === chosen()?.id ? 0 : -1,
     })));
-    if (hasFocus) /** @type {HTMLElement | null} */ (byId("tabs").querySelector('[aria-selected="true"]'))?.focus();
   }
 
   function drawHeader() {
