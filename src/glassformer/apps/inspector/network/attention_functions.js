@@ -93,6 +93,11 @@ export function weightedValues(weights, value) {
 export function attentionReference(query, key, value, { allowed, bias }, scale, tap) {
   const scores = scaledDotProductScores(query, key, scale);
   if (bias) for (let i = 0; i < scores.data.length; i++) scores.data[i] += bias.data[i];
+  return contextOf(scores, allowed, value, tap);
+}
+
+/** Compute softmax(scores) v of the allowed keys. @param {Tensor} scores @param {Allowed} allowed @param {Tensor} value @param {Tap} tap */
+export function contextOf(scores, allowed, value, tap) {
   tapped(tap, "scores", scores);
   const weights = tapped(tap, "weights", maskedSoftmax(scores, allowed));
   return tapped(tap, "context", weightedValues(weights, value));
@@ -140,13 +145,6 @@ export function multiplicativeScores(query, key) {
  */
 export function allowedPairs(queries, keys, { causal, window }) {
   if (!causal && !window) return null;
-  const allowed = new Uint8Array(queries.length * keys.length);
-  let at = 0;
-  for (const query of queries) {
-    for (const key of keys) {
-      const isSeen = (!causal || key <= query) && (!window || Math.abs(query - key) < window);
-      allowed[at++] = Number(isSeen);
-    }
-  }
-  return allowed;
+  const isSeen = (/** @type {number} */ query, /** @type {number} */ key) => (!causal || key <= query) && (!window || Math.abs(query - key) < window);
+  return Uint8Array.from(queries.flatMap((query) => keys.map((key) => Number(isSeen(query, key)))));
 }

@@ -140,13 +140,10 @@ async function sharesOf({ clean, corrupted, position, answer, wrong }, places) {
     const row = [];
     for (const index of range(0, clean.tensor(name).shape[1])) {
       const from = part(clean.tensor(name), index);
-      if (part(corrupted.tensor(name), index).every((x, i) => x === from[i])) { // equal activations restore nothing
-        row.push(0);
-        continue;
-      }
+      const isEqual = part(corrupted.tensor(name), index).every((x, i) => x === from[i]);
       const patched = corrupted.copy();
-      await patched.compute((one, x) => one === name && part(x, index).set(from));
-      row.push((metric(patched) - ofCorrupted) / (ofClean - ofCorrupted));
+      if (!isEqual) await patched.compute((one, x) => one === name && part(x, index).set(from));
+      row.push(isEqual ? 0 : (metric(patched) - ofCorrupted) / (ofClean - ofCorrupted)); // equal activations restore nothing
     }
     rows.push(row);
   }
