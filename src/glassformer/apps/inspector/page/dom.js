@@ -214,11 +214,11 @@ export function keepHeight(element) {
 export function choice(label, options, onchange) {
   const element = h("div", { class: "choice", role: "group", "aria-label": label });
   /** @type {Map<string, HTMLButtonElement>} */
-  const buttons = new Map();
-  /** @param {[string, string][]} next */
+  let buttons = new Map();
+  /** Write the options; the same ones again keep the focus. @param {[string, string][]} next */
   function setOptions(next) {
-    buttons.clear();
-    for (const [value, text] of next) buttons.set(value, button(text, () => onchange(value)));
+    if (next.map(([value]) => value).join() === [...buttons.keys()].join()) return;
+    buttons = new Map(next.map(([value, text]) => [value, button(text, () => onchange(value))]));
     fill(element, ...buttons.values());
   }
   /** @param {string} chosen */

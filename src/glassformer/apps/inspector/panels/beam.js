@@ -174,7 +174,14 @@ function createBeam(app) {
   const place = h("div", { class: "scroll-xy", tabindex: 0, role: "region", "aria-label": "Tree of hypotheses" });
   const note = h("p", { class: "about" });
   const tree = frame({
-    title: "Beam search", picture: () => treePicture(),
+    title: "Beam search",
+    picture: () => found && {
+      name: "beam-tree", scene, data: () => found,
+      table: () => ({
+        header: ["node", "parent", "step", "token", "log-probability", "sum", "state"],
+        rows: (found?.nodes ?? []).map((node) => [node.id, node.parent, node.length, node.token, node.step_log_prob, node.log_prob, node.state]),
+      }),
+    },
     explanation: "Each step keeps the most probable continuations. Number: sum of log-probabilities. Dashed: pruned. Double frame: finished. Accent colour: the best result.",
   }, h("div", { class: "row" }, size.element,
     h("label", { class: "field" }, h("span", {}, "longest output"), limit), again, pruned.element), place, note);
@@ -210,7 +217,7 @@ function createBeam(app) {
     tree.body.hidden = results.element.hidden = !source;
     if (!source) return;
     const body = { model: model.id, source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60) };
-    void latest.use(app.data.once(`beam ${JSON.stringify(body)}`, () => app.source.post("/api/beam", body)), (value) => {
+    void latest.use(app.data.post("/api/beam", body), (value) => {
       found = /** @type {BeamTree} */ (value);
       nodes = new Map(found.nodes.map((node) => [node.id, node]));
       draw();
@@ -219,12 +226,10 @@ function createBeam(app) {
 
   function ranking() {
     const { length_penalty: exponent, length_penalty_type: kind } = settings();
-    return found ? ranked(found.results, nodes, exponent, kind) : [];
+    return ranked(found?.results ?? [], nodes, exponent, kind);
   }
 
-  function shownNodes() {
-    return (found?.nodes ?? []).filter((node) => store.state.pruned || node.state !== "pruned").slice(0, MAX_NODES);
-  }
+  const shownNodes = () => (found?.nodes ?? []).filter((node) => store.state.pruned || node.state !== "pruned").slice(0, MAX_NODES);
 
   /** Scroll to the rows of the first steps, or to the root if these rows do not fit. */
   function showBeginning() {
@@ -238,12 +243,7 @@ function createBeam(app) {
     place.scrollTop = isSmall ? first * ROW : (rows.get(0) ?? 0) * ROW + 30 - place.clientHeight / 2;
   }
 
-  function scene() {
-    if (!found) return null;
-    const shown = shownNodes();
-    const best = ranking()[0];
-    return treeScene(shown, best ? pathTo(nodes, best.node) : new Set());
-  }
+  const scene = () => found && treeScene(shownNodes(), pathTo(nodes, ranking()[0]?.node ?? -1));
 
   function draw() {
     const picture = scene();
@@ -267,17 +267,6 @@ function createBeam(app) {
       h("tbody", {}, ...rows.map((row, i) => h("tr", {}, h("th", { scope: "row" }, i + 1), h("td", { class: "number" }, fixed(row.score, 3)), h("td", { class: "number" }, fixed(row.log_prob, 2)),
         h("td", { class: "number" }, row.length), h("td", { class: "wrap" }, row.text, h("span", { class: "facts below" }, state(row))), h("td", { class: "beside" }, state(row)))))));
     results.refresh();
-  }
-
-  /** @returns {Picture | null} */
-  function treePicture() {
-    return found ? {
-      name: "beam-tree", scene, data: () => found,
-      table: () => ({
-        header: ["node", "parent", "step", "token", "log-probability", "sum", "state"],
-        rows: (found?.nodes ?? []).map((node) => [node.id, node.parent, node.length, node.token, node.step_log_prob, node.log_prob, node.state]),
-      }),
-    } : null;
   }
 
   /** @returns {Picture | null} */
