@@ -8,7 +8,7 @@
  */
 
 import { Latest, withProgress } from "./app.js";
-import { arrowKeys, button, fill, h, refill } from "./dom.js";
+import { arrowKeys, button, byId, fill, h, refill } from "./dom.js";
 import { questionsOf } from "./questions.js";
 import { keep, stored } from "./theme.js";
 
@@ -59,7 +59,7 @@ export function createVisit(app, section) {
     drop();
     store.set({ lit: null });
     draw();
-    /** @type {HTMLElement | null} */ (list.querySelector("button"))?.focus();
+    list.querySelector("button")?.focus();
   }, { class: "quiet" });
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
   const counted = h("p", { class: "about", "aria-live": "polite" });
@@ -103,7 +103,7 @@ export function createVisit(app, section) {
 
   /** Move to the text of the model. */
   function change() {
-    const box = /** @type {HTMLTextAreaElement | null} */ (document.querySelector("#input textarea"));
+    const box = byId("input").querySelector("textarea");
     box?.focus();
     box?.select();
   }
@@ -155,8 +155,7 @@ export function createVisit(app, section) {
   function draw() {
     const all = questions();
     section.hidden = !store.state.visit || !store.state.run || !all.length;
-    if (section.hidden) section.classList.remove("is-answered");
-    if (section.hidden) return;
+    if (section.hidden) return section.classList.remove("is-answered");
     if (answered !== store.state.run) asked = -1;
     if (known !== store.state.model) done.clear();
     known = store.state.model;
