@@ -132,7 +132,7 @@ export function isQuick({ source, store: { state } }, nRuns, nTokens) {
 
 /** The latest result of asynchronous requests: a later request replaces an earlier one. Meanwhile, the previous result is dimmed. */
 export class Latest {
-  /** @param {App} app @param {HTMLElement} element is marked as busy during a request */
+  /** @param {Pick<App, "say" | "fail">} app @param {HTMLElement} element is marked as busy during a request */
   constructor(app, element) {
     this.app = app;
     this.element = element;

@@ -63,10 +63,7 @@ function start() {
 
   /** @param {unknown} error */
   function fail(error) {
-    if (error instanceof ServerError && error.status === 401) {
-      askForKey();
-      return;
-    }
+    if (error instanceof ServerError && error.status === 401) return askForKey();
     write(error instanceof Error ? error.message : String(error), true);
     if (!(error instanceof ServerError)) console.error(error);
   }
@@ -80,8 +77,7 @@ function start() {
     try {
       models = (await get("v1/models")).data;
     } catch (error) {
-      fail(error);
-      return;
+      return fail(error);
     }
     write("", false);
     const view = new URLSearchParams(location.hash.slice(1));
@@ -101,12 +97,6 @@ function start() {
     draw();
   }
 
-  /** @param {string} next */
-  function open(next) {
-    viewId = next;
-    draw();
-  }
-
   function draw() {
     const view = chosen();
     const hash = new URLSearchParams({ model: app.model.id, ...(view ? { view: view.id } : {}) });
@@ -121,10 +111,8 @@ function start() {
   function drawView() {
     const view = chosen();
     app.details.close();
-    if (!view) {
-      fill(byId("view"), h("p", { class: "card empty" }, `The page has no form for this model. Its endpoints: ${app.model.abilities.join(", ") || "none"}.`));
-      return;
-    }
+    const endpoints = app.model.abilities.join(", ") || "none";
+    if (!view) return fill(byId("view"), h("p", { class: "card empty" }, `The page has no form for this model. Its endpoints: ${endpoints}.`));
     let made = opened.get(view.id);
     if (!made) opened.set(view.id, made = view.create(app));
     if (byId("view").firstChild !== made.element) fill(byId("view"), made.element);
@@ -133,6 +121,10 @@ function start() {
 
   function drawTabs() {
     byId("tabs").hidden = views().length < 2;
+    const open = (/** @type {string} */ next) => {
+      viewId = next;
+      draw();
+    };
     refill(byId("tabs"), ...views().map(({ id: one, title }) => button(title, () => open(one), {
       role: "tab", "aria-selected": String(one === chosen()?.id), "aria-controls": "view", tabindex: one === chosen()?.id ? 0 : -1,
     })));

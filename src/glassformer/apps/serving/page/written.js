@@ -71,9 +71,9 @@ export function factsOf(answer) {
   const ends = { stop: "", length: isFull ? "ended because the context is full" : "ended by the limit of new tokens", stopped: "stopped", problem: "" };
   const perSecond = speed(answer);
   return [
-    !answer.n_new ? "" : `${answer.n_new} token${answer.n_new === 1 ? "" : "s"}`,
+    answer.n_new && `${answer.n_new} token${answer.n_new === 1 ? "" : "s"}`,
     Number.isNaN(perSecond) ? "" : `${fixed(perSecond, 1)} tokens/s`,
-    answer.n_new ? `first after ${fixed(answer.first_s, 2)} s` : "",
+    answer.n_new && `first after ${fixed(answer.first_s, 2)} s`,
     Number.isNaN(answer.perplexity) ? "" : `perplexity ${fixed(answer.perplexity, 2)}`,
     answer.seed === null ? "" : `seed ${answer.seed}`,
     ends[answer.finish ?? "stop"],
