@@ -121,12 +121,9 @@ class RecurrentDecoder {
     const fed = this.fed(state, tap);
     const layers = this.cells.step(fed ? beside(embedded, fed) : embedded, state.layers, scoped(tap, "cells"));
     const hidden = tapped(tap, "hidden", layers[layers.length - 1][0]);
-    let [read, context] = [hidden, state.summary];
-    if (this.attention.kind === "before") context = /** @type {Tensor} */ (fed);
-    if (this.combine) {
-      context = this.look(hidden, state, tap);
-      read = map(linear(beside(context, hidden), ...this.combine), Math.tanh);
-    }
+    const isBefore = this.attention.kind === "before";
+    const context = this.combine ? this.look(hidden, state, tap) : isBefore && fed ? fed : state.summary;
+    let read = this.combine ? map(linear(beside(context, hidden), ...this.combine), Math.tanh) : hidden;
     const attentional = state.attentional && read;
     if (this.deepOutput) read = this.deepOutput(read, embedded, context);
     return { read, state: { ...state, layers, attentional } };

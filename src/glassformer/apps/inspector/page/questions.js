@@ -112,17 +112,14 @@ export function clearest({ rows, columns, values }, keyOf) {
 
 /** Return the column of the largest weight of a row, other than `but`. @param {Matrix} weights @param {number} row @param {number} [but] */
 function largestKey({ columns, values }, row, but = -1) {
-  const weight = (/** @type {number} */ j) => (j === but ? -1 : values[row * columns + j] ?? 0);
-  let best = 0;
-  for (let j = 1; j < columns; j++) if (weight(j) > weight(best)) best = j;
-  return best;
+  const weights = Array.from({ length: columns }, (_, j) => (j === but ? -1 : values[row * columns + j] ?? 0));
+  return weights.indexOf(Math.max(...weights));
 }
 
 /**
  * Return the text twice in a row, so that tokens occur again. Return null if the text repeats a pair of tokens already,
  * or if the model is not a decoder.
  * @param {State} state
- * @returns {Example | null}
  */
 export function repeated({ run, model, text }) {
   if (!run || !model || model.kind !== "decoder" || text === "") return null;
@@ -267,8 +264,7 @@ async function askLayers(app, run) {
     const [before, after] = [p[layer - 1] ?? 0, p[layer] ?? 0];
     const bounds = p.map((x, i) => x || (cells[i]?.[t]?.top.at(-1)?.[2] ?? 0)); // an unknown probability is at most that of the last of the best tokens
     const stays = bounds.slice(layer).every((x) => x >= DECIDES * (p.at(-1) ?? 0));
-    const largest = before || (cells[layer - 1]?.[t]?.top.at(-1)?.[2] ?? 0); // an unknown probability is at most that of the last of the best tokens
-    return { t, size, layer, before, after, stays, sure: after - largest };
+    return { t, size, layer, before, after, stays, sure: after - (bounds[layer - 1] ?? 0) };
   };
   const step = askedPositions(state).map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
   const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];
