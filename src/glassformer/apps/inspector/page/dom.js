@@ -92,13 +92,8 @@ export function select(label, options, onchange) {
   return { element, list, setOptions };
 }
 
-/**
- * Return options of a selection list for the numbers 0 to n − 1.
- * @param {number} n
- */
-export function numberOptions(n) {
-  return Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
-}
+/** Return options of a selection list for the numbers 0 to n − 1. @param {number} n */
+export const numberOptions = (n) => Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
 
 /**
  * Write a value into a field, unless it has the focus.
@@ -133,14 +128,12 @@ export function numberField(label, { min, max }, onchange) {
  */
 export function slider(label, range, oninput, format = String) {
   const output = h("output");
-  const input = h("input", {
-    type: "range", ...range, "aria-label": label,
-    oninput: () => { write(Number(input.value)); oninput(Number(input.value)); },
-  });
+  const input = h("input", { type: "range", ...range, "aria-label": label, oninput: () => oninput(write(Number(input.value))) });
   /** @param {number} value */
   function write(value) {
     input.value = String(value);
     output.textContent = format(value);
+    return value;
   }
   return { element: h("label", { class: "slider" }, h("span", {}, label), input, output), input, write };
 }
@@ -267,10 +260,7 @@ let label = null;
  * @param {number} [y]
  */
 export function tooltip(text, x = 0, y = 0) {
-  if (!label) {
-    label = h("div", { class: "tooltip", "aria-hidden": "true" });
-    document.body.append(label);
-  }
+  label ??= document.body.appendChild(h("div", { class: "tooltip", "aria-hidden": "true" }));
   label.hidden = !text;
   if (!text) return;
   label.textContent = text;

@@ -69,7 +69,8 @@ export function numberLines(numbers) {
     if (!rows) continue;
     const [token, label] = column.side === "source" ? [numbers.key, numbers.key_labels[numbers.key] ?? ""] : [numbers.row, numbers.row_label];
     const values = rowOf(rows, token);
-    if (values.length) lines.push(`${column.title} of ${visible(label)} = ${listed(values)}; ${values.length} numbers, length ${fixed(Math.hypot(...values), 2)}`);
+    const length = fixed(Math.hypot(...values), 2);
+    if (values.length) lines.push(`${column.title} of ${visible(label)} = ${listed(values)}; ${values.length} numbers, length ${length}`);
   }
   return lines;
 }

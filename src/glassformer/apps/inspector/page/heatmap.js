@@ -6,8 +6,8 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { colourOf, colourTable, css, inkOn, maskedColour, scalePosition } from "./colours.js";
-import { button, h, keepHeight, legendParts, tooltip } from "./dom.js";
+import { colourOf, colourTable, css, fullRange, inkOn, maskedColour, scalePosition } from "./colours.js";
+import { button, fill, h, keepHeight, legendParts, tooltip } from "./dom.js";
 import { pixels } from "./scene.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
@@ -48,8 +48,6 @@ export class Heatmap {
     this.matrix = null;
     /** @type {HTMLCanvasElement | null} */
     this.pixels = null;
-    /** @type {{image: HTMLCanvasElement, key: string} | null} */
-    this.pooled = null;
     this.zoom = 1;
     /** @type {[number, number] | null} */
     this.cursor = null;
@@ -92,7 +90,6 @@ export class Heatmap {
     }
     this.matrix = matrix;
     this.pixels = null;
-    this.pooled = null;
     this.#drawLegend();
     this.resize();
     this.#describe();
@@ -215,33 +212,29 @@ export class Heatmap {
   #drawCells({ context, x0, y0, layout }) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const [width, height] = [matrix.columns * layout.width, matrix.rows * layout.height];
-    const isSmall = layout.width < 1 || layout.height < 1;
     context.imageSmoothingEnabled = false;
-    context.drawImage(isSmall ? this.#pooledImage(width, height) : this.image(), x0, y0, width, height);
+    context.drawImage(this.#image(width, height), x0, y0, width, height);
     context.strokeStyle = theme().line;
     context.lineWidth = 1;
     context.strokeRect(x0 - 0.5, y0 - 0.5, width + 1, height + 1);
   }
 
-  /** Return an image with one pixel per cell. */
-  image() {
+  /**
+   * Return an image with one pixel per cell, or per screen pixel if the cells are smaller: the largest value of its cells.
+   * @param {number} width
+   * @param {number} height
+   */
+  #image(width, height) {
     const matrix = /** @type {Matrix} */ (this.matrix);
-    this.pixels ??= pixelImage(shownValues(matrix), matrix.rows, matrix.columns, matrix);
-    return this.pixels;
-  }
-
-  /** Return an image with one pixel per screen pixel: the largest value of its cells. @param {number} width @param {number} height */
-  #pooledImage(width, height) {
-    const matrix = /** @type {Matrix} */ (this.matrix);
-    const ratio = devicePixelRatio || 1;
-    const rows = Math.max(1, Math.min(matrix.rows, Math.round(height * ratio)));
-    const columns = Math.max(1, Math.min(matrix.columns, Math.round(width * ratio)));
-    const key = `${rows} ${columns}`;
-    if (this.pooled?.key !== key) {
-      const values = poolMax(shownValues(matrix), matrix.rows, matrix.columns, rows, columns);
-      this.pooled = { image: pixelImage(values, rows, columns, matrix), key };
+    const isSmall = width < matrix.columns || height < matrix.rows;
+    const ratio = isSmall ? devicePixelRatio || 1 : Infinity;
+    const sizeOf = (/** @type {number} */ n, /** @type {number} */ size) => Math.max(1, Math.min(n, Math.round(size * ratio)));
+    const [rows, columns] = [sizeOf(matrix.rows, height), sizeOf(matrix.columns, width)];
+    if (this.pixels?.height !== rows || this.pixels.width !== columns) {
+      const values = isSmall ? poolMax(shownValues(matrix), matrix.rows, matrix.columns, rows, columns) : shownValues(matrix);
+      this.pixels = pixelImage(values, rows, columns, matrix);
     }
-    return this.pooled.image;
+    return this.pixels;
   }
 
   /** @param {Drawing} drawing */
@@ -323,11 +316,10 @@ export class Heatmap {
   }
 
   #drawLegend() {
-    const matrix = /** @type {Matrix} */ (this.matrix);
-    const [low, high] = shownRange(matrix);
-    const table = colourTable(matrix.scale, matrix.dark);
-    const stops = Array.from({ length: 9 }, (_, i) => css(/** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * i / 8)])));
-    this.legend.replaceChildren(...legendParts(stops, fixed(low, 2), `${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`));
+    const { scale, dark, unit = "", range } = /** @type {Matrix} */ (this.matrix);
+    const [low, high] = fullRange({ scale, range });
+    const stops = Array.from({ length: 9 }, (_, i) => css(colourOf(2 * i - 8, scale, [-8, 8], dark)));
+    fill(this.legend, ...legendParts(stops, fixed(low, 2), `${fixed(high, 2)} ${unit}`.trim()));
   }
 
   /** @param {MouseEvent} event @returns {[number, number] | null} */
@@ -473,12 +465,6 @@ function label(labels, i, length, isPlain) {
 /** @param {number} index @param {number} length */
 const clamp = (index, length) => Math.max(0, Math.min(length - 1, index));
 
-/** @param {{scale: string, range: [number, number]}} matrix @returns {[number, number]} */
-function shownRange({ scale, range }) {
-  const size = Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1;
-  return scale === "diverging" ? [-size, size] : range;
-}
-
 /**
  * Reduce a matrix to rows × columns pixels. Each pixel has the value of the largest magnitude among its cells. NaN
  * cells are ignored; a pixel is NaN if all of its cells are.
@@ -562,7 +548,7 @@ export function heatScene(matrix, title) {
     shapes.push(cell ? { type: "text", x, y: top - 6, text, size: 11, fill: ink, anchor: "middle", mono: true }
       : { type: "text", x: x + size / 3, y: top - 5, text, size: Math.min(12, Math.max(6, width - 3)), fill: ink, rotate: -90, mono: true });
   }
-  const [low, high] = shownRange(matrix);
+  const [low, high] = fullRange(matrix);
   const legend = `colours from ${fixed(low, 2)} to ${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`;
   shapes.push({ type: "text", x: 6, y: top + rows * height + 16, text: `rows: ${matrix.row_axis}; columns: ${matrix.column_axis}; ${legend}`, size: 11, fill: faint });
   return { width: Math.max(300, left + columns * width + 12), height: top + rows * height + 26, background: paper, shapes };
