@@ -145,6 +145,10 @@ export function multiplicativeScores(query, key) {
  */
 export function allowedPairs(queries, keys, { causal, window }) {
   if (!causal && !window) return null;
-  const isSeen = (/** @type {number} */ query, /** @type {number} */ key) => (!causal || key <= query) && (!window || Math.abs(query - key) < window);
-  return Uint8Array.from(queries.flatMap((query) => keys.map((key) => Number(isSeen(query, key)))));
+  const allowed = new Uint8Array(queries.length * keys.length);
+  let at = 0;
+  for (const query of queries) {
+    for (const key of keys) allowed[at++] = Number((!causal || key <= query) && (!window || Math.abs(query - key) < window));
+  }
+  return allowed;
 }

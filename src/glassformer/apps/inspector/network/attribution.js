@@ -16,7 +16,6 @@ import { feedForwardName } from "./ablation.js";
 import { hasOutNorms } from "./blocks.js";
 import { largest, logitsAt } from "./heads.js";
 import { frozenNorm } from "./layers.js";
-import { meanOf } from "./spread.js";
 import { add, linear, range, rowsAt, widthOf, zeros } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
@@ -128,8 +127,8 @@ export function headOutput({ out, sizes }, context, valueBias, head) {
  * @returns {Term}
  */
 function termOf(logits, token, against) {
-  const mean = meanOf(logits);
-  const deviation = Math.sqrt(meanOf(Array.from(logits, (x) => (x - mean) ** 2)));
+  const mean = logits.reduce((sum, x) => sum + x, 0) / logits.length;
+  const deviation = Math.sqrt(logits.reduce((sum, x) => sum + (x - mean) ** 2, 0) / logits.length);
   const term = against === null ? { value: logits[token], mean, deviation } : { value: logits[token] - logits[against], mean: 0, deviation: Math.SQRT2 * deviation };
   return { ...term, is_beyond: Math.abs(term.value - term.mean) > N_DEVIATIONS * term.deviation };
 }

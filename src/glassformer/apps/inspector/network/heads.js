@@ -122,7 +122,7 @@ export function logitsAt(logits, position) {
 export function logSoftmax(logits) {
   const largest = logits.reduce((most, x) => Math.max(most, x), -Infinity);
   const logSum = Math.log(logits.reduce((sum, x) => sum + Math.exp(x - largest), 0));
-  return Float64Array.from(logits, (x) => x - largest - logSum);
+  return new Float64Array(logits).map((x) => x - largest - logSum);
 }
 
 /**

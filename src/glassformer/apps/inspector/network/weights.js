@@ -14,7 +14,7 @@
  * @param {Uint16Array} halves
  */
 function fromBfloat16(halves) {
-  return new Float32Array(Uint32Array.from(halves, (half) => half << 16).buffer);
+  return new Float32Array(new Uint32Array(halves).map((half) => half << 16).buffer);
 }
 
 /**
@@ -24,7 +24,9 @@ function fromBfloat16(halves) {
  */
 function fromInt8(integers, scales) {
   const width = integers.length / scales.length;
-  return Float32Array.from(integers, (q, i) => q * scales[Math.floor(i / width)]);
+  const numbers = new Float32Array(integers.length);
+  for (let i = 0; i < numbers.length; i++) numbers[i] = integers[i] * scales[Math.floor(i / width)];
+  return numbers;
 }
 
 /**

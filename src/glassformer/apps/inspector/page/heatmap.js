@@ -554,17 +554,10 @@ export function heatScene(matrix, title) {
   return { width: Math.max(300, left + columns * width + 12), height: top + rows * height + 26, background: paper, shapes };
 }
 
-/**
- * Return the numbers of a matrix with its labels.
- * @param {Matrix} matrix
- */
-export function heatTable(matrix) {
-  const rows = Array.from({ length: matrix.rows }, (_, row) => [
-    matrix.row_labels[row] ?? String(row),
-    ...Array.from({ length: matrix.columns }, (_value, column) => {
-      const value = matrix.values[row * matrix.columns + column] ?? NaN;
-      return Number.isNaN(value) ? null : Number(value.toPrecision(5));
-    }),
-  ]);
-  return { header: [`${matrix.row_axis} \\ ${matrix.column_axis}`, ...matrix.column_labels.slice(0, matrix.columns)], rows };
+/** Return the numbers of a matrix with its labels. @param {Matrix} matrix @returns {Table} */
+export function heatTable({ rows, columns, values, row_labels, column_labels, row_axis, column_axis }) {
+  const number = (value = NaN) => (Number.isNaN(value) ? null : Number(value.toPrecision(5)));
+  const cells = (/** @type {number} */ row) => Array.from({ length: columns }, (_, column) => number(values[row * columns + column]));
+  const lines = Array.from({ length: rows }, (_, row) => [row_labels[row] ?? String(row), ...cells(row)]);
+  return { header: [`${row_axis} \\ ${column_axis}`, ...column_labels.slice(0, columns)], rows: lines };
 }

@@ -8,10 +8,7 @@
 
 import { mainSide, markedPlaces } from "./state.js";
 
-/**
- * Return the token of an element.
- * @param {EventTarget | null} target
- */
+/** Return the token of an element. @param {EventTarget | null} target */
 function placeOf(target) {
   const element = /** @type {HTMLElement | SVGElement | null | undefined} */ (target instanceof Element ? target.closest("[data-side]") : null);
   const { side, index, acrossSide, across } = element?.dataset ?? {};

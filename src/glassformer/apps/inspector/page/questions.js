@@ -32,7 +32,7 @@ export const QUESTIONS = [
   { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askAblation },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
   { title: "Which part writes this token?", routes: ["/attribution"], exists: (model) => model.kind === "decoder" && model.is_additive, ask: askParts },
-  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask, note: "The box has a mask in place of the middle word now." },
+  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || (model.verb === "classify" && model.labels.length > 1))), ask: askLeftOut, input: withMask, note: "The box has a mask in place of the middle word now." },
   { title: "How sure is the model?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens || (model.labels.length > 1 && !model.is_multi_label), ask: askScores },
   { title: "Which token did the model not expect?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens, ask: askSurprise },
 ];
@@ -48,11 +48,6 @@ const MAX_QUESTIONS = 8;
 export function questionsOf(model, source) {
   const isAnswered = (/** @type {Question} */ { routes }) => routes.every((route) => source.answers(route));
   return QUESTIONS.filter((question) => question.exists(model) && isAnswered(question)).slice(0, MAX_QUESTIONS);
-}
-
-/** Return true if the model classifies texts. @param {Model} model */
-function hasClasses({ labels, verb }) {
-  return labels.length > 1 && verb === "classify";
 }
 
 /** Return the kind of self-attention; null without one. @param {Record<string, unknown>} attention */

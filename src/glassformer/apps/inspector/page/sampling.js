@@ -12,7 +12,7 @@
  */
 export function softmax(logits) {
   const largest = logits.reduce((most, x) => Math.max(most, x), -Infinity);
-  const values = Float64Array.from(logits, (x) => Math.exp(x - largest));
+  const values = new Float64Array(logits).map((x) => Math.exp(x - largest));
   const sum = values.reduce((total, x) => total + x, 0);
   return values.map((x) => x / sum);
 }

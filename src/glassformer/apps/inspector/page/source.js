@@ -48,7 +48,7 @@ export function floats(buffer) {
  * @param {number} length
  */
 export function weights16(buffer, start, length) {
-  return Float32Array.from(new Uint16Array(buffer, 2 * start, length), (x) => x / 65535);
+  return new Float32Array(new Uint16Array(buffer, 2 * start, length)).map((x) => x / 65535);
 }
 
 export const OFFLINE = "The server does not answer. Start it again; this page continues by itself.";

@@ -181,7 +181,7 @@ export function createNext(app) {
     const before = softmax(logits);
     const shaped = probabilities(logits, state);
     const chosen = actualId(state, position);
-    const kept = shaped.filter((p) => p > 0).length;
+    const kept = shaped.reduce((n, p) => n + Number(p > 0), 0);
     facts.textContent = `${count(kept)} of ${count(logits.length)} tokens can be chosen; entropy ${fixed(entropy(shaped), 2)} nats` +
       ` (${fixed(entropy(before), 2)} before these rules).`;
     return descending(before).slice(0, SHOWN).map((id) => ({

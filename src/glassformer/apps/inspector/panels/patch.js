@@ -64,14 +64,12 @@ function createPatch(app) {
   stacks.element.hidden = !hasPair;
   let parts = "positions";
   const kinds = choice("Patched parts", [["positions", "residual stream"], ["heads", "heads"]], (value) => {
-    parts = value;
-    drawChoices();
+    kinds.write(parts = value);
     again();
   });
   let method = "exact";
   const methods = choice("Method", [["exact", "exact"], ["estimate", "estimate by the gradient"]], (value) => {
-    method = value;
-    drawChoices();
+    methods.write(method = value);
     draw();
   });
   methods.element.hidden = !app.source.hasGradients;
@@ -146,11 +144,6 @@ function createPatch(app) {
     return n > 0 && isQuick(app, nRuns, n); // before the first run, the number of tokens is unknown
   }
 
-  function drawChoices() {
-    kinds.write(parts);
-    methods.write(method);
-  }
-
   const chosenStack = () => (store.state.stack === "decoder" ? "decoder" : "encoder");
 
   function load() {
@@ -200,7 +193,8 @@ function createPatch(app) {
       for (const { key, input } of fields) if (changed.has(key) || changed.has("panel")) writeField(input, state[key]);
       if (changed.has("panel") && !result && state.clean && state.corrupted && state.clean !== state.corrupted) load();
       stacks.write(chosenStack());
-      drawChoices();
+      kinds.write(parts);
+      methods.write(method);
       const given = hasPair ? state.source : state.text;
       if ((changed.has("panel") || changed.has("run")) && !state.clean && given) begin(given);
       drawStart();
