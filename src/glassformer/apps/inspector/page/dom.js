@@ -56,7 +56,7 @@ export function fill(element, ...children) {
   element.replaceChildren(...shown.map((child) => (typeof child === "number" ? String(child) : child)));
 }
 
-/** Replace the children of an element. A button that has the focus passes it to the new one at its place. @param {Element} element @param {...Child} children */
+/** Replace the children of an element. A button with the focus passes it to the new one at its place. @param {Element} element @param {...Child} children */
 export function refill(element, ...children) {
   const focused = [...element.querySelectorAll("button")].findIndex((button) => button === document.activeElement);
   fill(element, ...children);

@@ -73,10 +73,10 @@ function createCompare(app) {
   const bars = h("div");
   const next = frame({
     title: "Predictions", explanation: "Bar: second model. Outline: first model.",
-    picture: () => ({
+    picture: () => (pairs().length ? {
       name: "compare-predictions", scene: () => barsScene(pairs(), "Bar: second model. Outline: first model."), data: pairs,
       table: () => ({ header: ["token", "first", "second"], rows: pairs().map(({ label, value, before }) => [label, before, value]) }),
-    }),
+    } : null),
   }, bars);
 
   const kinds = kindChoice(store);

@@ -64,12 +64,14 @@ function createPatch(app) {
   stacks.element.hidden = !hasPair;
   let parts = "positions";
   const kinds = choice("Patched parts", [["positions", "residual stream"], ["heads", "heads"]], (value) => {
-    kinds.write(parts = value);
+    parts = value;
+    kinds.write(parts);
     again();
   });
   let method = "exact";
   const methods = choice("Method", [["exact", "exact"], ["estimate", "estimate by the gradient"]], (value) => {
-    methods.write(method = value);
+    method = value;
+    methods.write(method);
     draw();
   });
   methods.element.hidden = !app.source.hasGradients;

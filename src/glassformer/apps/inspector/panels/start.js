@@ -80,7 +80,8 @@ export function createStart(app, session, onopen) {
     if (!element.isConnected) return;
     try {
       if (session.gallery) draw(await app.source.get("/api/session"));
-      else if ((await app.source.get("/api/live?since=0")).model_step !== null) return await open({}); // some time after the checkpoint is written
+      // a checkpoint becomes the model of the folder some time after it is written
+      else if ((await app.source.get("/api/live?since=0")).model_step !== null) return await open({});
     } catch (error) {
       app.fail(error);
     }
