@@ -183,7 +183,7 @@ function columnShapes(drawing, { x, width, column }, opacity, height) {
         },
       ]));
     case "add":
-      return range(lane).map((i) => ({ type: "text", x: x + width / 2, y: yOf(lane, i) + 16, text: "⊕", size: 14, fill: faint, anchor: "middle", opacity }));
+      return range(lane).map((i) => ({ type: "text", x: x + width / 2, y: yOf(lane, i) + 16, text: "⊕", size: 14, fill: faint, anchor: "middle" }));
     case "fold":
       return [
         { type: "rect", x, y: TOP, width, height: height - TOP - 22, rx: 5, stroke: line, fill: line, opacity: 0.5 },
