@@ -17,9 +17,7 @@ import { range, widthOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 /** Return the name of the tensor that the feed-forward of a block adds to the residual stream. @param {string} block @param {TransformerConfig} config */
-export function feedForwardName(block, config) {
-  return `${block}.${hasOutNorms(config) ? "ff_out_norm" : "ff"}`;
-}
+export const feedForwardName = (block, config) => `${block}.${hasOutNorms(config) ? "ff_out_norm" : "ff"}`;
 
 /**
  * Return a tap that switches parts off by changing the tensors that it receives. The context of a head and the output

@@ -3,7 +3,6 @@
  * the states of a recurrent encoder.
  *
  * @import { Allowed } from "./attention_functions.js"
- * @import { Layer } from "./layers.js"
  * @import { Tap, Tensor } from "./tensors.js"
  * @import { Weights } from "./weights.js"
  *
@@ -12,7 +11,7 @@
  * @typedef {{allowed: Allowed, bias: Tensor | null}} Mask
  */
 
-import { additiveScores, attentionReference, maskedSoftmax, multiplicativeScores, weightedValues } from "./attention_functions.js";
+import { additiveScores, attentionReference, contextOf, multiplicativeScores } from "./attention_functions.js";
 import { normOf } from "./layers.js";
 import { applyRotary } from "./positions.js";
 import { after, columns, linear, map, reshaped, tapped, zeros } from "./tensors.js";
@@ -58,10 +57,9 @@ export class MultiHeadAttention {
     this.k = projection("k_proj");
     this.v = projection("v_proj");
     this.out = weights.linear(`${path}.out_proj`);
-    /** @type {Layer} */
-    this.qNorm = config.qk_norm ? normOf(weights, `${path}.q_norm`, config) : (x) => x;
-    /** @type {Layer} */
-    this.kNorm = config.qk_norm ? normOf(weights, `${path}.k_norm`, config) : (x) => x;
+    const norm = (/** @type {string} */ name) => (config.qk_norm ? normOf(weights, `${path}.${name}`, config) : (/** @type {Tensor} */ x) => x);
+    this.qNorm = norm("q_norm");
+    this.kNorm = norm("k_norm");
   }
 
   /**
@@ -137,11 +135,8 @@ export class MultiHeadAttention {
 
   /** @param {Tensor} query @param {KeysAndValues} memory @param {Mask} mask @param {Tap} tap @returns {Tensor} */
   attend(query, { key, value }, mask, tap) {
-    tapped(tap, "query", query);
-    tapped(tap, "key", key);
-    tapped(tap, "value", value);
-    const joined = joinHeads(attentionReference(query, key, value, mask, this.sizes.scale, tap));
-    return linear(joined, ...this.out);
+    for (const [name, x] of Object.entries({ query, key, value })) tapped(tap, name, x);
+    return linear(joinHeads(attentionReference(query, key, value, mask, this.sizes.scale, tap)), ...this.out);
   }
 }
 
@@ -184,10 +179,7 @@ export class SingleHeadAttention {
    * @param {Tap} tap receives scores, weights and context with one head
    */
   forward(state, { key, value }, tap) {
-    const [nQueries, nKeys] = [state.shape[0], key.shape[0]];
-    const scores = tapped(tap, "scores", reshaped(this.scores(this.q(state), key), 1, nQueries, nKeys));
-    const weights = tapped(tap, "weights", maskedSoftmax(scores, null));
-    const context = tapped(tap, "context", weightedValues(weights, reshaped(value, 1, ...value.shape)));
-    return reshaped(context, nQueries, value.shape[1]);
+    const scores = this.scores(this.q(state), key);
+    return reshaped(contextOf(reshaped(scores, 1, ...scores.shape), null, reshaped(value, 1, ...value.shape), tap), state.shape[0], value.shape[1]);
   }
 }

@@ -93,6 +93,11 @@ export function weightedValues(weights, value) {
 export function attentionReference(query, key, value, { allowed, bias }, scale, tap) {
   const scores = scaledDotProductScores(query, key, scale);
   if (bias) for (let i = 0; i < scores.data.length; i++) scores.data[i] += bias.data[i];
+  return contextOf(scores, allowed, value, tap);
+}
+
+/** Compute softmax(scores) v of the allowed keys. @param {Tensor} scores @param {Allowed} allowed @param {Tensor} value @param {Tap} tap */
+export function contextOf(scores, allowed, value, tap) {
   tapped(tap, "scores", scores);
   const weights = tapped(tap, "weights", maskedSoftmax(scores, allowed));
   return tapped(tap, "context", weightedValues(weights, value));
@@ -143,10 +148,7 @@ export function allowedPairs(queries, keys, { causal, window }) {
   const allowed = new Uint8Array(queries.length * keys.length);
   let at = 0;
   for (const query of queries) {
-    for (const key of keys) {
-      const isSeen = (!causal || key <= query) && (!window || Math.abs(query - key) < window);
-      allowed[at++] = Number(isSeen);
-    }
+    for (const key of keys) allowed[at++] = Number((!causal || key <= query) && (!window || Math.abs(query - key) < window));
   }
   return allowed;
 }

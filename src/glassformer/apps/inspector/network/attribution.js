@@ -148,6 +148,4 @@ function gridOf(names) {
 }
 
 /** @param {Tensor} x */
-function same(x) {
-  return x;
-}
+const same = (x) => x;

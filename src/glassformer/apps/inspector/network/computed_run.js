@@ -24,8 +24,9 @@ import { pause } from "../page/source.js";
 import { headOf, headScores, rankedHeads, uniformAttention } from "./head_scores.js";
 import { entropyOf, logSoftmax, logitsAt, nAbove, topOf } from "./heads.js";
 import { sigmoid } from "./layers.js";
+import { meanOf } from "./spread.js";
 import { allowedPairs } from "./attention_functions.js";
-import { range } from "./tensors.js";
+import { range, rowsAt } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 const AXES = /** @type {const} */ ({ encoder: ["source", "source"], decoder: ["target", "target"], cross: ["written", "source"] });
@@ -151,13 +152,11 @@ export class ComputedRun {
 
   /** Add log-probability and rank to each token, given the logits from position `first` on. Return the mean loss. @param {Token[]} tokens @param {number} first */
   score(tokens, first) {
-    let sum = 0;
     tokens.forEach((token, i) => {
       const logProbs = logSoftmax(this.logits(first + i));
       Object.assign(token, { log_prob: logProbs[token.id], rank: nAbove(logProbs, token.id) + 1 });
-      sum += logProbs[token.id];
     });
-    return { loss: tokens.length ? -sum / tokens.length : null, n_scored: tokens.length };
+    return { loss: tokens.length ? -meanOf(tokens.map(({ log_prob }) => log_prob ?? NaN)) : null, n_scored: tokens.length };
   }
 
   /** Return the attention weights of a layer, (1, H, T, S). @param {string} kind @param {number} layer */
@@ -198,10 +197,8 @@ export class ComputedRun {
     const nHeads = data.length / (nTokens * width);
     const heads = head === null ? range(0, nHeads) : [head];
     const last = Math.min(nTokens, first + count);
-    const parts = heads.map((i) => data.subarray((i * nTokens + first) * width, (i * nTokens + last) * width));
-    const found = new Float32Array(parts.length * (last - first) * width);
-    parts.forEach((part, i) => found.set(part, i * part.length));
-    return { shape: head === null && shape.length > 3 ? [nHeads, last - first, width] : [last - first, width], data: found };
+    const found = rowsAt({ shape: [nHeads * nTokens, width], data }, heads.flatMap((i) => range(i * nTokens + first, i * nTokens + last)));
+    return { shape: head === null && shape.length > 3 ? [nHeads, last - first, width] : [last - first, width], data: found.data };
   }
 
   /** Return the scores of all heads, and those of uniform attention as a baseline. */

@@ -2,7 +2,6 @@
  * Source that answers the routes of the server with a network in this browser.
  *
  * @import { Bytes } from "../page/source.js"
- * @import { Example } from "../page/types.js"
  * @import { Facts } from "./computed_run.js"
  * @import { Request } from "./patching.js"
  * @import { Input, Rules } from "./reading.js"
@@ -19,7 +18,7 @@
  * Contents of the file other than the weights. `check` has random ids and their last logits in PyTorch.
  */
 
-import { ServerError, Source } from "../page/source.js";
+import { ServerError, Source, pause } from "../page/source.js";
 import { ablate, effects, measured, without } from "./ablation.js";
 import { attribution } from "./attribution.js";
 import { ComputedRun } from "./computed_run.js";
@@ -29,7 +28,7 @@ import { patch } from "./patching.js";
 import { Prefix, Reading } from "./reading.js";
 import { RecurrentModel } from "./recurrent.js";
 import { activeUnits, strongestTexts } from "./strongest.js";
-import { rowsOf } from "./tensors.js";
+import { range, rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 import { Transformer } from "./transformer.js";
 import { Weights, readTensors } from "./weights.js";
@@ -45,11 +44,8 @@ const LARGE = 10e6;
  */
 export function buildNetwork(config, tied, bytes) {
   const tensors = readTensors(bytes);
-  let size = 0;
-  for (const { data } of tensors.values()) size += data.length;
-  const pauseBetween = async () => {
-    if (size > LARGE) await new Promise((resolve) => setTimeout(resolve));
-  };
+  const size = [...tensors.values()].reduce((sum, { data }) => sum + data.length, 0);
+  const pauseBetween = async () => void (size > LARGE && await pause(0));
   const weights = new Weights(tensors, tied);
   if (config.kind === "recurrent") return new RecurrentModel(/** @type {RecurrentConfig} */ (config), weights, pauseBetween);
   return new Transformer(/** @type {TransformerConfig} */ (config), weights, pauseBetween);
@@ -71,9 +67,7 @@ const TOLERANCE = 1e-3;
 async function packed(values) {
   const stream = new Blob([values]).stream().pipeThrough(new CompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  let characters = "";
-  for (const byte of bytes) characters += String.fromCharCode(byte);
-  return { shape: String(values.length), zlib: btoa(characters) };
+  return { shape: String(values.length), zlib: btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")) };
 }
 
 /** Source whose answers are computed in the browser. */
@@ -87,7 +81,7 @@ export class ComputedSource extends Source {
     this.prefix = new Prefix(this.network);
     const { tokens } = this.reading.tokenizer;
     /** Names of all rows of the output head, by id. A padded vocabulary has rows without a token. */
-    this.vocabulary = Array.from({ length: web.config.vocab_size }, (_, id) => (id < tokens.length ? this.reading.tokenizer.shown(id) : `<row ${id}>`));
+    this.vocabulary = range(0, web.config.vocab_size).map((id) => (id < tokens.length ? this.reading.tokenizer.shown(id) : `<row ${id}>`));
     /** @type {Promise<void> | null} */
     this.checked = null;
     /** @type {Map<string, ComputedRun>} */
@@ -157,7 +151,7 @@ export class ComputedSource extends Source {
       const weights = run.weights(given.get("kind") ?? "", number(given, "layer") ?? 0);
       const [, heads, rows, columns] = weights.shape;
       const head = number(given, "head");
-      const part = head === null ? weights.data : weights.data.subarray(head * rows * columns, (head + 1) * rows * columns);
+      const part = weights.data.subarray((head ?? 0) * rows * columns, ((head ?? heads - 1) + 1) * rows * columns);
       return { shape: [head === null ? heads : 1, rows, columns], buffer: Uint16Array.from(part, (x) => Math.round(x * 65535)).buffer };
     }
     if (what === "logits") {
@@ -189,7 +183,9 @@ export class ComputedSource extends Source {
   /** @param {{[name: string]: any}} body */
   async #run(body) {
     const begin = performance.now();
-    const input = await this.#input(body);
+    const { random } = this.web;
+    if (body.random && !random) throw this.#refused();
+    const input = body.random && random ? { ids: random.ids, sourceIds: random.source_ids, note: "" } : await this.reading.input(body, this.network);
     const run = this.#newRun(String(++this.nRuns), input);
     await run.compute();
     this.runs.set(run.names.run, run);
@@ -209,9 +205,10 @@ export class ComputedSource extends Source {
   /** @param {Request} request */
   async #patch(request) {
     this.progress = { done: 0, total: 0 };
-    const report = (/** @type {number} */ done, /** @type {number} */ total) => void (this.progress = { done, total });
-    const network = /** @type {Transformer} */ (this.network);
-    const found = await patch({ network, reading: this.reading, newRun: (input) => this.#newRun("", input), report }, request);
+    const found = await patch({
+      network: /** @type {Transformer} */ (this.network), reading: this.reading, newRun: (input) => this.#newRun("", input),
+      report: (done, total) => { this.progress = { done, total }; },
+    }, request);
     return { model: this.web.facts.model.id, ...found };
   }
 
@@ -255,14 +252,6 @@ export class ComputedSource extends Source {
     return { model: this.web.facts.model.id, ...strongestTexts(this.active.texts, units, unit) };
   }
 
-  /** @param {Example & {random?: boolean}} body @returns {Promise<Input>} */
-  async #input(body) {
-    if (!body.random) return this.reading.input(body, this.network);
-    const { random } = this.web;
-    if (!random) throw this.#refused();
-    return { ids: random.ids, sourceIds: random.source_ids, note: "" };
-  }
-
   /** @param {number[]} ids @param {number[]} sourceIds */
   async #next(ids, sourceIds) {
     const logits = this.reading.allowed(await this.prefix.logits(ids, sourceIds));
@@ -275,10 +264,8 @@ export class ComputedSource extends Source {
 
   /** @param {ComputedRun} run @param {string} kind @returns {Bytes} */
   #thumbnails(run, kind) {
-    const layers = Array.from({ length: this.web.facts.model.attention[kind]?.layers ?? 0 }, (_, layer) => thumbnails(run.weights(kind, layer)));
-    const pictures = new Uint8Array(layers.reduce((sum, { data }) => sum + data.length, 0));
-    layers.forEach(({ data }, layer) => pictures.set(data, layer * data.length));
-    return { shape: [layers.length, ...(layers[0]?.shape ?? [])], buffer: pictures.buffer };
+    const layers = range(0, this.web.facts.model.attention[kind]?.layers ?? 0).map((layer) => thumbnails(run.weights(kind, layer)));
+    return { shape: [layers.length, ...(layers[0]?.shape ?? [])], buffer: Uint8Array.from(layers.flatMap(({ data }) => Array.from(data))).buffer };
   }
 
   /** @param {string} route @returns {{run: ComputedRun, what: string}} */

@@ -8,6 +8,7 @@
  */
 
 import { meanOf } from "./spread.js";
+import { range } from "./tensors.js";
 
 /** @typedef {{heads: Scores[][], uniform: Scores[]}} LayerScores of the heads of each layer, and of uniform attention */
 
@@ -27,9 +28,7 @@ export function headOf({ shape: [, , rows, columns], data }, head) {
 }
 
 /** Return the mean; null for an empty list. @param {number[]} values */
-function mean(values) {
-  return values.length ? meanOf(values) : null;
-}
+const mean = (values) => (values.length ? meanOf(values) : null);
 
 /**
  * Return the scores of one head: mean weight on the previous token, on the token after an earlier equal token, on
@@ -39,9 +38,8 @@ function mean(values) {
  * @returns {Scores}
  */
 export function headScores({ rows, columns, at }, ids) {
-  const tokens = Array.from({ length: rows }, (_, t) => t);
-  const rowOf = (/** @type {number} */ t) => Array.from({ length: columns }, (_, s) => at(t, s));
-  const filled = tokens.map(rowOf).filter((row) => row.some((w) => w > 0));
+  const tokens = range(0, rows);
+  const filled = tokens.map((t) => range(0, columns).map((s) => at(t, s))).filter((row) => row.some((w) => w > 0));
   const shape = {
     entropy: mean(filled.map((row) => row.reduce((sum, w) => (w > 0 ? sum - w * Math.log(w) : sum), 0))) ?? 0,
     sharpness: mean(filled.map((row) => Math.max(...row))) ?? 0,
@@ -66,7 +64,7 @@ export function headScores({ rows, columns, at }, ids) {
  * @returns {Matrix}
  */
 export function uniformAttention(rows, columns, isAllowed) {
-  const counts = Array.from({ length: rows }, (_, t) => Array.from({ length: columns }, (_, s) => s).filter((s) => isAllowed(t, s)).length);
+  const counts = range(0, rows).map((t) => range(0, columns).filter((s) => isAllowed(t, s)).length);
   return { rows, columns, at: (t, s) => (isAllowed(t, s) ? 1 / counts[t] : 0) };
 }
 
@@ -79,7 +77,7 @@ export function thumbnails({ shape: [, nHeads, rows, columns], data }) {
   const [height, width] = [Math.min(rows, THUMBNAIL), Math.min(columns, THUMBNAIL)];
   const picture = new Uint8Array(nHeads * height * width);
   const windows = (/** @type {number} */ size, /** @type {number} */ n) =>
-    Array.from({ length: n }, (_, i) => [Math.floor((i * size) / n), Math.ceil(((i + 1) * size) / n)]);
+    range(0, n).map((i) => [Math.floor((i * size) / n), Math.ceil(((i + 1) * size) / n)]);
   let at = 0;
   for (let head = 0; head < nHeads; head++) {
     for (const [top, bottom] of windows(rows, height)) {
@@ -116,9 +114,8 @@ export function rankedHeads(text, random, margin) {
     heads.forEach((ofLayer, layer) => ofLayer.forEach((own, head) => {
       for (const name of PATTERNS.filter((one) => one in own && (one !== "induction" || layer > 0))) {
         const other = random[kind];
-        const both = [excess(own[name], uniform[layer][name]), excess(other.heads[layer][head][name], other.uniform[layer][name])];
-        const value = both.reduce((/** @type {number | null} */ least, x) => (x === null ? least : Math.min(x, least ?? x)), null) ?? -Infinity;
-        ranked[name].push({ value, kind, layer, head });
+        const both = [excess(own[name], uniform[layer][name]), excess(other.heads[layer][head][name], other.uniform[layer][name])].filter((x) => x !== null);
+        ranked[name].push({ value: both.length ? Math.min(...both) : -Infinity, kind, layer, head });
       }
     }));
   }

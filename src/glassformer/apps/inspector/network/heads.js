@@ -12,7 +12,8 @@
  */
 
 import { ACTIVATIONS, normOf } from "./layers.js";
-import { linear, map, reshaped, rowsAt, widthOf, zeros } from "./tensors.js";
+import { meanOf } from "./spread.js";
+import { linear, map, range, reshaped, rowsAt, widthOf } from "./tensors.js";
 
 /**
  * Return the layers before the output projection: a dense layer, an activation and a norm. Without them, return the
@@ -60,16 +61,8 @@ export function pool(hidden, how) {
   const [nTokens, width] = hidden.shape;
   if (how === "first") return rowsAt(hidden, [0]);
   if (how === "last") return rowsAt(hidden, [nTokens - 1]);
-  const y = zeros(1, width);
-  for (let i = 0; i < width; i++) {
-    let [sum, largest] = [0, -Infinity];
-    for (let t = 0; t < nTokens; t++) {
-      sum += hidden.data[t * width + i];
-      largest = Math.max(largest, hidden.data[t * width + i]);
-    }
-    y.data[i] = how === "max" ? largest : sum / nTokens;
-  }
-  return y;
+  const numbers = (/** @type {number} */ i) => range(0, nTokens).map((t) => hidden.data[t * width + i]);
+  return { shape: [1, width], data: Float32Array.from({ length: width }, (_, i) => (how === "max" ? Math.max(...numbers(i)) : meanOf(numbers(i)))) };
 }
 
 /**
@@ -84,13 +77,10 @@ function sequenceVector(weights, { pooling = "", pooler = "none" }) {
   return (hidden) => map(linear(pool(hidden, pooling), ...dense), ACTIVATIONS[pooler]);
 }
 
-/**
- * Divide a vector by its L2 norm.
- * @param {Tensor} x
- */
+/** Divide a vector by its L2 norm. @param {Tensor} x */
 function normalized(x) {
-  const norm = Math.sqrt(x.data.reduce((sum, value) => sum + value * value, 0));
-  return map(x, (value) => value / Math.max(norm, 1e-12));
+  const norm = Math.max(Math.hypot(...x.data), 1e-12);
+  return map(x, (value) => value / norm);
 }
 
 /**
@@ -130,11 +120,9 @@ export function logitsAt(logits, position) {
  * @returns {Float64Array}
  */
 export function logSoftmax(logits) {
-  let largest = -Infinity;
-  for (let i = 0; i < logits.length; i++) largest = Math.max(largest, logits[i]);
-  let sum = 0;
-  for (let i = 0; i < logits.length; i++) sum += Math.exp(logits[i] - largest);
-  return Float64Array.from(logits, (x) => x - largest - Math.log(sum));
+  const largest = logits.reduce((most, x) => Math.max(most, x), -Infinity);
+  const logSum = Math.log(logits.reduce((sum, x) => sum + Math.exp(x - largest), 0));
+  return new Float64Array(logits).map((x) => x - largest - logSum);
 }
 
 /**
@@ -171,18 +159,14 @@ export function topOf(logProbs, names, n) {
  * @param {Float64Array} logProbs
  */
 export function entropyOf(logProbs) {
-  let sum = 0;
-  for (let i = 0; i < logProbs.length; i++) sum -= Math.exp(logProbs[i]) * Math.max(-1e4, logProbs[i]);
-  return sum;
+  return -logProbs.reduce((sum, x) => sum + Math.exp(x) * Math.max(-1e4, x), 0);
 }
 
 /**
  * Return the number of more probable tokens.
- * @param {Float32Array | Float64Array} values
+ * @param {Float64Array} values
  * @param {number} id
  */
 export function nAbove(values, id) {
-  let n = 0;
-  for (let i = 0; i < values.length; i++) n += values[i] > values[id] ? 1 : 0;
-  return n;
+  return values.reduce((n, x) => n + Number(x > values[id]), 0);
 }

@@ -6,7 +6,8 @@
  * @import { Weights } from "./weights.js"
  */
 
-import { linear, map, multiply, rowsOf, tapped, widthOf, zeros } from "./tensors.js";
+import { meanOf } from "./spread.js";
+import { linear, map, multiply, tapped, widthOf, zeros } from "./tensors.js";
 
 /**
  * Compute y = (x - mean) / √(variance + eps) · weight + bias (Ba 2016, equations 3 and 4).
@@ -17,19 +18,7 @@ import { linear, map, multiply, rowsOf, tapped, widthOf, zeros } from "./tensors
  * @returns {Tensor}
  */
 export function layerNorm(x, weight, bias, eps) {
-  const [y, width] = [zeros(...x.shape), widthOf(x)];
-  for (let row = 0; row < rowsOf(x); row++) {
-    const numbers = x.data.subarray(row * width, (row + 1) * width);
-    let mean = 0;
-    for (let i = 0; i < width; i++) mean += numbers[i] / width;
-    let variance = 0;
-    for (let i = 0; i < width; i++) variance += (numbers[i] - mean) ** 2 / width;
-    const scale = 1 / Math.sqrt(variance + eps);
-    for (let i = 0; i < width; i++) {
-      y.data[row * width + i] = (numbers[i] - mean) * scale * (weight?.data[i] ?? 1) + (bias?.data[i] ?? 0);
-    }
-  }
-  return y;
+  return normalized(x, weight, bias, eps, (numbers) => numbers.reduce((sum, value) => sum + value / numbers.length, 0));
 }
 
 /**
@@ -40,13 +29,18 @@ export function layerNorm(x, weight, bias, eps) {
  * @returns {Tensor}
  */
 export function rmsNorm(x, weight, eps) {
+  return normalized(x, weight, null, eps, () => 0);
+}
+
+/** @param {Tensor} x @param {Tensor | null} weight @param {Tensor | null} bias @param {number} eps @param {(row: Float32Array) => number} centreOf */
+function normalized(x, weight, bias, eps, centreOf) {
   const [y, width] = [zeros(...x.shape), widthOf(x)];
-  for (let row = 0; row < rowsOf(x); row++) {
-    const numbers = x.data.subarray(row * width, (row + 1) * width);
-    let square = 0;
-    for (let i = 0; i < width; i++) square += numbers[i] ** 2 / width;
+  for (let begin = 0; begin < x.data.length; begin += width) {
+    const numbers = x.data.subarray(begin, begin + width);
+    const centre = centreOf(numbers);
+    const square = numbers.reduce((sum, value) => sum + (value - centre) ** 2 / width, 0);
     const scale = 1 / Math.sqrt(square + eps);
-    for (let i = 0; i < width; i++) y.data[row * width + i] = numbers[i] * scale * (weight?.data[i] ?? 1);
+    for (let i = 0; i < width; i++) y.data[begin + i] = (numbers[i] - centre) * scale * (weight?.data[i] ?? 1) + (bias?.data[i] ?? 0);
   }
   return y;
 }
@@ -76,11 +70,10 @@ export function normOf(weights, path, { norm, norm_eps }) {
 export function frozenNorm(weights, path, { norm, norm_eps }, x) {
   const [weight, bias] = [weights.find(`${path}.weight`), weights.find(`${path}.bias`)];
   const centred = (/** @type {Tensor} */ v) => {
-    const mean = norm === "rmsnorm" ? 0 : v.data.reduce((sum, value) => sum + value, 0) / widthOf(v);
+    const mean = norm === "rmsnorm" ? 0 : meanOf(v.data);
     return map(v, (value) => value - mean);
   };
-  const square = centred(x).data.reduce((sum, value) => sum + value ** 2, 0) / widthOf(x);
-  const scale = 1 / Math.sqrt(square + norm_eps);
+  const scale = 1 / Math.sqrt(meanOf(centred(x).data.map((value) => value ** 2)) + norm_eps);
   const scaled = (/** @type {Tensor} */ v) => map(centred(v), (value) => value * scale);
   return {
     map: (/** @type {Tensor} */ v) => (weight ? multiply(scaled(v), weight) : scaled(v)),

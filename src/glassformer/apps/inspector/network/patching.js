@@ -51,14 +51,14 @@ export async function patch(tools, { parts, stack, more_clean, more_corrupted, .
     throw new TextError("the pairs have different numbers of tokens: choose heads, or pairs of one length");
   }
   const { clean, corrupted } = first;
-  const cells = Object.fromEntries(places.flatMap((_, row) => columns.map((_name, column) => [`${row} ${column}`, ofPairs.map(({ rows }) => rows[row][column])])));
-  const beside = besideOthers(cells);
-  const besideRows = places.map((_, row) => columns.map((_name, column) => beside[`${row} ${column}`]));
+  const cells = places.map((_, row) => columns.map((_name, column) => ofPairs.map(({ rows }) => rows[row][column])));
+  const compared = Object.values(besideOthers(Object.fromEntries(cells.flat().entries()))); // in the order of the cells
+  const beside = cells.map((row, i) => compared.slice(i * row.length, (i + 1) * row.length));
   return {
     unknown: [reading.unknown([texts.clean, texts.corrupted], [texts.answer, texts.wrong, texts.target]), first.note].filter(Boolean).join(" "),
     stack: chosen.name, parts, n_texts: total, tokens_clean: clean.namesOf(chosen.name), tokens_corrupted: corrupted.namesOf(chosen.name),
     columns, target: reading.rules.is_pair ? clean.namesOf("decoder") : null, layers: places.map(([name]) => name),
-    map: besideRows.map((row) => row.map(({ mean }) => mean)), estimate: null, correlation: null, beside: besideRows,
+    map: beside.map((row) => row.map(({ mean }) => mean)), estimate: null, correlation: null, beside,
     clean: meanOf(ofPairs.map((one) => one.clean)), corrupted: meanOf(ofPairs.map((one) => one.corrupted)),
     answer: reading.tokenizer.shown(first.answer), wrong: reading.tokenizer.shown(first.wrong),
   };
@@ -93,7 +93,13 @@ async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, 
   /** @type {Input[]} */
   const inputs = [];
   for (const text of [clean, corrupted]) inputs.push(await reading.input(isPair ? { source: text, target: target || null } : { text }, network));
-  requireEqualLengths(isPair ? "source" : "text", inputs.map(({ ids, sourceIds }) => (isPair ? sourceIds : ids)));
+  const what = isPair ? "source" : "text";
+  const [ofClean, ofCorrupted] = inputs.map(({ ids, sourceIds }) => (isPair ? sourceIds : ids));
+  if (ofClean.join() === ofCorrupted.join()) throw new TextError(`the clean and the corrupted ${what} have equal tokens: change at least one word`);
+  if (ofClean.length !== ofCorrupted.length) {
+    const lengths = `the clean ${what} has ${ofClean.length} tokens and the corrupted ${what} ${ofCorrupted.length}`;
+    throw new TextError(`${lengths}: choose words with equal numbers of tokens`);
+  }
   /** @type {number[]} */
   let best = [];
   if (isPair && !target) {
@@ -111,14 +117,6 @@ async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, 
   if (wrong) best[1] = reading.answerId(wrong);
   if (best[0] === best[1]) throw new TextError(`the answer and the wrong answer are both '${reading.tokenizer.shown(best[0])}': give two different tokens`);
   return { clean: runs[0], corrupted: runs[1], position, answer: best[0], wrong: best[1], note: inputs[0].note };
-}
-
-/** @param {string} what @param {number[][]} ids */
-function requireEqualLengths(what, [clean, corrupted]) {
-  if (clean.join() === corrupted.join()) throw new TextError(`the clean and the corrupted ${what} have equal tokens: change at least one word`);
-  if (clean.length !== corrupted.length) {
-    throw new TextError(`the clean ${what} has ${clean.length} tokens and the corrupted ${what} ${corrupted.length}: choose words with equal numbers of tokens`);
-  }
 }
 
 /**
@@ -140,13 +138,10 @@ async function sharesOf({ clean, corrupted, position, answer, wrong }, places) {
     const row = [];
     for (const index of range(0, clean.tensor(name).shape[1])) {
       const from = part(clean.tensor(name), index);
-      if (part(corrupted.tensor(name), index).every((x, i) => x === from[i])) { // equal activations restore nothing
-        row.push(0);
-        continue;
-      }
+      const isEqual = part(corrupted.tensor(name), index).every((x, i) => x === from[i]);
       const patched = corrupted.copy();
-      await patched.compute((one, x) => one === name && part(x, index).set(from));
-      row.push((metric(patched) - ofCorrupted) / (ofClean - ofCorrupted));
+      if (!isEqual) await patched.compute((one, x) => one === name && part(x, index).set(from));
+      row.push(isEqual ? 0 : (metric(patched) - ofCorrupted) / (ofClean - ofCorrupted)); // equal activations restore nothing
     }
     rows.push(row);
   }

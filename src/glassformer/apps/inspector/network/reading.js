@@ -30,11 +30,6 @@ function required(what, ids, longest, { tokens }) {
   return ids;
 }
 
-/** @param {string} what @param {string} text */
-function requireWords(what, text) {
-  if (strip(text) === "") throw new TextError(`the ${what} is empty: give a text with at least one word`);
-}
-
 /** The tokenizers and the special tokens of a model. */
 export class Reading {
   /** @param {Rules} rules @param {{target: Vocabulary, source: Vocabulary | null}} vocabularies */
@@ -92,11 +87,9 @@ export class Reading {
     const { is_pair, max_len, source_max_len, beam } = this.rules;
     const checked = (/** @type {string} */ what, /** @type {number[]} */ all, /** @type {number} */ longest, /** @type {Tokenizer} */ tokenizer) =>
       required(what, cuts ? all.slice(0, longest) : all, longest, tokenizer);
-    if (!is_pair) {
-      if (!ids) requireWords("text", text);
-      return { ids: checked("text", ids ?? this.textIds(text), max_len, this.tokenizer), sourceIds: [], note: "" };
-    }
-    requireWords("source", source);
+    const isEmpty = is_pair ? strip(source) === "" : !ids && strip(text) === "";
+    if (isEmpty) throw new TextError(`the ${is_pair ? "source" : "text"} is empty: give a text with at least one word`);
+    if (!is_pair) return { ids: checked("text", ids ?? this.textIds(text), max_len, this.tokenizer), sourceIds: [], note: "" };
     const sourceIds = checked("source", this.sourceIds(source), source_max_len, this.sourceTokenizer);
     if (typeof target === "string") return { ids: checked("target", this.targetIds(target), max_len, this.tokenizer), sourceIds, note: "" };
     const written = this.tokenizer.decode(await this.greedy(sourceIds, network));

@@ -11,7 +11,7 @@
  */
 
 import { sigmoid } from "./layers.js";
-import { add, beside, columns, linear, map, multiply, scoped, tapped, widthOf, zeros, zip } from "./tensors.js";
+import { add, beside, columns, linear, map, multiply, rowsAt, scoped, tapped, widthOf, zeros, zip } from "./tensors.js";
 
 /**
  * Compute h' = tanh(W x + U h) (Elman 1990).
@@ -101,11 +101,6 @@ export class Cells {
     })));
   }
 
-  /** @param {number} width @returns {LayerState} */
-  zeroState(width) {
-    return Array.from({ length: this.cell.parts }, () => zeros(1, width));
-  }
-
   /**
    * Run one step of every layer of cells with one direction.
    * @param {Tensor} x (1, E)
@@ -138,12 +133,10 @@ export class Cells {
         const projected = linear(x, ...ofInput);
         const outputs = zeros(nTokens, width);
         const ofSteps = joining(scoped(tap, `${layer}.${direction === 0 ? "forward" : "backward"}`));
-        let state = this.zeroState(width);
+        let state = Array.from({ length: this.cell.parts }, () => zeros(1, width));
         for (let step = 0; step < nTokens; step++) {
           const t = direction === 0 ? step : nTokens - 1 - step;
-          const gates = projected.shape[1];
-          const fromInput = { shape: [1, gates], data: projected.data.subarray(t * gates, (t + 1) * gates) };
-          state = this.cell.step(fromInput, linear(state[0], ...ofState), state, ofSteps.tap);
+          state = this.cell.step(rowsAt(projected, [t]), linear(state[0], ...ofState), state, ofSteps.tap);
           tapped(ofSteps.tap, "state", state[0]);
           outputs.data.set(state[0].data, t * width);
         }

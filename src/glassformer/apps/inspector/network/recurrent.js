@@ -77,7 +77,7 @@ function maxoutReadout(weights, path) {
  * Without attention, `fed` is the encoder's last state or nothing (Sutskever 2014, Cho 2014). Attention before the step
  * feeds its context (Bahdanau 2015). Attention after the step gives h̃ₜ = tanh(W[cₜ; sₜ]), and may feed h̃ₜ₋₁ (Luong 2015).
  */
-export class RecurrentDecoder {
+class RecurrentDecoder {
   /** @param {Weights} weights @param {RecurrentConfig} config */
   constructor(weights, { cell, n_layers, attention }) {
     this.attention = attention;
@@ -95,8 +95,7 @@ export class RecurrentDecoder {
    * @param {Tensor} summary (1, C)
    */
   start(memory, first, summary) {
-    const isFed = this.attention.kind === "after" && this.attention.input_feeding;
-    const attentional = isFed ? zeros(...first[first.length - 1][0].shape) : null;
+    const attentional = this.attention.kind === "after" && this.attention.input_feeding ? zeros(...first[first.length - 1][0].shape) : null;
     return { layers: first, attentional, summary, memory: this.crossAttn && this.crossAttn.projectMemory(memory) };
   }
 
@@ -122,12 +121,9 @@ export class RecurrentDecoder {
     const fed = this.fed(state, tap);
     const layers = this.cells.step(fed ? beside(embedded, fed) : embedded, state.layers, scoped(tap, "cells"));
     const hidden = tapped(tap, "hidden", layers[layers.length - 1][0]);
-    let [read, context] = [hidden, state.summary];
-    if (this.attention.kind === "before") context = /** @type {Tensor} */ (fed);
-    if (this.combine) {
-      context = this.look(hidden, state, tap);
-      read = map(linear(beside(context, hidden), ...this.combine), Math.tanh);
-    }
+    const isBefore = this.attention.kind === "before";
+    const context = this.combine ? this.look(hidden, state, tap) : isBefore && fed ? fed : state.summary;
+    let read = this.combine ? map(linear(beside(context, hidden), ...this.combine), Math.tanh) : hidden;
     const attentional = state.attentional && read;
     if (this.deepOutput) read = this.deepOutput(read, embedded, context);
     return { read, state: { ...state, layers, attentional } };
@@ -174,7 +170,7 @@ export class RecurrentModel {
       state = after.state;
     }
     flush();
-    const logits = { shape: [ids.length, outputs[0].shape[1]], data: new Float32Array(ids.length * outputs[0].shape[1]) };
+    const logits = zeros(ids.length, widthOf(outputs[0]));
     outputs.forEach((row, t) => logits.data.set(row.data, t * row.data.length));
     return { logits, state };
   }

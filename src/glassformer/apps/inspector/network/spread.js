@@ -10,9 +10,9 @@ const N_ERRORS = 3;
 /** With fewer texts, nothing is beyond a baseline. */
 const MIN_TEXTS = 5;
 
-/** @param {number[]} values */
+/** @param {number[] | Float32Array} values */
 export function meanOf(values) {
-  return values.reduce((sum, x) => sum + x, 0) / values.length;
+  return Array.from(values).reduce((sum, x) => sum + x, 0) / values.length;
 }
 
 /** Return the standard deviation of a sample; NaN for one number. @param {number[]} values */
@@ -49,6 +49,4 @@ export function besideOthers(values) {
 }
 
 /** @param {number} x */
-function orNull(x) {
-  return Number.isNaN(x) ? null : x;
-}
+export const orNull = (x) => (Number.isNaN(x) ? null : x);

@@ -13,7 +13,7 @@
 
 import { ServerError } from "../page/source.js";
 import { headOutput } from "./attribution.js";
-import { quantile } from "./spread.js";
+import { orNull, quantile } from "./spread.js";
 import { range, rowsAt } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
@@ -60,7 +60,7 @@ export function strongestTexts(texts, units, unit) {
   const nUnits = texts[0].units.length;
   if (!(unit < nUnits)) throw new TextError(`there is no ${units.split(".")[2]} ${unit}: the model has ${nUnits}, counted from 0`);
   const found = texts.map(({ number, tokens, units: all }) => {
-    const activity = [...all[unit]].map((x) => (Number.isNaN(x) ? null : x));
+    const activity = Array.from(all[unit], orNull);
     return { number, tokens, activity, strength: Math.max(...activity.map((x) => x ?? -Infinity)) };
   });
   const strengths = found.map(({ strength }) => strength);

@@ -64,11 +64,7 @@ export function tapped(tap, name, x) {
  * @param {number} n
  */
 export function dot(a, i, b, j, n) {
-  let first = 0;
-  let second = 0;
-  let third = 0;
-  let fourth = 0;
-  let k = 0;
+  let [first, second, third, fourth, k] = [0, 0, 0, 0, 0];
   for (; k + 3 < n; k += 4) {
     first += a[i + k] * b[j + k];
     second += a[i + k + 1] * b[j + k + 1];
@@ -117,10 +113,8 @@ export function rowsAt(table, ids) {
  * @param {(value: number) => number} f
  * @returns {Tensor}
  */
-export function map(x, f) {
-  const y = zeros(...x.shape);
-  for (let i = 0; i < x.data.length; i++) y.data[i] = f(x.data[i]);
-  return y;
+export function map({ shape, data }, f) {
+  return { shape, data: data.map(f) };
 }
 
 /**
@@ -130,10 +124,8 @@ export function map(x, f) {
  * @param {(a: number, b: number) => number} f
  * @returns {Tensor}
  */
-export function zip(a, b, f) {
-  const y = zeros(...a.shape);
-  for (let i = 0; i < y.data.length; i++) y.data[i] = f(a.data[i], b.data[i]);
-  return y;
+export function zip({ shape, data }, b, f) {
+  return { shape, data: data.map((x, i) => f(x, b.data[i])) };
 }
 
 /**
@@ -159,14 +151,11 @@ export function multiply(a, b) {
  * @param {Tensor} x
  * @param {number} begin
  * @param {number} end
- * @returns {Tensor}
  */
 export function columns(x, begin, end) {
-  const width = widthOf(x);
-  const y = zeros(...x.shape.slice(0, -1), end - begin);
-  for (let row = 0; row < rowsOf(x); row++) {
-    y.data.set(x.data.subarray(row * width + begin, row * width + end), row * (end - begin));
-  }
+  const [width, n] = [widthOf(x), end - begin];
+  const y = zeros(...x.shape.slice(0, -1), n);
+  for (let row = 0; row < rowsOf(x); row++) y.data.set(x.data.subarray(row * width + begin, row * width + end), row * n);
   return y;
 }
 
@@ -195,14 +184,10 @@ export function beside(...parts) {
  * @returns {Tensor}
  */
 export function after(first, second) {
-  const sizes = [first, second].map((x) => x.shape[x.shape.length - 2] * widthOf(x));
-  const nHeads = second.data.length / sizes[1];
-  const y = zeros(...first.shape.slice(0, -2), (sizes[0] + sizes[1]) / widthOf(first), widthOf(first));
-  for (let head = 0; head < nHeads; head++) {
-    y.data.set(first.data.subarray(head * sizes[0], (head + 1) * sizes[0]), head * (sizes[0] + sizes[1]));
-    y.data.set(second.data.subarray(head * sizes[1], (head + 1) * sizes[1]), head * (sizes[0] + sizes[1]) + sizes[0]);
-  }
-  return y;
+  const [heads, width] = [first.shape.slice(0, -2), widthOf(first)];
+  const nHeads = heads.reduce((product, n) => product * n, 1);
+  const joined = beside(...[first, second].map((x) => reshaped(x, nHeads, x.data.length / nHeads)));
+  return reshaped(joined, ...heads, widthOf(joined) / width, width);
 }
 
 /**

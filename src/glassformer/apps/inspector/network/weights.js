@@ -14,9 +14,7 @@
  * @param {Uint16Array} halves
  */
 function fromBfloat16(halves) {
-  const bits = new Uint32Array(halves.length);
-  for (let i = 0; i < halves.length; i++) bits[i] = halves[i] << 16;
-  return new Float32Array(bits.buffer);
+  return new Float32Array(new Uint32Array(halves).map((half) => half << 16).buffer);
 }
 
 /**
@@ -41,18 +39,14 @@ export function readTensors(bytes) {
   delete header.__metadata__;
   /** @type {Map<string, Tensor>} */
   const tensors = new Map();
-  const numbers = (/** @type {Entry} */ { dtype, data_offsets: [begin, end] }) => {
+  /** @param {string} name @returns {Float32Array} */
+  const numbers = (name) => {
+    const { dtype, data_offsets: [begin, end] } = /** @type {Entry} */ (header[name]);
     const buffer = bytes.slice(8 + nHeader + begin, 8 + nHeader + end).buffer;
     if (dtype === "F32") return new Float32Array(buffer);
-    return dtype === "BF16" ? fromBfloat16(new Uint16Array(buffer)) : null;
+    return dtype === "BF16" ? fromBfloat16(new Uint16Array(buffer)) : fromInt8(new Int8Array(buffer), numbers(`${name}.scales`));
   };
-  for (const [name, entry] of /** @type {[string, Entry][]} */ (Object.entries(header))) {
-    if (name.endsWith(".scales")) continue;
-    const [begin, end] = entry.data_offsets;
-    const data = numbers(entry) ?? fromInt8(
-      new Int8Array(bytes.slice(8 + nHeader + begin, 8 + nHeader + end).buffer), /** @type {Float32Array} */ (numbers(header[`${name}.scales`])));
-    tensors.set(name, { shape: entry.shape, data });
-  }
+  for (const name of Object.keys(header)) if (!name.endsWith(".scales")) tensors.set(name, { shape: header[name].shape, data: numbers(name) });
   return tensors;
 }
 

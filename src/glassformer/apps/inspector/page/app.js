@@ -1,12 +1,12 @@
 /**
  * Access of the panels to the shared state, the data of a run, and the status line.
  *
- * @import { AttentionPlace, Example, Model, Run, State } from "./types.js"
+ * @import { AttentionPlace, Example, Model, Place, Run, State } from "./types.js"
  * @import { Bytes, Source } from "./source.js"
  * @import { Store } from "./state.js"
  */
 
-import { button, fill, h } from "./dom.js";
+import { button, choice, fill, h } from "./dom.js";
 import { pause, weights16, withQuery } from "./source.js";
 import { labelsOf } from "./letters.js";
 import { markedPlaces } from "./state.js";
@@ -88,6 +88,11 @@ export class RunData {
     return this.once(path, () => this.source.bytes(path, run.model), ({ buffer }) => buffer.byteLength);
   }
 
+  /** Return the answer to a body; equal bodies have equal answers. @param {string} path @param {{model?: string, [name: string]: unknown}} body */
+  post(path, body) {
+    return this.once(`${path} ${JSON.stringify(body)}`, () => this.source.post(path, body));
+  }
+
   /**
    * Return the attention weights of one head. A small layer is loaded as a whole, so that its other heads open without
    * a request.
@@ -127,7 +132,7 @@ export function isQuick({ source, store: { state } }, nRuns, nTokens) {
 
 /** The latest result of asynchronous requests: a later request replaces an earlier one. Meanwhile, the previous result is dimmed. */
 export class Latest {
-  /** @param {App} app @param {HTMLElement} element is marked as busy during a request */
+  /** @param {Pick<App, "say" | "fail">} app @param {HTMLElement} element is marked as busy during a request */
   constructor(app, element) {
     this.app = app;
     this.element = element;
@@ -200,13 +205,22 @@ export async function withProgress(app, request, place) {
   return finished;
 }
 
+/** Return the kinds of attention of a run. @param {State} state */
+export const kindsOf = ({ run }) => Object.keys(run?.attention ?? {});
+
 /**
- * Return the kinds of attention of a run.
- * @param {State} state
- * @returns {string[]}
+ * Create the choice of the kind of attention, which is hidden if there is only one. `write` shows the choice of the state.
+ * @param {Store} store
+ * @param {(kind: string) => string} [nameOf]
  */
-export function kindsOf(state) {
-  return Object.keys(state.run?.attention ?? {});
+export function kindChoice(store, nameOf = String) {
+  const { element, setOptions, write } = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
+  return { element, write: () => {
+    const kinds = kindsOf(store.state);
+    setOptions(kinds.map((kind) => [kind, nameOf(kind)]));
+    element.hidden = kinds.length < 2;
+    write(chosenKind(store.state) ?? "");
+  } };
 }
 
 /**
@@ -233,15 +247,12 @@ export function attentionLabels(run, place) {
   };
 }
 
-/**
- * Return the row and the column of the tokens under the pointer; -1 without one.
- * @param {State} state
- * @param {AttentionPlace | {rows: import("./types.js").Side, columns: import("./types.js").Side, first_row?: number}} where
- */
+/** @typedef {Pick<AttentionPlace, "rows" | "columns" | "first_row">} Axes of a matrix */
+
+/** Return the row and the column of the tokens under the pointer; -1 without one. @param {State} state @param {Axes} where */
 export function markedCell(state, where) {
-  const group = (/** @type {string} */ side) => (side === "source" ? "source" : "target");
-  const find = (/** @type {(import("./types.js").Place | null)[]} */ places, /** @type {string} */ side) =>
-    places.find((place) => place && group(place.side) === group(side))?.index ?? -1;
+  const find = (/** @type {(Place | null)[]} */ places, /** @type {string} */ side) =>
+    places.find((place) => place && (place.side === "source") === (side === "source"))?.index ?? -1;
   const [hover, across] = markedPlaces(state);
   const row = find([hover, across], where.rows);
   return { row: row < 0 ? -1 : row - (where.first_row ?? 0), column: find([across, hover], where.columns) };
@@ -249,7 +260,7 @@ export function markedCell(state, where) {
 
 /**
  * Return the places of the query and the key of a cell of an attention matrix.
- * @param {AttentionPlace | {rows: import("./types.js").Side, columns: import("./types.js").Side, first_row?: number}} where
+ * @param {Axes} where
  * @param {number} row
  * @param {number} column
  */

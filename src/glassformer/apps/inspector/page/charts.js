@@ -24,13 +24,11 @@ import { theme } from "./theme.js";
  */
 export function barList(bars) {
   return h("ul", { class: "bars" }, ...bars.map((bar) => {
-    const inner = h("span", { class: "bar-value" });
-    inner.style.width = `${(100 * Math.min(1, Math.max(0, bar.value))).toFixed(2)}%`;
-    const before = bar.before === undefined ? null : h("span", { class: "bar-before" });
-    if (before) before.style.width = `${(100 * Math.min(1, bar.before ?? 0)).toFixed(2)}%`;
+    const part = (/** @type {string} */ name, /** @type {number} */ share) =>
+      h("span", { class: name, style: { width: `${(100 * Math.min(1, Math.max(0, share))).toFixed(2)}%` } });
     const content = [
       h("span", { class: "bar-label", dir: "auto" }, visible(bar.label)),
-      h("span", { class: "bar-track" }, inner, before),
+      h("span", { class: "bar-track" }, part("bar-value", bar.value), bar.before === undefined ? null : part("bar-before", bar.before)),
       h("span", { class: "bar-text" }, bar.text),
     ];
     const attributes = { class: `bar${bar.is_marked ? " is-marked" : ""}${bar.value <= 0 ? " is-excluded" : ""}`, title: bar.title };
@@ -96,13 +94,9 @@ export function axisTicks(low, high, n) {
 
 /** @param {number[]} values @returns {[number, number]} */
 function extent(values) {
-  let [low, high] = [Infinity, -Infinity];
-  for (const x of values) {
-    if (!Number.isFinite(x)) continue;
-    low = Math.min(low, x);
-    high = Math.max(high, x);
-  }
-  if (low > high) return [0, 1];
+  const finite = values.filter(Number.isFinite);
+  if (!finite.length) return [0, 1];
+  const [low, high] = [finite.reduce((a, b) => Math.min(a, b)), finite.reduce((a, b) => Math.max(a, b))];
   return low === high ? [low - Math.abs(low) * 0.1 - 1e-9, high + Math.abs(high) * 0.1 + 1e-9] : [low, high];
 }
 
@@ -135,16 +129,14 @@ export function curvesScene(curves, { width, height, title }) {
     const stroke = /** @type {string} */ (colours[i % colours.length]);
     const points = curve.points.filter(([, value]) => Number.isFinite(value));
     const d = points.map(([step, value], j) => `${j ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-    if (points.length === 1) {
-      const [step, value] = /** @type {[number, number]} */ (points[0]);
-      shapes.push({ type: "circle", x: x(step), y: y(value), r: 2.5, fill: stroke });
-    } else if (d) shapes.push({ type: "path", d, stroke, width: 1.8, title: curve.name, ...(curve.dash ? { dash: curve.dash } : {}) });
+    const dash = curve.dash ? { dash: curve.dash } : {};
+    if (points.length > 1) shapes.push({ type: "path", d, stroke, width: 1.8, title: curve.name, ...dash });
+    else for (const [step, value] of points) shapes.push({ type: "circle", x: x(step), y: y(value), r: 2.5, fill: stroke });
     const entry = legend.places[i];
-    if (entry) {
-      const y1 = (title ? 30 : 12) + 16 * entry.line;
-      shapes.push({ type: "text", x: entry.x + 20, y: y1 + 2, text: curve.name, size: 11, fill: ink });
-      shapes.push({ type: "path", d: `M${entry.x} ${y1 - 2}H${entry.x + 15}`, stroke, width: 2.5, ...(curve.dash ? { dash: curve.dash } : {}) });
-    }
+    if (!entry) continue;
+    const y1 = (title ? 30 : 12) + 16 * entry.line;
+    shapes.push({ type: "text", x: entry.x + 20, y: y1 + 2, text: curve.name, size: 11, fill: ink });
+    shapes.push({ type: "path", d: `M${entry.x} ${y1 - 2}H${entry.x + 15}`, stroke, width: 2.5, ...dash });
   }
   return { width, height, background: paper, shapes };
 }

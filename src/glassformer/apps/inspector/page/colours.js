@@ -9,7 +9,9 @@
 
 /** @typedef {[red: number, green: number, blue: number]} Rgb */
 
-const STOPS = /** @type {Record<string, [number, number, number][]>} */ ({
+/** @typedef {[number, number, number]} Triple */
+
+const STOPS = /** @type {Record<string, Triple[]>} */ ({
   "sequential light": [[0.985, 0.004, 250], [0.87, 0.06, 243], [0.66, 0.145, 252], [0.49, 0.17, 260], [0.31, 0.11, 270]],
   "sequential dark": [[0.235, 0.014, 262], [0.36, 0.085, 264], [0.54, 0.14, 258], [0.75, 0.12, 236], [0.96, 0.045, 210]],
   "diverging light": [[0.55, 0.14, 50], [0.78, 0.115, 65], [0.975, 0.003, 250], [0.76, 0.1, 245], [0.49, 0.16, 258]],
@@ -22,9 +24,12 @@ const STOPS = /** @type {Record<string, [number, number, number][]>} */ ({
  * @param {number} chroma
  * @param {number} hue
  */
-export function oklch(lightness, chroma, hue) {
+export const oklch = (lightness, chroma, hue) => fromOklab(...toOklab([lightness, chroma, hue]));
+
+/** @param {Triple} oklch @returns {Triple} */
+function toOklab([lightness, chroma, hue]) {
   const angle = (hue * Math.PI) / 180;
-  return fromOklab(lightness, chroma * Math.cos(angle), chroma * Math.sin(angle));
+  return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
 }
 
 /** @param {number} lightness @param {number} a @param {number} b @returns {Rgb} */
@@ -46,20 +51,15 @@ function fromOklab(lightness, a, b) {
 
 /**
  * Return the colour at t (0 to 1) of a list of stops, interpolated in OKLab.
- * @param {[number, number, number][]} stops
+ * @param {Triple[]} stops
  * @param {number} t
  */
 function between(stops, t) {
   const place = Math.min(1, Math.max(0, t)) * (stops.length - 1);
   const first = Math.min(stops.length - 2, Math.floor(place));
   const share = place - first;
-  const [from, to] = [stops[first], stops[first + 1]].map((stop) => {
-    const [lightness, chroma, hue] = /** @type {[number, number, number]} */ (stop);
-    const angle = (hue * Math.PI) / 180;
-    return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
-  });
-  const [lightness, a, b] = [0, 1, 2].map((i) => (from?.[i] ?? 0) * (1 - share) + (to?.[i] ?? 0) * share);
-  return fromOklab(lightness ?? 0, a ?? 0, b ?? 0);
+  const [from = [], to = []] = stops.slice(first, first + 2).map(toOklab);
+  return fromOklab(.../** @type {Triple} */ (from.map((x, i) => x * (1 - share) + (to[i] ?? 0) * share)));
 }
 
 /** Return the colour of the keys that a mask hides. @param {boolean} dark @returns {Rgb} */
@@ -75,7 +75,7 @@ const tables = new Map();
  */
 export function colourTable(scale, dark) {
   const name = `${scale} ${dark ? "dark" : "light"}`;
-  const stops = /** @type {[number, number, number][]} */ (STOPS[name]);
+  const stops = /** @type {Triple[]} */ (STOPS[name]);
   const table = tables.get(name) ?? Array.from({ length: 256 }, (_, i) => between(stops, i / 255));
   tables.set(name, table);
   return table;
@@ -88,12 +88,14 @@ export function colourTable(scale, dark) {
  * @param {[number, number]} range
  */
 export function scalePosition(value, scale, range) {
-  const [low, high] = range;
-  if (scale === "diverging") {
-    const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
-    return Math.min(1, Math.max(0, 0.5 + value / (2 * size)));
-  }
+  const [low, high] = fullRange({ scale, range });
   return Math.min(1, Math.max(0, (value - low) / (high - low || 1)));
+}
+
+/** Return a range with 0 at the centre for a diverging scale. @param {{scale: string, range: [number, number]}} look @returns {[number, number]} */
+export function fullRange({ scale, range }) {
+  const size = Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1;
+  return scale === "diverging" ? [-size, size] : range;
 }
 
 /**
@@ -142,13 +144,13 @@ export function luminance(colour) {
   return 0.2126 * (red ?? 0) + 0.7152 * (green ?? 0) + 0.0722 * (blue ?? 0);
 }
 
-/**
- * Return black or white, whichever has more contrast on a colour.
- * @param {Rgb} colour
- */
+/** Return black or white, whichever has more contrast on a colour. @param {Rgb} colour */
 export function inkOn(colour) {
   return luminance(colour) > 0.179 ? "#000000" : "#ffffff";
 }
+
+/** Return the style of an element with a colour; null without one. @param {Rgb | null} colour */
+export const painted = (colour) => colour && { background: css(colour), color: inkOn(colour) };
 
 /**
  * Return a number from 0 (expected) to 1 (surprising) of a token, or null.

@@ -1,13 +1,17 @@
 /** Elements of the page: short functions that create and change them. Text is always set as text, never as HTML. */
 
 /** @typedef {string | number | Node | null | undefined | false} Child */
-/** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
+/**
+ * @typedef {string | number | boolean | null | undefined | ((event: any) => void) | Record<string, string>} Attribute
+ * @typedef {Record<string, Attribute>} Attributes
+ * An attribute that begins with "on" is an event listener; `style` is an object of CSS properties; false, null and undefined are left out.
+ */
 
 /** @param {string} id @returns {HTMLElement} */
 export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /**
- * Create an element. An attribute that begins with "on" is an event listener; false, null and undefined are left out.
+ * Create an element.
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
  * @param {Attributes} [attributes]
@@ -15,10 +19,7 @@ export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(
  * @returns {HTMLElementTagNameMap[K]}
  */
 export function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  setAttributes(element, attributes);
-  append(element, children);
-  return element;
+  return built(document.createElement(tag), attributes, children);
 }
 
 /**
@@ -30,29 +31,19 @@ export function h(tag, attributes = {}, ...children) {
  * @returns {SVGElementTagNameMap[K]}
  */
 export function svg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  setAttributes(element, attributes);
-  append(element, children);
-  return element;
+  return built(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-/** @param {Element} element @param {Attributes} attributes */
-function setAttributes(element, attributes) {
+/** @template {HTMLElement | SVGElement} E @param {E} element @param {Attributes} attributes @param {Child[]} children @returns {E} */
+function built(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) {
-      element.setAttribute(name, value === true ? "" : String(value));
-    }
+    else if (typeof value === "object") Object.entries(value).forEach(([property, text]) => element.style.setProperty(property, text));
+    else element.setAttribute(name, value === true ? "" : String(value));
   }
-}
-
-/** @param {Element} element @param {Child[]} children */
-function append(element, children) {
-  for (const child of children) {
-    if (child !== null && child !== undefined && child !== false) {
-      element.append(typeof child === "number" ? String(child) : child);
-    }
-  }
+  fill(element, ...children);
+  return element;
 }
 
 /**
@@ -61,8 +52,15 @@ function append(element, children) {
  * @param {...Child} children
  */
 export function fill(element, ...children) {
-  element.replaceChildren();
-  append(element, children);
+  const shown = children.filter((child) => child !== null && child !== undefined && child !== false);
+  element.replaceChildren(...shown.map((child) => (typeof child === "number" ? String(child) : child)));
+}
+
+/** Replace the children of an element. A button with the focus passes it to the new one at its place. @param {Element} element @param {...Child} children */
+export function refill(element, ...children) {
+  const focused = [...element.querySelectorAll("button")].findIndex((button) => button === document.activeElement);
+  fill(element, ...children);
+  if (focused >= 0) element.querySelectorAll("button")[focused]?.focus();
 }
 
 /**
@@ -94,13 +92,8 @@ export function select(label, options, onchange) {
   return { element, list, setOptions };
 }
 
-/**
- * Return options of a selection list for the numbers 0 to n − 1.
- * @param {number} n
- */
-export function numberOptions(n) {
-  return Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
-}
+/** Return options of a selection list for the numbers 0 to n − 1. @param {number} n */
+export const numberOptions = (n) => Array.from({ length: n }, (_, i) => /** @type {[string, string]} */ ([String(i), String(i)]));
 
 /**
  * Write a value into a field, unless it has the focus.
@@ -135,14 +128,12 @@ export function numberField(label, { min, max }, onchange) {
  */
 export function slider(label, range, oninput, format = String) {
   const output = h("output");
-  const input = h("input", {
-    type: "range", ...range, "aria-label": label,
-    oninput: () => { write(Number(input.value)); oninput(Number(input.value)); },
-  });
+  const input = h("input", { type: "range", ...range, "aria-label": label, oninput: () => oninput(write(Number(input.value))) });
   /** @param {number} value */
   function write(value) {
     input.value = String(value);
     output.textContent = format(value);
+    return value;
   }
   return { element: h("label", { class: "slider" }, h("span", {}, label), input, output), input, write };
 }
@@ -154,9 +145,8 @@ export function slider(label, range, oninput, format = String) {
  * @param {string} high
  */
 export function legendParts(colours, low, high) {
-  const bar = h("span", { class: "legend-bar" });
-  bar.style.background = `linear-gradient(to right, ${colours.join(", ")})`;
-  return [h("span", {}, low), bar, h("span", {}, high)];
+  const background = `linear-gradient(to right, ${colours.join(", ")})`;
+  return [h("span", {}, low), h("span", { class: "legend-bar", style: { background } }), h("span", {}, high)];
 }
 
 /**
@@ -217,11 +207,11 @@ export function keepHeight(element) {
 export function choice(label, options, onchange) {
   const element = h("div", { class: "choice", role: "group", "aria-label": label });
   /** @type {Map<string, HTMLButtonElement>} */
-  const buttons = new Map();
-  /** @param {[string, string][]} next */
+  let buttons = new Map();
+  /** Write the options; the same ones again keep the focus. @param {[string, string][]} next */
   function setOptions(next) {
-    buttons.clear();
-    for (const [value, text] of next) buttons.set(value, button(text, () => onchange(value)));
+    if (next.map(([value]) => value).join() === [...buttons.keys()].join()) return;
+    buttons = new Map(next.map(([value, text]) => [value, button(text, () => onchange(value))]));
     fill(element, ...buttons.values());
   }
   /** @param {string} chosen */
@@ -239,8 +229,9 @@ export function choice(label, options, onchange) {
  * @param {() => number} columns elements per row; 0 for one line
  */
 export function arrowKeys(group, selector, columns) {
+  const all = () => /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]);
   group.addEventListener("keydown", (event) => {
-    const items = /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]).filter((item) => item.offsetParent !== null);
+    const items = all().filter((item) => item.offsetParent !== null);
     const at = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     const row = columns() || 1;
@@ -254,9 +245,8 @@ export function arrowKeys(group, selector, columns) {
     items[Math.max(0, Math.min(items.length - 1, next))]?.focus();
   });
   group.addEventListener("focusin", (event) => {
-    const items = /** @type {HTMLElement[]} */ ([...group.querySelectorAll(selector)]);
-    const at = items.indexOf(/** @type {HTMLElement} */ (event.target));
-    if (at >= 0) items.forEach((item, i) => { item.tabIndex = i === at ? 0 : -1; });
+    const items = all();
+    if (items.some((item) => item === event.target)) for (const item of items) item.tabIndex = item === event.target ? 0 : -1;
   });
 }
 
@@ -270,10 +260,7 @@ let label = null;
  * @param {number} [y]
  */
 export function tooltip(text, x = 0, y = 0) {
-  if (!label) {
-    label = h("div", { class: "tooltip", "aria-hidden": "true" });
-    document.body.append(label);
-  }
+  label ??= document.body.appendChild(h("div", { class: "tooltip", "aria-hidden": "true" }));
   label.hidden = !text;
   if (!text) return;
   label.textContent = text;

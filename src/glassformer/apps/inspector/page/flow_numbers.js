@@ -47,11 +47,6 @@ export function moments(values) {
 }
 
 /** @param {ArrayLike<number>} values */
-function length(values) {
-  return Math.sqrt(Array.from(values).reduce((sum, x) => sum + x * x, 0));
-}
-
-/** @param {ArrayLike<number>} values */
 function listed(values) {
   const shown = Array.from(values).slice(0, 6).map((x) => fixed(x, 2));
   return `(${shown.join(", ")}${values.length > 6 ? ", …" : ""})`;
@@ -74,7 +69,8 @@ export function numberLines(numbers) {
     if (!rows) continue;
     const [token, label] = column.side === "source" ? [numbers.key, numbers.key_labels[numbers.key] ?? ""] : [numbers.row, numbers.row_label];
     const values = rowOf(rows, token);
-    if (values.length) lines.push(`${column.title} of ${visible(label)} = ${listed(values)}; ${values.length} numbers, length ${fixed(length(values), 2)}`);
+    const length = fixed(Math.hypot(...values), 2);
+    if (values.length) lines.push(`${column.title} of ${visible(label)} = ${listed(values)}; ${values.length} numbers, length ${length}`);
   }
   return lines;
 }

@@ -22,7 +22,7 @@
  */
 
 import { colourOf } from "./colours.js";
-import { windowAround } from "./lines.js";
+import { curve, windowAround } from "./lines.js";
 import { pixels } from "./scene.js";
 import { percent, shortened } from "./text.js";
 import { theme } from "./theme.js";
@@ -107,7 +107,8 @@ function layOut(drawing, isShown) {
     let isFirst = true;
     for (const column of stage.columns) {
       if (!isShown(stage, column) || (column.kind === "matrix" && column.rule !== "weights" && number !== drawing.current)) continue;
-      const width = column.kind === "matrix" ? matrixWidth(laneFor(drawing, column)) : column.width ?? WIDTHS[column.kind];
+      const { from, to } = laneFor(drawing, column);
+      const width = column.kind === "matrix" ? Math.max(40, Math.min(110, 10 * (to - from))) : column.width ?? WIDTHS[column.kind];
       if (isFirst && number) x += 8;
       isFirst = false;
       columns.push({ x, width, stage: number, column });
@@ -115,11 +116,6 @@ function layOut(drawing, isShown) {
     }
   }
   return { columns, width: x };
-}
-
-/** @param {Lane} lane */
-function matrixWidth({ from, to }) {
-  return Math.max(40, Math.min(110, 10 * (to - from)));
 }
 
 /** @param {Drawing} drawing @param {Column} column */
@@ -155,9 +151,7 @@ export function flowScene(drawing, { columns, width }) {
   if (output) {
     const [tall, row, middle] = [Math.min(8, drawing.bars.length) * ROW, yOf(lane, lane.row) + ROW / 2 - 3, TOP + (Math.min(8, drawing.bars.length) * ROW) / 2 - 2];
     if (drawing.read === lane.row) shapes.push({ type: "path", d: `M${end} ${row}C${end + 10} ${row} ${output.x + 2} ${middle} ${output.x + 14} ${middle}`, stroke: accent, width: 2, opacity: 0.6 });
-    shapes.push(
-      { type: "rect", x: output.x + 14, y: TOP - 1, width: output.width - 14, height: tall, rx: 5, stroke: line, fill: paper },
-    );
+    shapes.push({ type: "rect", x: output.x + 14, y: TOP - 1, width: output.width - 14, height: tall, rx: 5, stroke: line, fill: paper });
   }
   for (const one of columns) {
     const { x, column } = one;
@@ -220,7 +214,7 @@ function columnShapes(drawing, { x, width, column }, opacity, height) {
         },
       ]));
     case "add":
-      return range(lane).map((i) => ({ type: "text", x: x + width / 2, y: yOf(lane, i) + 16, text: "⊕", size: 14, fill: faint, anchor: "middle", opacity }));
+      return range(lane).map((i) => ({ type: "text", x: x + width / 2, y: yOf(lane, i) + 16, text: "⊕", size: 14, fill: faint, anchor: "middle" }));
     case "fold":
       return [
         { type: "rect", x, y: TOP, width, height: height - TOP - 22, rx: 5, stroke: line, fill: line, opacity: 0.5 },
@@ -295,9 +289,10 @@ function lineShapes(drawing, { x, width, lane: keys, column, opacity }) {
   const weights = rowOf(rows, lane.row);
   const to = yOf(lane, lane.row) + ROW / 2 - 2;
   return range(keys).filter((j) => (weights[j] ?? 0) > 0.01).map((j) => {
-    const [from, weight, middle] = [yOf(keys, j) + ROW / 2 - 2, weights[j] ?? 0, x + width / 2];
+    const weight = weights[j] ?? 0;
     return {
-      type: "path", d: `M${x} ${from}C${middle} ${from} ${middle} ${to} ${x + width} ${to}`, stroke: accent, width: 0.6 + 6 * weight, opacity: opacity * (0.25 + 0.75 * weight),
+      type: "path", d: curve([x, yOf(keys, j) + ROW / 2 - 2], [x + width, to]), stroke: accent,
+      width: 0.6 + 6 * weight, opacity: opacity * (0.25 + 0.75 * weight),
       title: `weight ${weight.toFixed(3)}`, place: { side: keys.side, index: j }, across: { side: lane.side, index: lane.row },
     };
   });

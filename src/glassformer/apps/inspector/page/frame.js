@@ -20,10 +20,7 @@ export function tableElement({ header, rows }) {
   const columns = Math.min(header.length, MAX_COLUMNS);
   const head = h("thead", {}, h("tr", {}, ...header.slice(0, columns).map((name, i) =>
     h("th", { scope: "col", class: i > 0 && typeof rows[0]?.[i] === "number" ? "number" : "" }, name))));
-  const body = h("tbody");
-  for (const row of rows.slice(0, MAX_ROWS)) {
-    body.append(h("tr", {}, ...row.slice(0, columns).map((value, i) => cell(value, i))));
-  }
+  const body = h("tbody", {}, ...rows.slice(0, MAX_ROWS).map((row) => h("tr", {}, ...row.slice(0, columns).map(cell))));
   const isCut = rows.length > MAX_ROWS || header.length > columns;
   const note = `Part of the table: ${Math.min(rows.length, MAX_ROWS)} of ${rows.length} rows, ${columns} of ${header.length} columns. ` +
     "Save CSV for all.";
@@ -59,10 +56,7 @@ function csvField(value) {
  */
 export function download(name, blob) {
   const url = URL.createObjectURL(blob);
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = name;
-  link.click();
+  h("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
@@ -71,42 +65,25 @@ export function download(name, blob) {
  * @param {Picture} picture
  * @param {string} format "svg", "png", "csv" or "json"
  */
-export async function savePicture(picture, format) {
-  const name = `${picture.name}.${format}`;
-  if (format === "csv") download(name, new Blob([toCsv(picture.table())], { type: "text/csv" }));
-  if (format === "json") {
-    download(name, new Blob([JSON.stringify(picture.data(), null, 1)], { type: "application/json" }));
-  }
+async function savePicture(picture, format) {
+  const save = (/** @type {BlobPart} */ content, /** @type {string} */ type) => download(`${picture.name}.${format}`, new Blob([content], { type }));
+  if (format === "csv") save(toCsv(picture.table()), "text/csv");
+  if (format === "json") save(JSON.stringify(picture.data(), null, 1), "application/json");
   const scene = format === "svg" || format === "png" ? picture.scene() : null;
   if (!scene) return;
-  if (format === "svg") {
-    const text = new XMLSerializer().serializeToString(sceneElement(scene));
-    download(name, new Blob([text], { type: "image/svg+xml" }));
-  } else {
-    const blob = await scenePng(scene);
-    if (blob) download(name, blob);
-  }
+  if (format === "svg") save(new XMLSerializer().serializeToString(sceneElement(scene)), "image/svg+xml");
+  else save(await scenePng(scene), "image/png");
 }
 
-/**
- * Return a scene as PNG, at twice its size unless it is very large.
- * @param {import("./scene.js").Scene} scene
- */
+/** Return a scene as PNG, at twice its size unless it is very large. @param {import("./scene.js").Scene} scene */
 function scenePng(scene) {
   const scale = Math.min(2, 8192 / Math.max(scene.width, scene.height));
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.ceil(scene.width * scale);
-  canvas.height = Math.ceil(scene.height * scale);
-  const context = canvas.getContext("2d");
-  if (!context) return Promise.resolve(null);
+  const canvas = new OffscreenCanvas(Math.ceil(scene.width * scale), Math.ceil(scene.height * scale));
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d"));
   context.scale(scale, scale);
   paintScene(context, scene);
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  return canvas.convertToBlob();
 }
-
-/**
- * @typedef {{element: HTMLElement, title: HTMLElement, body: HTMLElement, tools: HTMLElement, refresh: () => void}} Frame
- */
 
 /**
  * Create a card with a title. Its buttons show `picture` as a table and save it; null leaves the buttons out.
@@ -144,21 +121,15 @@ export function frame({ title: name, explanation, formula, picture }, ...childre
 
 /** @param {() => Picture | null} picture */
 function saveMenu(picture) {
-  const menu = h("details", { class: "menu tool" }, h("summary", { class: "quiet", title: "Save what is shown" }, "save"));
-  const formats = h("div", { class: "menu-items" });
-  for (const format of ["svg", "png", "csv", "json"]) {
-    formats.append(button(format.toUpperCase(), () => {
-      const shown = picture();
-      if (shown) void savePicture(shown, format);
-      menu.open = false;
-    }, { "data-format": format }));
-  }
-  menu.append(formats);
-  menu.addEventListener("focusout", (event) => {
-    if (!menu.contains(/** @type {Node | null} */ (event.relatedTarget))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
+  const save = (/** @type {string} */ format) => {
+    const shown = picture();
+    if (shown) void savePicture(shown, format);
+    menu.open = false;
+  };
+  const buttons = ["svg", "png", "csv", "json"].map((format) => button(format.toUpperCase(), () => save(format), { "data-format": format }));
+  const menu = h("details", {
+    class: "menu tool", onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; },
+    onkeydown: ({ key }) => { if (key === "Escape") menu.open = false; },
+  }, h("summary", { class: "quiet", title: "Save what is shown" }, "save"), h("div", { class: "menu-items" }, ...buttons));
   return menu;
 }

@@ -1,8 +1,10 @@
 /**
  * Grid of heads: one thumbnail per layer and head, with scores.
  *
+ * @import { Rgb } from "./colours.js"
  * @import { State } from "./types.js"
  * @import { HeadScores, Scores } from "../panels/attention.js"
+ * @import { Attributes } from "./dom.js"
  * @import { Bytes } from "./source.js"
  * @import { Scene, Shape } from "./scene.js"
  */
@@ -55,13 +57,51 @@ export function thumbnailOf({ shape, buffer }, layer, head) {
  */
 export function thumbnailPicture(thumbnails, kind, layer, head, dark) {
   const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
+  const colour = cellColour(kind, columns, dark);
+  return pixels(columns, rows, (cell) => colour(values[cell] ?? 0, cell));
+}
+
+/** Return the function from a value and a cell of a thumbnail to its colour. @param {string} kind @param {number} columns @param {boolean} dark */
+function cellColour(kind, columns, dark) {
   const table = colourTable("sequential", dark);
-  const isHidden = (/** @type {number} */ cell) => kind === "decoder" && !values[cell] && cell % columns > Math.floor(cell / columns);
-  return pixels(columns, rows, (cell) => (isHidden(cell) ? maskedColour(dark) : table[values[cell] ?? 0]));
+  return (/** @type {number} */ value, /** @type {number} */ cell) => {
+    const isHidden = kind === "decoder" && !value && cell % columns > Math.floor(cell / columns);
+    return isHidden ? maskedColour(dark) : /** @type {Rgb} */ (table[value]);
+  };
 }
 
 /** With more layers than this, the thumbnails are smaller, so that the found heads are beside them. */
 const MANY_LAYERS = 8;
+
+/**
+ * Return a grid with a button per layer (down) and head (across). The arrow keys move among the buttons.
+ * @param {[layers: number, heads: number]} size
+ * @param {{
+ *   label: string, onopen: (layer: number, head: number) => void,
+ *   content: (layer: number, head: number) => {picture: HTMLCanvasElement, badge?: Node | null, attributes: Attributes},
+ * }} options `content` returns the parts of a button
+ */
+export function thumbGrid([layers, heads], { label, onopen, content }) {
+  const isOne = layers === 1 && heads === 1;
+  const style = { "--heads": String(heads), ...(layers > MANY_LAYERS ? { "--thumb": "56px" } : {}) };
+  const grid = h("div", { class: `head-grid${isOne ? " is-one" : ""}`, role: "grid", "aria-label": label, style });
+  const columns = Array.from({ length: heads }, (_, head) => head);
+  if (!isOne) {
+    grid.append(h("div", { class: "grid-row", role: "row" }, h("span", { class: "grid-corner", role: "gridcell" }),
+      ...columns.map((head) => h("span", { class: "grid-label", role: "columnheader", "aria-label": `head ${head}` }, head))));
+  }
+  for (let layer = 0; layer < layers; layer++) {
+    const number = isOne ? null : h("span", { class: "grid-label", role: "rowheader" }, layer);
+    grid.append(h("div", { class: "grid-row", role: "row" }, number, ...columns.map((head) => {
+      const { picture, badge, attributes } = content(layer, head);
+      const own = { type: "button", class: "thumb", "aria-label": `Layer ${layer}, head ${head}`, tabindex: layer + head === 0 ? 0 : -1 };
+      const onclick = () => onopen(layer, head);
+      return h("span", { role: "gridcell" }, h("button", { ...own, onclick, ...attributes }, h("span", { class: "thumb-picture" }, picture), badge));
+    })));
+  }
+  arrowKeys(grid, ".thumb", () => heads);
+  return grid;
+}
 
 /**
  * Return the grid of all heads of one kind.
@@ -72,9 +112,6 @@ const MANY_LAYERS = 8;
  */
 export function headGrid({ thumbnails, scores, kind, state, onopen }) {
   const [layers = 0, heads = 0] = thumbnails.shape;
-  const grid = h("div", { class: "head-grid", role: "grid", "aria-label": `Heads of the ${kind} attention` });
-  grid.style.setProperty("--heads", String(heads));
-  if (layers > MANY_LAYERS) grid.style.setProperty("--thumb", "56px");
   const foundFor = (/** @type {number} */ layer, /** @type {number} */ head) =>
     (scores?.ranked ?? []).filter((one) => one.is_found && one.kind === kind && one.layer === layer && one.head === head).map(({ name }) => name);
   const badgeAt = (/** @type {number} */ layer, /** @type {number} */ head) => {
@@ -82,30 +119,18 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
     return ofHead && scores ? badgeOf(ofHead, scores.kinds[kind]?.uniform[layer] ?? {}, state.badge, foundFor(layer, head)) : null;
   };
   const hasBadges = Array.from({ length: layers * heads }, (_, i) => badgeAt(Math.floor(i / heads), i % heads)).some(Boolean);
-  const isOne = layers === 1 && heads === 1;
-  if (isOne) grid.classList.add("is-one");
-  else {
-    grid.append(h("div", { class: "grid-row", role: "row" }, h("span", { class: "grid-corner", role: "gridcell" }),
-      ...Array.from({ length: heads }, (_, head) => h("span", { class: "grid-label", role: "columnheader", "aria-label": `head ${head}` }, head))));
-  }
-  for (let layer = 0; layer < layers; layer++) {
-    const row = h("div", { class: "grid-row", role: "row" }, isOne ? null : h("span", { class: "grid-label", role: "rowheader" }, layer));
-    for (let head = 0; head < heads; head++) {
-      const ofHead = scores?.kinds[kind]?.heads[layer]?.[head];
-      const uniform = scores?.kinds[kind]?.uniform[layer] ?? {};
-      const badge = badgeAt(layer, head);
-      const summary = ofHead ? Object.entries(ofHead).map(([name, value]) => `${name} ${fixed(value, 2)} (uniform ${fixed(uniform[name], 2)})`).join(", ") : "";
-      row.append(h("span", { role: "gridcell" }, h("button", {
-        type: "button", class: "thumb", onclick: () => onopen(layer, head), tabindex: layer + head === 0 ? 0 : -1,
-        "aria-label": `Layer ${layer}, head ${head}. ${summary}`, title: `layer ${layer}, head ${head}${summary ? `: ${summary}` : ""}`,
-      }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, kind, layer, head, state.dark)), badge
-        ? h("span", { class: "badge" }, `${SHORT[badge.name] ?? badge.name} `, h("span", {}, fixed(badge.value, 2)))
-        : hasBadges ? h("span", { class: "badge" }, "\u00a0") : null)));
-    }
-    grid.append(row);
-  }
-  arrowKeys(grid, ".thumb", () => heads);
-  return grid;
+  return thumbGrid([layers, heads], { label: `Heads of the ${kind} attention`, onopen, content: (layer, head) => {
+    const uniform = scores?.kinds[kind]?.uniform[layer] ?? {};
+    const badge = badgeAt(layer, head);
+    const ofHead = Object.entries(scores?.kinds[kind]?.heads[layer]?.[head] ?? {});
+    const summary = ofHead.map(([name, value]) => `${name} ${fixed(value, 2)} (uniform ${fixed(uniform[name], 2)})`).join(", ");
+    return {
+      picture: thumbnailPicture(thumbnails, kind, layer, head, state.dark),
+      badge: badge ? h("span", { class: "badge" }, `${SHORT[badge.name] ?? badge.name} `, h("span", {}, fixed(badge.value, 2)))
+        : hasBadges ? h("span", { class: "badge" }, "\u00a0") : null,
+      attributes: { "aria-label": `Layer ${layer}, head ${head}. ${summary}`, title: `layer ${layer}, head ${head}${summary ? `: ${summary}` : ""}` },
+    };
+  } });
 }
 
 /**
@@ -130,15 +155,12 @@ export function gridScene(thumbnails, kind, title, dark) {
       if (!layer) shapes.push({ type: "text", x: x + size / 2, y: 42, text: `head ${head}`, fill: faint, size: 11, anchor: "middle" });
       const { values } = thumbnailOf(thumbnails, layer, head);
       if (isVector) {
-        shapes.push({ type: "rect", x, y, width: size, height: size, fill: css(colourOf(0, "sequential", [0, 1], dark)) });
-        for (let i = 0; i < rows * columns; i++) {
-          const value = values[i] ?? 0;
-          const isHidden = kind === "decoder" && !value && i % columns > Math.floor(i / columns);
-          if (value < 2 && !isHidden) continue;
-          shapes.push({
-            type: "rect", x: x + (i % columns) * (size / columns), y: y + Math.floor(i / columns) * (size / rows), width: size / columns,
-            height: size / rows, fill: css(isHidden ? maskedColour(dark) : colourOf(value / 255, "sequential", [0, 1], dark)),
-          });
+        const blank = css(colourOf(0, "sequential", [0, 1], dark));
+        shapes.push({ type: "rect", x, y, width: size, height: size, fill: blank });
+        const [width, height, colour] = [size / columns, size / rows, cellColour(kind, columns, dark)];
+        for (const [i, value] of values.entries()) {
+          const fill = css(colour(value < 2 ? 0 : value, i));
+          if (fill !== blank) shapes.push({ type: "rect", x: x + (i % columns) * width, y: y + Math.floor(i / columns) * height, width, height, fill });
         }
       } else {
         shapes.push({ type: "image", x, y, width: size, height: size, image: thumbnailPicture(thumbnails, kind, layer, head, dark) });

@@ -6,8 +6,8 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { colourOf, colourTable, css, inkOn, maskedColour, scalePosition } from "./colours.js";
-import { button, h, keepHeight, legendParts, tooltip } from "./dom.js";
+import { colourOf, colourTable, css, fullRange, inkOn, maskedColour, scalePosition } from "./colours.js";
+import { button, fill, h, keepHeight, legendParts, tooltip } from "./dom.js";
 import { pixels } from "./scene.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
@@ -26,6 +26,11 @@ import { FONT, MONO, theme } from "./theme.js";
  *   label: string, onhover?: (row: number, column: number) => void, onleave?: () => void,
  *   onselect?: (row: number, column: number) => void,
  * }} Options
+ *
+ * @typedef {[x: number, y: number, width: number, height: number]} Box
+ * @typedef {{
+ *   context: CanvasRenderingContext2D, x0: number, y0: number, layout: Heatmap["layout"], visible: {row: number[], column: number[]},
+ * }} Drawing the corner of the first cell, and the visible rows and columns: the first, and the one after the last
  */
 
 const MIN_LABEL = 11;
@@ -43,12 +48,9 @@ export class Heatmap {
     this.matrix = null;
     /** @type {HTMLCanvasElement | null} */
     this.pixels = null;
-    /** @type {{image: HTMLCanvasElement, key: string} | null} */
-    this.pooled = null;
     this.zoom = 1;
     /** @type {[number, number] | null} */
     this.cursor = null;
-    /** @type {{row: number, column: number}} */
     this.marked = { row: -1, column: -1 };
     this.isAnswer = false;
     /** The answer whose row was scrolled into view. @type {Lit} */
@@ -81,15 +83,13 @@ export class Heatmap {
 
   /** Show a matrix; the zoom stays if the shape is equal. @param {Matrix} matrix */
   update(matrix) {
-    const former = this.matrix;
-    if (former?.rows !== matrix.rows || former.columns !== matrix.columns) {
+    if (this.matrix?.rows !== matrix.rows || this.matrix.columns !== matrix.columns) {
       this.zoom = 1;
       this.cursor = null;
+      this.revealed = null;
     }
     this.matrix = matrix;
-    if (former?.rows !== matrix.rows || former.columns !== matrix.columns) this.revealed = null;
     this.pixels = null;
-    this.pooled = null;
     this.#drawLegend();
     this.resize();
     this.#describe();
@@ -113,11 +113,8 @@ export class Heatmap {
   /** Scroll until a column is visible, and a row, also in the window. @param {number} column @param {number} [row] */
   reveal(column, row = -1) {
     if (!this.matrix || !this.element.clientWidth) return;
-    const { left, top, width, height } = this.layout;
-    const scrolled = (/** @type {number} */ at, /** @type {number} */ i, /** @type {number} */ size, /** @type {number} */ room) =>
-      (i < 0 ? at : Math.max(Math.min(at, i * size), (i + 1) * size - room));
-    this.view.scrollLeft = scrolled(this.view.scrollLeft, column, width, this.view.clientWidth - left);
-    this.view.scrollTop = scrolled(this.view.scrollTop, row, height, this.view.clientHeight - top);
+    const { top, height } = this.layout;
+    this.#scrollTo(row, column);
     this.draw();
     if (row < 0) return;
     const box = this.view.getBoundingClientRect();
@@ -148,8 +145,6 @@ export class Heatmap {
   /** Size in pixels of margins and cells. */
   get layout() {
     const { rows, columns, row_labels, column_labels, plain_rows, plain_columns, cell } = /** @type {Matrix} */ (this.matrix);
-    const longest = (/** @type {string[]} */ labels, isPlain = false) =>
-      Math.min(13, labels.reduce((most, text) => Math.max(most, [...text].length), 1) + (isPlain ? 0 : 1 + String(labels.length - 1).length));
     const left = 18 + 7 * longest(row_labels, plain_rows) + 8;
     const columnLength = longest(column_labels, plain_columns);
     const room = Math.max(60, this.element.clientWidth - left - 2);
@@ -202,62 +197,56 @@ export class Heatmap {
       row: [Math.max(0, Math.floor(this.view.scrollTop / layout.height)), Math.min(matrix.rows, Math.ceil((height - y0) / layout.height))],
       column: [Math.max(0, Math.floor(this.view.scrollLeft / layout.width)), Math.min(matrix.columns, Math.ceil((width - x0) / layout.width))],
     };
-    context.save();
-    context.beginPath();
-    context.rect(layout.left, layout.top, width, height);
-    context.clip();
-    this.#drawCells(context, x0, y0, layout);
-    if (matrix.cell_text && layout.width >= 34) this.#drawTexts(context, x0, y0, layout, visible);
-    this.#drawCrosshair(context, x0, y0, layout);
-    context.restore();
-    this.#drawLabels(context, x0, y0, layout, visible, width, height);
+    const drawing = { context, x0, y0, layout, visible };
+    clipped(context, [layout.left, layout.top, width, height], () => {
+      this.#drawCells(drawing);
+      if (matrix.cell_text && layout.width >= 34) this.#drawTexts(drawing);
+      this.#drawCrosshair(drawing);
+    });
+    clipped(context, [0, layout.top, layout.left, height], () => this.#drawRowLabels(drawing));
+    clipped(context, [layout.left, 0, width, layout.top], () => this.#drawColumnLabels(drawing));
+    this.#drawAxes(drawing);
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0 @param {{width: number, height: number}} layout */
-  #drawCells(context, x0, y0, layout) {
+  /** @param {Drawing} drawing */
+  #drawCells({ context, x0, y0, layout }) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const [width, height] = [matrix.columns * layout.width, matrix.rows * layout.height];
-    const isSmall = layout.width < 1 || layout.height < 1;
     context.imageSmoothingEnabled = false;
-    context.drawImage(isSmall ? this.#pooledImage(width, height) : this.image(), x0, y0, width, height);
+    context.drawImage(this.#image(width, height), x0, y0, width, height);
     context.strokeStyle = theme().line;
     context.lineWidth = 1;
     context.strokeRect(x0 - 0.5, y0 - 0.5, width + 1, height + 1);
   }
 
-  /** Return an image with one pixel per cell. */
-  image() {
+  /**
+   * Return an image with one pixel per cell, or per screen pixel if the cells are smaller: the largest value of its cells.
+   * @param {number} width
+   * @param {number} height
+   */
+  #image(width, height) {
     const matrix = /** @type {Matrix} */ (this.matrix);
-    this.pixels ??= pixelImage(shownValues(matrix), matrix.rows, matrix.columns, matrix);
+    const isSmall = width < matrix.columns || height < matrix.rows;
+    const ratio = isSmall ? devicePixelRatio || 1 : Infinity;
+    const sizeOf = (/** @type {number} */ n, /** @type {number} */ size) => Math.max(1, Math.min(n, Math.round(size * ratio)));
+    const [rows, columns] = [sizeOf(matrix.rows, height), sizeOf(matrix.columns, width)];
+    if (this.pixels?.height !== rows || this.pixels.width !== columns) {
+      const values = isSmall ? poolMax(shownValues(matrix), matrix.rows, matrix.columns, rows, columns) : shownValues(matrix);
+      this.pixels = pixelImage(values, rows, columns, matrix);
+    }
     return this.pixels;
   }
 
-  /** Return an image with one pixel per screen pixel: the largest value of its cells. @param {number} width @param {number} height */
-  #pooledImage(width, height) {
-    const matrix = /** @type {Matrix} */ (this.matrix);
-    const ratio = devicePixelRatio || 1;
-    const rows = Math.max(1, Math.min(matrix.rows, Math.round(height * ratio)));
-    const columns = Math.max(1, Math.min(matrix.columns, Math.round(width * ratio)));
-    const key = `${rows} ${columns}`;
-    if (this.pooled?.key !== key) {
-      const values = poolMax(shownValues(matrix), matrix.rows, matrix.columns, rows, columns);
-      this.pooled = { image: pixelImage(values, rows, columns, matrix), key };
-    }
-    return this.pooled.image;
-  }
-
-  /**
-   * @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0
-   * @param {{width: number, height: number}} layout @param {{row: number[], column: number[]}} visible
-   */
-  #drawTexts(context, x0, y0, layout, visible) {
+  /** @param {Drawing} drawing */
+  #drawTexts({ context, x0, y0, layout, visible }) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     context.font = `11px ${MONO}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     const length = Math.floor((layout.width - 6) / 6.7);
-    for (let row = visible.row[0] ?? 0; row < (visible.row[1] ?? 0); row++) {
-      for (let column = visible.column[0] ?? 0; column < (visible.column[1] ?? 0); column++) {
+    const [[top = 0, bottom = 0], [left = 0, right = 0]] = [visible.row, visible.column];
+    for (let row = top; row < bottom; row++) {
+      for (let column = left; column < right; column++) {
         const value = matrix.values[row * matrix.columns + column] ?? NaN;
         if (Number.isNaN(value)) continue;
         context.fillStyle = inkOn(colourOf(value, matrix.scale, matrix.range, matrix.dark));
@@ -265,11 +254,10 @@ export class Heatmap {
         context.fillText(text, x0 + (column + 0.5) * layout.width, y0 + (row + 0.5) * layout.height);
       }
     }
-    context.textBaseline = "alphabetic";
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0 @param {{width: number, height: number}} layout */
-  #drawCrosshair(context, x0, y0, layout) {
+  /** @param {Drawing} drawing */
+  #drawCrosshair({ context, x0, y0, layout }) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const [full, tall] = [matrix.columns * layout.width, matrix.rows * layout.height];
     if (this.isAnswer && this.marked.row >= 0) {
@@ -291,69 +279,47 @@ export class Heatmap {
     }
   }
 
-  /**
-   * @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0
-   * @param {{left: number, top: number, width: number, height: number, is_upright: boolean}} layout
-   * @param {{row: number[], column: number[]}} visible @param {number} width @param {number} height
-   */
-  #drawLabels(context, x0, y0, layout, visible, width, height) {
-    const matrix = /** @type {Matrix} */ (this.matrix);
-    const { faint } = theme();
-    const size = (/** @type {number} */ cell) => Math.min(12, Math.max(9, cell - 2));
-    context.save();
-    context.beginPath();
-    context.rect(0, layout.top, layout.left, height);
-    context.clip();
+  /** @param {Drawing} drawing */
+  #drawRowLabels({ context, y0, layout, visible }) {
+    const { row_labels: labels, plain_rows: isPlain } = /** @type {Matrix} */ (this.matrix);
     context.textAlign = "right";
-    context.textBaseline = "middle";
-    context.font = `${size(layout.height)}px ${MONO}`;
-    const marked = this.cursor ?? [this.marked.row, this.marked.column];
-    drawEach(context, visible.row, marked[0], layout.height, (row) => {
-      context.fillText(label(matrix.row_labels, row, 13, matrix.plain_rows), layout.left - 5, y0 + (row + 0.5) * layout.height);
+    drawEach(context, visible.row, this.cursor?.[0] ?? this.marked.row, layout.height, (row) => {
+      context.fillText(label(labels, row, 13, isPlain), layout.left - 5, y0 + (row + 0.5) * layout.height);
     });
-    context.restore();
+  }
 
-    context.save();
-    context.beginPath();
-    context.rect(layout.left, 0, width, layout.top);
-    context.clip();
-    context.font = `${size(layout.width)}px ${MONO}`;
-    context.textBaseline = "middle";
-    drawEach(context, visible.column, marked[1], layout.width, (column) => {
+  /** @param {Drawing} drawing */
+  #drawColumnLabels({ context, x0, layout, visible }) {
+    const { column_labels: labels, plain_columns: isPlain } = /** @type {Matrix} */ (this.matrix);
+    context.textAlign = layout.is_upright ? "center" : "left";
+    drawEach(context, visible.column, this.cursor?.[1] ?? this.marked.column, layout.width, (column) => {
       context.save();
       context.translate(x0 + (column + 0.5) * layout.width, layout.top - 5);
-      if (layout.is_upright) {
-        context.textAlign = "center";
-        context.fillText(label(matrix.column_labels, column, Math.floor((layout.width - 2) / 7), matrix.plain_columns), 0, -5);
-      } else {
-        context.rotate(-Math.PI / 2);
-        context.textAlign = "left";
-        context.fillText(label(matrix.column_labels, column, 13, matrix.plain_columns), 0, 0);
-      }
+      if (!layout.is_upright) context.rotate(-Math.PI / 2);
+      context.fillText(label(labels, column, layout.is_upright ? Math.floor((layout.width - 2) / 7) : 13, isPlain), 0, layout.is_upright ? -5 : 0);
       context.restore();
     });
-    context.restore();
+  }
 
-    context.fillStyle = faint;
+  /** @param {Drawing} drawing */
+  #drawAxes({ context, layout }) {
+    const { row_axis: rowAxis, column_axis: columnAxis } = /** @type {Matrix} */ (this.matrix);
+    context.fillStyle = theme().faint;
     context.font = `10.5px ${FONT}`;
     context.textAlign = "left";
     context.textBaseline = "top";
-    context.fillText(`${matrix.column_axis} →`, layout.left, 1);
-    context.save();
+    context.fillText(`${columnAxis} →`, layout.left, 1);
     context.translate(3, layout.top);
     context.rotate(-Math.PI / 2);
     context.textAlign = "right";
-    context.fillText(`← ${matrix.row_axis}`, 0, 0);
-    context.restore();
-    context.textBaseline = "alphabetic";
+    context.fillText(`← ${rowAxis}`, 0, 0);
   }
 
   #drawLegend() {
-    const matrix = /** @type {Matrix} */ (this.matrix);
-    const [low, high] = shownRange(matrix);
-    const table = colourTable(matrix.scale, matrix.dark);
-    const stops = Array.from({ length: 9 }, (_, i) => css(/** @type {import("./colours.js").Rgb} */ (table[Math.round(255 * i / 8)])));
-    this.legend.replaceChildren(...legendParts(stops, fixed(low, 2), `${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`));
+    const { scale, dark, unit = "", range } = /** @type {Matrix} */ (this.matrix);
+    const [low, high] = fullRange({ scale, range });
+    const stops = Array.from({ length: 9 }, (_, i) => css(colourOf(2 * i - 8, scale, [-8, 8], dark)));
+    fill(this.legend, ...legendParts(stops, fixed(low, 2), `${fixed(high, 2)} ${unit}`.trim()));
   }
 
   /** @param {MouseEvent} event @returns {[number, number] | null} */
@@ -372,10 +338,7 @@ export class Heatmap {
   /** @param {MouseEvent} event @param {boolean} isClick */
   #pointed(event, isClick) {
     const cell = this.#cellAt(event);
-    if (!cell) {
-      this.#leave();
-      return;
-    }
+    if (!cell) return this.#leave();
     this.#moveTo(cell);
     if (isClick) this.options.onselect?.(...cell);
     tooltip(/** @type {Matrix} */ (this.matrix).describe(...cell), event.clientX, event.clientY);
@@ -427,21 +390,20 @@ export class Heatmap {
       event.preventDefault();
       const cell = /** @type {[number, number]} */ ([clamp(next[0], matrix.rows), clamp(next[1], matrix.columns)]);
       this.#moveTo(this.cursor ? cell : [0, 0]);
-      this.#scrollTo(cell);
+      this.#scrollTo(...cell);
     } else if ((event.key === "Enter" || event.key === " ") && this.cursor) {
       event.preventDefault();
       this.options.onselect?.(...this.cursor);
     }
   }
 
-  /** @param {[number, number]} cell */
-  #scrollTo([row, column]) {
-    const layout = this.layout;
-    const [width, height] = [this.view.clientWidth - layout.left, this.view.clientHeight - layout.top];
-    const keep = (/** @type {number} */ scroll, /** @type {number} */ from, /** @type {number} */ size, /** @type {number} */ room) =>
-      Math.max(Math.min(scroll, from), from + size - room);
-    this.view.scrollLeft = keep(this.view.scrollLeft, column * layout.width, layout.width, width);
-    this.view.scrollTop = keep(this.view.scrollTop, row * layout.height, layout.height, height);
+  /** Scroll the map until a row and a column are visible; −1 for none. @param {number} row @param {number} column */
+  #scrollTo(row, column) {
+    const { left, top, width, height } = this.layout;
+    const scrolled = (/** @type {number} */ at, /** @type {number} */ i, /** @type {number} */ size, /** @type {number} */ room) =>
+      (i < 0 ? at : Math.max(Math.min(at, i * size), (i + 1) * size - room));
+    this.view.scrollLeft = scrolled(this.view.scrollLeft, column, width, this.view.clientWidth - left);
+    this.view.scrollTop = scrolled(this.view.scrollTop, row, height, this.view.clientHeight - top);
   }
 
   /** @param {string} title @returns {Scene | null} */
@@ -453,6 +415,21 @@ export class Heatmap {
   table() {
     return this.matrix ? heatTable(this.matrix) : { header: [], rows: [] };
   }
+}
+
+/** Draw a part that ends at the sides of a box: x, y, width, height. @param {CanvasRenderingContext2D} context @param {Box} box @param {() => void} draw */
+function clipped(context, box, draw) {
+  context.save();
+  context.beginPath();
+  context.rect(...box);
+  context.clip();
+  draw();
+  context.restore();
+}
+
+/** Return the length of the longest label, at most 13 characters; that of a token has its number. @param {string[]} labels @param {boolean} [isPlain] */
+function longest(labels, isPlain) {
+  return Math.min(13, labels.reduce((most, text) => Math.max(most, [...text].length), 1) + (isPlain ? 0 : 1 + String(labels.length - 1).length));
 }
 
 /**
@@ -467,6 +444,8 @@ export class Heatmap {
 function drawEach(context, [first = 0, end = 0], marked, size, draw) {
   const { ink, second } = theme();
   const every = Math.max(1, Math.ceil(MIN_LABEL / size));
+  context.font = `${Math.min(12, Math.max(9, size - 2))}px ${MONO}`;
+  context.textBaseline = "middle";
   context.fillStyle = ink;
   for (let i = first; i < end; i++) {
     if (i !== marked && i % every === 0 && (marked < 0 || Math.abs(i - marked) * size >= MIN_LABEL)) draw(i);
@@ -485,12 +464,6 @@ function label(labels, i, length, isPlain) {
 
 /** @param {number} index @param {number} length */
 const clamp = (index, length) => Math.max(0, Math.min(length - 1, index));
-
-/** @param {{scale: string, range: [number, number]}} matrix @returns {[number, number]} */
-function shownRange({ scale, range }) {
-  const size = Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1;
-  return scale === "diverging" ? [-size, size] : range;
-}
 
 /**
  * Reduce a matrix to rows × columns pixels. Each pixel has the value of the largest magnitude among its cells. NaN
@@ -546,9 +519,8 @@ export function heatScene(matrix, title) {
   const { rows, columns, cell } = matrix;
   const isLarge = rows * columns > 10_000;
   const [width, height] = cell ?? (isLarge ? [Math.max(1, 1200 / columns), Math.max(1, 1200 / columns)] : [18, 18]);
-  const length = (/** @type {string[]} */ labels, isPlain = false) =>
-    20 + 7 * Math.min(13, Math.max(1, ...labels.slice(0, 2000).map((text) => [...text].length)) + (isPlain ? 0 : 1 + String(labels.length - 1).length));
-  const [left, top] = [length(matrix.row_labels, matrix.plain_rows), 26 + (cell ? 16 : length(matrix.column_labels, matrix.plain_columns))];
+  const left = 20 + 7 * longest(matrix.row_labels, matrix.plain_rows);
+  const top = 26 + (cell ? 16 : 20 + 7 * longest(matrix.column_labels, matrix.plain_columns));
   /** @type {Shape[]} */
   const shapes = [{ type: "text", x: 6, y: 16, text: title, size: 12, fill: ink, bold: true }];
   if (isLarge) shapes.push({ type: "image", x: left, y: top, width: columns * width, height: rows * height, image: pixelImage(shownValues(matrix), rows, columns, matrix) });
@@ -576,23 +548,16 @@ export function heatScene(matrix, title) {
     shapes.push(cell ? { type: "text", x, y: top - 6, text, size: 11, fill: ink, anchor: "middle", mono: true }
       : { type: "text", x: x + size / 3, y: top - 5, text, size: Math.min(12, Math.max(6, width - 3)), fill: ink, rotate: -90, mono: true });
   }
-  const [low, high] = shownRange(matrix);
+  const [low, high] = fullRange(matrix);
   const legend = `colours from ${fixed(low, 2)} to ${fixed(high, 2)}${matrix.unit ? ` ${matrix.unit}` : ""}`;
   shapes.push({ type: "text", x: 6, y: top + rows * height + 16, text: `rows: ${matrix.row_axis}; columns: ${matrix.column_axis}; ${legend}`, size: 11, fill: faint });
   return { width: Math.max(300, left + columns * width + 12), height: top + rows * height + 26, background: paper, shapes };
 }
 
-/**
- * Return the numbers of a matrix with its labels.
- * @param {Matrix} matrix
- */
-export function heatTable(matrix) {
-  const rows = Array.from({ length: matrix.rows }, (_, row) => [
-    matrix.row_labels[row] ?? String(row),
-    ...Array.from({ length: matrix.columns }, (_value, column) => {
-      const value = matrix.values[row * matrix.columns + column] ?? NaN;
-      return Number.isNaN(value) ? null : Number(value.toPrecision(5));
-    }),
-  ]);
-  return { header: [`${matrix.row_axis} \\ ${matrix.column_axis}`, ...matrix.column_labels.slice(0, matrix.columns)], rows };
+/** Return the numbers of a matrix with its labels. @param {Matrix} matrix @returns {Table} */
+export function heatTable({ rows, columns, values, row_labels, column_labels, row_axis, column_axis }) {
+  const number = (value = NaN) => (Number.isNaN(value) ? null : Number(value.toPrecision(5)));
+  const cells = (/** @type {number} */ row) => Array.from({ length: columns }, (_, column) => number(values[row * columns + column]));
+  const lines = Array.from({ length: rows }, (_, row) => [row_labels[row] ?? String(row), ...cells(row)]);
+  return { header: [`${row_axis} \\ ${column_axis}`, ...column_labels.slice(0, columns)], rows: lines };
 }

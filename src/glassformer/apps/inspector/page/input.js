@@ -42,30 +42,8 @@ export function textsOf({ text, ids, source, target, messages }) {
   };
 }
 
-/**
- * Return an example as one text.
- * @param {Example} example
- */
-function summary({ text, source, messages }) {
-  return text ?? source ?? (messages ?? []).map(({ role, content }) => `${role}: ${content}`).join("\n");
-}
-
-/**
- * Return a text with the line ends of a text box.
- * @param {string} text
- */
-function boxLineEnds(text) {
-  return text.replace(/\r\n?/g, "\n");
-}
-
-/**
- * Return the beginning of a text in one line, with marks in place of line ends.
- * @param {string} text
- */
-function clipped(text) {
-  const line = text.trim().replace(/\s*\n\s*/g, " ↵ ").replace(/\s+/g, " ");
-  return line.length > 44 ? `${line.slice(0, 43)}…` : line;
-}
+/** Return a text with the line ends of a text box. @param {string} text */
+const boxLineEnds = (text) => text.replace(/\r\n?/g, "\n");
 
 /**
  * Create the boxes of the model in a section of the page.
@@ -131,9 +109,11 @@ export function createInput(app, section) {
     app.submit();
   }
 
-  /** @param {Example} example */
-  function use(example) {
-    void app.use(example);
+  /** Return the button of an example: the beginning of its text in one line, with marks in place of line ends. @param {Example} example */
+  function exampleButton(example) {
+    const text = example.text ?? example.source ?? (example.messages ?? []).map(({ role, content }) => `${role}: ${content}`).join("\n");
+    const line = text.trim().replace(/\s*\n\s*/g, " ↵ ").replace(/\s+/g, " ");
+    return button(line.length > 44 ? `${line.slice(0, 43)}…` : line, () => void app.use(example), { title: text });
   }
 
   /** Write the texts of the state into the boxes. */
@@ -163,18 +143,14 @@ export function createInput(app, section) {
       h("div", { class: `texts${content.length > 1 ? " is-pair" : ""}` }, ...content,
         button("Run", submit, { class: "primary", title: "Ctrl+Enter" })),
       h("div", { class: "row" },
-        examples.length ? h("div", { class: "examples" }, "examples", ...examples.map((example) =>
-          button(clipped(summary(example)), () => use(example), { title: summary(example) }))) : null,
+        examples.length ? h("div", { class: "examples" }, "examples", ...examples.map(exampleButton)) : null,
         conversation ? button("as text", () => showBoxes(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
-        model.has_template && !conversation && !isPair(model) ? button("as message", () => showBoxes(firstMessage()), {
-          class: "quiet", title: "Read the text as a user message, with the chat template of the model",
-        }) : null,
+        model.has_template && !conversation && !isPair(model)
+          ? button("as message", () => showBoxes(JSON.stringify([{ role: "user", content: boxes[0]?.area.value ?? "" }])), {
+            class: "quiet", title: "Read the text as a user message, with the chat template of the model",
+          }) : null,
         model.mask && model.verb === "fill" ? button(`insert ${MASK}`, () => boxes[0] && insertText(boxes[0].area, MASK), { class: "quiet" }) : null));
     write();
-  }
-
-  function firstMessage() {
-    return JSON.stringify([{ role: "user", content: boxes[0]?.area.value ?? "" }]);
   }
 
   /** Switch between boxes for messages and a box for a text. @param {string} messages */

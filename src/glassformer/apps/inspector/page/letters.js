@@ -108,34 +108,19 @@ export function labelAfter(before, text) {
   return /\p{Cn}/u.test(label) ? text : label; // not an assigned character
 }
 
-/**
- * Return the text of a token below its letter: whole characters, and the bytes of incomplete characters.
- * @param {string} text
- */
-export function partText(text) {
-  return text.replaceAll(BYTES, "$1");
-}
+/** Return the text of a token below its letter: whole characters, and the bytes of incomplete characters. @param {string} text */
+export const partText = (text) => text.replaceAll(BYTES, "$1");
 
 const RIGHT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Samaritan}\p{Script=Mandaic}\p{Script=Adlam}]/u;
 
-/**
- * Return the direction of the first letter or digit of a text; null without one. A digit is written from left to right.
- * @param {string} text
- */
+/** Return the direction of the first letter or digit of a text; null without one. A digit is written from left to right. @param {string} text */
 export function directionOf(text) {
-  const [first = ""] = /[\p{L}\p{Nd}]/u.exec(text) ?? [];
-  if (first === "") return null;
-  return /\p{L}/u.test(first) && RIGHT.test(first) ? "rtl" : "ltr";
+  const [first] = /[\p{L}\p{Nd}]/u.exec(text) ?? [];
+  return first === undefined ? null : /\p{L}/u.test(first) && RIGHT.test(first) ? "rtl" : "ltr";
 }
 
-/**
- * Return the direction of a whole text: that of its first letter. Without a letter, it is left to right.
- * @param {string} text
- */
-export function directionOfText(text) {
-  const [first = ""] = /\p{L}/u.exec(text) ?? [];
-  return directionOf(first) ?? "ltr";
-}
+/** Return the direction of a whole text: that of its first letter. Without a letter, it is left to right. @param {string} text */
+export const directionOfText = (text) => directionOf(/\p{L}/u.exec(text)?.[0] ?? "") ?? "ltr";
 
 /**
  * Group tokens into runs of one direction. A token without a direction has that of both neighbours if they agree, and
@@ -167,8 +152,5 @@ export function visualOrder(texts) {
   const whole = directionOfText(texts.join(""));
   const runs = runsOf(texts.map(directionOf), whole);
   if (whole === "rtl") runs.reverse();
-  return runs.flatMap(({ direction, from, to }) => {
-    const numbers = Array.from({ length: to - from }, (_, i) => from + i);
-    return direction === "rtl" ? numbers.reverse() : numbers;
-  });
+  return runs.flatMap(({ direction, from, to }) => Array.from({ length: to - from }, (_, i) => (direction === "rtl" ? to - 1 - i : from + i)));
 }

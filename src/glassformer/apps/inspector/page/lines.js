@@ -17,6 +17,7 @@ import { theme } from "./theme.js";
  *   rows: number, columns: number, values: ArrayLike<number>, row_labels: string[], column_labels: string[],
  *   row_side: Side, column_side: Side, first_row: number,
  * }} Weights
+ * @typedef {{row: number, column: number, weight: number}} Link
  */
 
 /** Explanation of `alignmentScene` for the user. */
@@ -42,16 +43,16 @@ export function windowAround(length, centre, size) {
 
 /**
  * Return the lines above a weight, the strongest ones if there are too many.
- * @param {Weights} weights
+ * @param {{columns: number, values: ArrayLike<number>}} weights
  * @param {{rows: [number, number], columns: [number, number], least: number, row?: number, column?: number}} part
- * @returns {{row: number, column: number, weight: number}[]}
+ * @returns {Link[]}
  */
-export function strongest(weights, { rows, columns, least, row, column }) {
+export function strongest(weights, { rows, columns, least, row = -1, column = -1 }) {
   const found = [];
   for (let i = rows[0]; i < rows[1]; i++) {
-    if (row !== undefined && row >= 0 && i !== row) continue;
+    if (row >= 0 && i !== row) continue;
     for (let j = columns[0]; j < columns[1]; j++) {
-      if (column !== undefined && column >= 0 && j !== column) continue;
+      if (column >= 0 && j !== column) continue;
       const weight = weights.values[i * weights.columns + j] ?? 0;
       if (weight >= least) found.push({ row: i, column: j, weight });
     }
@@ -59,10 +60,19 @@ export function strongest(weights, { rows, columns, least, row, column }) {
   return found.sort((a, b) => b.weight - a.weight).slice(0, MOST);
 }
 
+/** Return the places of the tokens of a line. @param {Weights} weights @param {Link} line */
+const placesOf = ({ row_side, column_side, first_row }, { row, column }) =>
+  ({ place: { side: row_side, index: row + first_row }, across: { side: column_side, index: column } });
+
+/** Return a curve between two points that leaves both in the direction of x. @param {[number, number]} from @param {[number, number]} to */
+export function curve([x0, y0], [x1, y1]) {
+  return `M${x0} ${y0}C${(x0 + x1) / 2} ${y0} ${(x0 + x1) / 2} ${y1} ${x1} ${y1}`;
+}
+
 /**
  * Return two columns of tokens with lines: queries on the left, keys on the right.
  * @param {Weights} weights
- * @param {{width: number, rows: [number, number], columns: [number, number], lines: {row: number, column: number, weight: number}[]}} part
+ * @param {{width: number, rows: [number, number], columns: [number, number], lines: Link[]}} part
  * @returns {Scene}
  */
 export function columnScene(weights, { width, rows, columns, lines }) {
@@ -75,27 +85,19 @@ export function columnScene(weights, { width, rows, columns, lines }) {
     { type: "text", x: label, y: 12, text: "query", size: 11, fill: faint, anchor: "end" },
     { type: "text", x: width - label, y: 12, text: "key", size: 11, fill: faint },
   ];
-  for (const { row, column, weight } of lines) {
-    const [from, to] = [y(row - rows[0]) + 4, y(column - columns[0]) + 4];
-    const middle = (left + right) / 2;
+  for (const one of lines) {
     shapes.push({
-      type: "path", d: `M${left} ${from}C${middle} ${from} ${middle} ${to} ${right} ${to}`, stroke: accent,
-      width: 0.5 + 5 * weight, opacity: 0.15 + 0.75 * weight, title: `weight ${weight.toFixed(3)}`,
-      place: { side: weights.row_side, index: row + weights.first_row }, across: { side: weights.column_side, index: column },
+      type: "path", d: curve([left, y(one.row - rows[0]) + 4], [right, y(one.column - columns[0]) + 4]), stroke: accent, ...placesOf(weights, one),
+      width: 0.5 + 5 * one.weight, opacity: 0.15 + 0.75 * one.weight, title: `weight ${one.weight.toFixed(3)}`,
     });
   }
-  for (let i = rows[0]; i < rows[1]; i++) {
-    shapes.push({
-      type: "text", x: label, y: y(i - rows[0]) + 8, text: shortened(weights.row_labels[i] ?? "", 14), fill: ink, anchor: "end", mono: true,
-      place: { side: weights.row_side, index: i + weights.first_row },
-    });
-  }
-  for (let j = columns[0]; j < columns[1]; j++) {
-    shapes.push({
-      type: "text", x: width - label, y: y(j - columns[0]) + 8, text: shortened(weights.column_labels[j] ?? "", 14), fill: ink, mono: true,
-      place: { side: weights.column_side, index: j },
-    });
-  }
+  weights.row_labels.slice(...rows).forEach((text, i) => shapes.push({
+    type: "text", x: label, y: y(i) + 8, text: shortened(text, 14), fill: ink, anchor: "end", mono: true,
+    place: { side: weights.row_side, index: rows[0] + i + weights.first_row },
+  }));
+  weights.column_labels.slice(...columns).forEach((text, j) => shapes.push({
+    type: "text", x: width - label, y: y(j) + 8, text: shortened(text, 14), fill: ink, mono: true, place: { side: weights.column_side, index: columns[0] + j },
+  }));
   const height = y(Math.max(rows[1] - rows[0], columns[1] - columns[0]));
   return { width, height, background: paper, shapes };
 }
@@ -122,13 +124,12 @@ export function alignmentScene(weights, position, width = 0) {
     { type: "text", x: full / 2, y: 12, text: "source (keys)", size: 11, fill: faint, anchor: "middle" },
     { type: "text", x: full / 2, y: bottom + 46, text: "target (queries)", size: 11, fill: faint, anchor: "middle" },
   ];
-  for (const { row, column, weight } of lines) {
-    const [from, to] = [shift(below) + (below.centres[row - rows[0]] ?? 0), shift(above) + (above.centres[column - columns[0]] ?? 0)];
+  for (const one of lines) {
+    const [from, to] = [shift(below) + (below.centres[one.row - rows[0]] ?? 0), shift(above) + (above.centres[one.column - columns[0]] ?? 0)];
     const middle = (top + bottom) / 2;
     shapes.push({
-      type: "path", d: `M${from} ${bottom}C${from} ${middle} ${to} ${middle} ${to} ${top}`, stroke: accent,
-      width: 0.5 + 6 * weight, opacity: 0.12 + 0.75 * weight, title: `weight ${weight.toFixed(3)}`,
-      place: { side: weights.row_side, index: row + weights.first_row }, across: { side: weights.column_side, index: column },
+      type: "path", d: `M${from} ${bottom}C${from} ${middle} ${to} ${middle} ${to} ${top}`, stroke: accent, ...placesOf(weights, one),
+      width: 0.5 + 6 * one.weight, opacity: 0.12 + 0.75 * one.weight, title: `weight ${one.weight.toFixed(3)}`,
     });
   }
   above.centres.forEach((centre, i) => shapes.push({
@@ -157,7 +158,6 @@ function linePositions(labels) {
 }
 
 /**
- * @typedef {{layer: number, head: number, row: number, column: number, weight: number}} Line
  * @typedef {{side: Side, labels: string[]}} Axis the tokens of the rows or of the columns
  * @typedef {{row?: number, column?: number, head?: number}} Chosen a row or a column and a head; undefined for all
  */
@@ -190,43 +190,26 @@ export function headColour(head, heads, dark) {
  * @param {Chosen} chosen
  */
 export function layerLines(thumbnails, chosen) {
-  const [layers = 0, heads = 0, rows = 0, columns = 0] = thumbnails.shape;
-  const isChosen = (/** @type {number | undefined} */ wanted, /** @type {number} */ one) => wanted === undefined || wanted === one;
-  /** @type {Line[]} */
-  const lines = [];
-  for (let layer = 0; layer < layers; layer++) {
-    /** @type {Line[]} */
-    const found = [];
-    for (let head = 0; head < heads; head++) {
-      if (!isChosen(chosen.head, head)) continue;
-      const { values } = thumbnailOf(thumbnails, layer, head);
-      for (let row = chosen.row ?? 0; row < rows && isChosen(chosen.row, row); row++) {
-        for (let column = chosen.column ?? 0; column < columns && isChosen(chosen.column, column); column++) {
-          const weight = (values[row * columns + column] ?? 0) / 255;
-          if (weight >= LEAST) found.push({ layer, head, row, column, weight });
-        }
-      }
-    }
-    lines.push(...found.sort((a, b) => b.weight - a.weight).slice(0, Math.floor(MAX_LINES / layers)));
-  }
-  return lines;
+  const [layers = 0, nHeads = 0, rows = 0, columns = 0] = thumbnails.shape;
+  const { head: only, ...cell } = chosen;
+  const heads = only === undefined ? Array.from({ length: nHeads }, (_, head) => head) : [only];
+  const part = { rows: /** @type {[number, number]} */ ([0, rows]), columns: /** @type {[number, number]} */ ([0, columns]), least: 255 * LEAST, ...cell };
+  return Array.from({ length: layers }, (_, layer) => {
+    const linesOf = (/** @type {number} */ head) => strongest(thumbnailOf(thumbnails, layer, head), part);
+    const found = heads.flatMap((head) => linesOf(head).map((line) => ({ ...line, layer, head, weight: line.weight / 255 })));
+    return found.sort((a, b) => b.weight - a.weight).slice(0, Math.floor(MAX_LINES / layers));
+  }).flat();
 }
 
 /**
- * Return the first token of a thumbnail cell, along one axis. A thumbnail of a long text has fewer cells than the text
- * has tokens.
- * @param {number} cell
- * @param {number} cells
- * @param {number} tokens
+ * A thumbnail of a long text has fewer cells than the text has tokens.
+ * @typedef {(index: number, cells: number, tokens: number) => number} Converter along one axis
  */
+
+/** Return the first token of a thumbnail cell. @type {Converter} */
 export const tokenOf = (cell, cells, tokens) => Math.floor((cell * tokens) / cells);
 
-/**
- * Return the thumbnail cell of a token, along one axis.
- * @param {number} token
- * @param {number} cells
- * @param {number} tokens
- */
+/** Return the thumbnail cell of a token. @type {Converter} */
 export const cellOf = (token, cells, tokens) => Math.ceil(((token + 1) * cells) / tokens) - 1;
 
 /**
@@ -257,10 +240,8 @@ export function layersScene(thumbnails, queries, keys, { chosen, dark }) {
     }
   }
   for (const { layer, head, row, column, weight } of layerLines(thumbnails, chosen).reverse()) { // the strongest lines last, on top
-    const [from, to] = [left(layer), left(layer) + wide];
-    const middle = (from + to) / 2;
     shapes.push({
-      type: "path", d: `M${from} ${y(column)}C${middle} ${y(column)} ${middle} ${y(row)} ${to} ${y(row)}`, stroke: headColour(head, heads, dark),
+      type: "path", d: curve([left(layer), y(column)], [left(layer) + wide, y(row)]), stroke: headColour(head, heads, dark),
       width: 0.6 + 2.6 * weight, opacity: 0.2 + 0.75 * weight,
       title: `layer ${layer}, head ${head}: ${visible(queries.labels[query(row)] ?? "")} (${query(row)}) reads ${visible(keys.labels[key(column)] ?? "")} (${key(column)}), weight ${weight.toFixed(2)}`,
     });

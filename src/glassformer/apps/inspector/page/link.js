@@ -8,14 +8,10 @@
 
 import { mainSide, markedPlaces } from "./state.js";
 
-/**
- * Return the token of an element.
- * @param {EventTarget | null} target
- */
+/** Return the token of an element. @param {EventTarget | null} target */
 function placeOf(target) {
-  const element = target instanceof Element ? target.closest("[data-side]") : null;
-  if (!(element instanceof HTMLElement || element instanceof SVGElement)) return null;
-  const { side, index, acrossSide, across } = element.dataset;
+  const element = /** @type {HTMLElement | SVGElement | null | undefined} */ (target instanceof Element ? target.closest("[data-side]") : null);
+  const { side, index, acrossSide, across } = element?.dataset ?? {};
   if (!side || index === undefined) return null;
   return {
     hover: { side: /** @type {Side} */ (side), index: Number(index) },
@@ -30,13 +26,9 @@ function placeOf(target) {
 export function linkTokens(store) {
   /** @param {Event} event */
   const enter = (event) => {
-    const found = placeOf(event.target);
-    const { hover, across } = store.state;
-    if (!found) {
-      if ((hover || across) && !(event.target instanceof Element && event.target.closest("canvas"))) {
-        store.set({ hover: null, across: null });
-      }
-    } else if (!isEqual(hover, found.hover) || !isEqual(across, found.across)) store.set(found);
+    const found = placeOf(event.target) ?? { hover: null, across: null };
+    if (!found.hover && event.target instanceof Element && event.target.closest("canvas")) return;
+    if (!isEqual(store.state.hover, found.hover) || !isEqual(store.state.across, found.across)) store.set(found);
   };
   document.addEventListener("pointerover", enter);
   document.addEventListener("focusin", enter);
@@ -62,9 +54,7 @@ export function selectPlace(store, place) {
 }
 
 /** @param {Place | null} a @param {Place | null} b */
-function isEqual(a, b) {
-  return a?.side === b?.side && a?.index === b?.index;
-}
+const isEqual = (a, b) => a?.side === b?.side && a?.index === b?.index;
 
 /** @type {Element[]} */
 let marked = [];
@@ -75,12 +65,10 @@ let marked = [];
  */
 export function markTokens(store) {
   for (const element of marked) element.classList.remove("is-linked");
-  const places = markedPlaces(store.state).filter((place) => place !== null);
-  marked = places.flatMap(({ side, index }) => {
+  marked = markedPlaces(store.state).filter((place) => place !== null).flatMap(({ side, index }) => {
     const sides = side === "source" ? ["source"] : ["target", "written"];
-    return sides.flatMap((one) => [...document.querySelectorAll(
-      `[data-side="${one}"][data-index="${index}"], [data-across-side="${one}"][data-across="${index}"]`,
-    )]);
+    const selectors = sides.map((one) => `[data-side="${one}"][data-index="${index}"], [data-across-side="${one}"][data-across="${index}"]`);
+    return [...document.querySelectorAll(selectors.join())];
   });
   for (const element of marked) element.classList.add("is-linked");
 }

@@ -27,7 +27,7 @@ import { textsTab } from "../panels/texts.js";
 import { createTokens } from "../panels/tokens.js";
 import { trainingTab } from "../panels/training.js";
 import { RunData } from "./app.js";
-import { arrowKeys, button, byId, fill, h } from "./dom.js";
+import { arrowKeys, button, byId, fill, h, refill } from "./dom.js";
 import { createInput, isPair, runBody, textsOf } from "./input.js";
 import { linkTokens } from "./link.js";
 import { hasPython, pythonOf } from "./python.js";
@@ -104,8 +104,7 @@ export function start(source) {
     // The server no longer has the run: it was restarted, or has had many runs since
     if (error instanceof ServerError && error.message.includes("no longer kept") && Date.now() - lastRun > 5000) {
       app.data.clear(); // a restarted server counts its runs from 1 again
-      void run();
-      return;
+      return void run();
     }
     write(panel, error instanceof Error ? error.message : String(error), true);
     if (!(error instanceof ServerError)) console.error(error);
@@ -123,8 +122,7 @@ export function start(source) {
   /** Return the tabs of the model. */
   function tabs() {
     const { model } = store.state;
-    const isOffered = (/** @type {Tab} */ { route }) => route === undefined || source.answers(route);
-    return model ? TABS.filter((tab) => tab.exists(model) && isOffered(tab)) : [];
+    return model ? TABS.filter(({ exists, route }) => exists(model) && (route === undefined || source.answers(route))) : [];
   }
 
   function chosenTab() {
@@ -176,14 +174,11 @@ export function start(source) {
 
   /** Draw a list of tabs, which open panels. @param {HTMLElement} place @param {{id: string, title: string, panel: string, isChosen: boolean, isNarrow: boolean}[]} items */
   function drawList(place, items) {
-    const hasFocus = place.contains(document.activeElement);
-    fill(place, ...items.map(({ id, title, panel, isChosen, isNarrow }) => button(title, () => store.set({ panel }), {
+    refill(place, ...items.map(({ id, title, panel, isChosen, isNarrow }) => button(title, () => store.set({ panel }), {
       role: "tab", id: `tab-${id}`, "aria-selected": String(isChosen), "aria-controls": "panels", tabindex: isChosen ? 0 : -1, class: isNarrow ? "only-narrow" : "",
     })));
     const active = place.querySelector('[aria-selected="true"]');
-    if (!(active instanceof HTMLElement)) return;
-    place.scrollLeft = active.offsetLeft - place.offsetLeft - 40;
-    if (hasFocus) active.focus();
+    if (active instanceof HTMLElement) place.scrollLeft = active.offsetLeft - place.offsetLeft - 40;
   }
 
   /** Draw the visible panels after a change. */
@@ -196,8 +191,7 @@ export function start(source) {
     if (!tab) return;
     if (!store.state.run && !tab.needs_no_run) {
       const isReading = byId("input").hasAttribute("aria-busy");
-      fill(byId("panels"), h("p", { class: "card empty" }, isReading ? "The model reads the text." : "Write a text and press Run."));
-      return;
+      return fill(byId("panels"), h("p", { class: "card empty" }, isReading ? "The model reads the text." : "Write a text and press Run."));
     }
     let entry = opened.get(tab.id);
     if (!entry) {
@@ -271,10 +265,9 @@ export function start(source) {
     const isOther = view.checkpoint !== "" && view.checkpoint !== checkpoint;
     store.set({ ...view, checkpoint: view.checkpoint || checkpoint, ...(isOther ? { run: null, other: null, other_run: null, ablated: null } : {}) });
     input.draw();
+    const isNew = view.text !== text || view.ids !== ids || view.source !== from || view.target !== target || view.messages !== messages;
     if (isOther) void load();
-    else if (
-      view.text !== text || view.ids !== ids || view.source !== from || view.target !== target || view.messages !== messages
-    ) void run();
+    else if (isNew) void run();
   });
   /** Show the open panel alone, with larger type, or the whole page again. */
   function toggleLecture() {
@@ -283,7 +276,7 @@ export function start(source) {
     if (!isOn) drawNewer();
     changedKeys(new Set(["size"]));
     scrollTo(0, 0);
-    /** @type {HTMLElement | null} */ (document.querySelector(".is-answered .go-on") ?? byId("panels").querySelector(".flow-picture"))?.focus({ preventScroll: true }); // → goes on
+    /** @type {HTMLElement | null} */ (document.querySelector(".is-answered .go-on, #panels .flow-picture"))?.focus({ preventScroll: true }); // → goes on
   }
   addEventListener("keydown", ({ key, target, repeat, ctrlKey, metaKey, altKey, defaultPrevented }) => {
     const isTyped = target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
@@ -333,8 +326,7 @@ export function start(source) {
     if (!model) return;
     const body = runBody(model, store.state);
     if (!body.messages && (body.text ?? body.source ?? body.ids ?? "") === "") {
-      app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
-      return;
+      return app.say(model.examples.length ? "Write a text and press Run, or choose an example." : "Write a text and press Run.");
     }
     const { text, ids, source: from, target, messages } = store.state;
     await post(body, { text, ids, source: from, target, messages });
@@ -375,12 +367,10 @@ export function start(source) {
   /** Offer the newest model of the run if the page shows an earlier one. */
   function drawNewer() {
     const { model, model_step: newest } = store.state;
-    if (model === null || newest === null || newest === model.step) offer("");
-    else offer(`The page shows the model of step ${count(model.step ?? 0)}; the newest one is of step ${count(newest)}.`, `Open step ${count(newest)}`, () => void openNewest(model));
+    if (model === null || newest === null || newest === model.step) return offer("");
+    const openNewest = () => source.post("/api/open", { folder: model.folder }).then(({ id }) => openModel(id)).catch(app.fail);
+    offer(`The page shows the model of step ${count(model.step ?? 0)}; the newest one is of step ${count(newest)}.`, `Open step ${count(newest)}`, openNewest);
   }
-
-  /** @param {Model} model */
-  const openNewest = ({ folder }) => source.post("/api/open", { folder }).then(({ id }) => openModel(id)).catch(app.fail);
 
   /** Show another model in this tab. @param {string} checkpoint */
   function openModel(checkpoint) {
@@ -438,10 +428,7 @@ export function start(source) {
       const session = /** @type {Session} */ (await source.get("/api/session"));
       home = session?.gallery ? "gallery" : session?.is_sweep ? "sweep" : "";
       const wanted = store.state.checkpoint || session?.model;
-      if (session && !wanted) {
-        showStart(session);
-        return;
-      }
+      if (session && !wanted) return showStart(session);
       const model = await modelOf(session, wanted);
       if (!model) return;
       document.body.classList.remove("is-start");
@@ -469,11 +456,9 @@ export function start(source) {
   }
 
   source.onoffline = (isOffline) => {
-    if (isOffline) app.fail(new ServerError(OFFLINE, 0));
-    else {
-      app.say("");
-      void load();
-    }
+    if (isOffline) return app.fail(new ServerError(OFFLINE, 0));
+    app.say("");
+    void load();
   };
   drawHeader();
   void load();

@@ -32,7 +32,7 @@ export const QUESTIONS = [
   { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askAblation },
   { title: "Why this token?", routes: ["/lens"], exists: (model) => model.has_head_over_tokens && model.kind !== "recurrent", ask: askLayers },
   { title: "Which part writes this token?", routes: ["/attribution"], exists: (model) => model.kind === "decoder" && model.is_additive, ask: askParts },
-  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || hasClasses(model))), ask: askLeftOut, input: withMask, note: "The box has a mask in place of the middle word now." },
+  { title: "What if a word is left out?", routes: ["/api/run"], exists: (model) => model.kind === "recurrent" || (model.kind === "encoder" && (model.verb === "fill" || (model.verb === "classify" && model.labels.length > 1))), ask: askLeftOut, input: withMask, note: "The box has a mask in place of the middle word now." },
   { title: "How sure is the model?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens || (model.labels.length > 1 && !model.is_multi_label), ask: askScores },
   { title: "Which token did the model not expect?", routes: ["/flow"], exists: (model) => model.has_head_over_tokens, ask: askSurprise },
 ];
@@ -48,11 +48,6 @@ const MAX_QUESTIONS = 8;
 export function questionsOf(model, source) {
   const isAnswered = (/** @type {Question} */ { routes }) => routes.every((route) => source.answers(route));
   return QUESTIONS.filter((question) => question.exists(model) && isAnswered(question)).slice(0, MAX_QUESTIONS);
-}
-
-/** Return true if the model classifies texts. @param {Model} model */
-function hasClasses({ labels, verb }) {
-  return labels.length > 1 && verb === "classify";
 }
 
 /** Return the kind of self-attention; null without one. @param {Record<string, unknown>} attention */
@@ -112,17 +107,14 @@ export function clearest({ rows, columns, values }, keyOf) {
 
 /** Return the column of the largest weight of a row, other than `but`. @param {Matrix} weights @param {number} row @param {number} [but] */
 function largestKey({ columns, values }, row, but = -1) {
-  const weight = (/** @type {number} */ j) => (j === but ? -1 : values[row * columns + j] ?? 0);
-  let best = 0;
-  for (let j = 1; j < columns; j++) if (weight(j) > weight(best)) best = j;
-  return best;
+  const weights = Array.from({ length: columns }, (_, j) => (j === but ? -1 : values[row * columns + j] ?? 0));
+  return weights.indexOf(Math.max(...weights));
 }
 
 /**
  * Return the text twice in a row, so that tokens occur again. Return null if the text repeats a pair of tokens already,
  * or if the model is not a decoder.
  * @param {State} state
- * @returns {Example | null}
  */
 export function repeated({ run, model, text }) {
   if (!run || !model || model.kind !== "decoder" || text === "") return null;
@@ -268,8 +260,7 @@ async function askLayers(app, run) {
     const [before, after] = [p[layer - 1] ?? 0, p[layer] ?? 0];
     const bounds = p.map((x, i) => x || (cells[i]?.[t]?.top.at(-1)?.[2] ?? 0)); // an unknown probability is at most that of the last of the best tokens
     const stays = bounds.slice(layer).every((x) => x >= DECIDES * (p.at(-1) ?? 0));
-    const largest = before || (cells[layer - 1]?.[t]?.top.at(-1)?.[2] ?? 0); // an unknown probability is at most that of the last of the best tokens
-    return { t, size, layer, before, after, stays, sure: after - largest };
+    return { t, size, layer, before, after, stays, sure: after - (bounds[layer - 1] ?? 0) };
   };
   const step = askedPositions(state).map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
   const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];

@@ -11,13 +11,10 @@
  * @param {Float32Array} logits
  */
 export function softmax(logits) {
-  let largest = -Infinity;
-  for (const x of logits) if (x > largest) largest = x;
-  const values = new Float64Array(logits.length);
-  let sum = 0;
-  for (let i = 0; i < logits.length; i++) sum += values[i] = Math.exp(/** @type {number} */ (logits[i]) - largest);
-  for (let i = 0; i < values.length; i++) values[i] = /** @type {number} */ (values[i]) / sum;
-  return values;
+  const largest = logits.reduce((most, x) => Math.max(most, x), -Infinity);
+  const values = new Float64Array(logits).map((x) => Math.exp(x - largest));
+  const sum = values.reduce((total, x) => total + x, 0);
+  return values.map((x) => x / sum);
 }
 
 /**
@@ -85,9 +82,7 @@ export function descending(values) {
  * @param {Float64Array} values
  */
 export function entropy(values) {
-  let sum = 0;
-  for (const p of values) if (p > 0) sum -= p * Math.log(p);
-  return sum;
+  return values.reduce((sum, p) => (p > 0 ? sum - p * Math.log(p) : sum), 0);
 }
 
 /**

@@ -11,21 +11,15 @@ import { h, svg } from "./dom.js";
 import { FONT, MONO } from "./theme.js";
 
 /**
+ * @typedef {{fill?: string, stroke?: string, opacity?: number, title?: string, place?: Place, across?: Place}} Look of all shapes
+ * @typedef {{type: "rect", x: number, y: number, width: number, height: number, rx?: number}} Rect
+ * @typedef {{type: "path", d: string, width?: number, dash?: string}} Path
  * @typedef {{
- *   type: "rect", x: number, y: number, width: number, height: number, fill?: string, stroke?: string, rx?: number,
- *   opacity?: number, title?: string, place?: Place,
- * }} Rect
- * @typedef {{
- *   type: "path", d: string, stroke?: string, fill?: string, width?: number, opacity?: number, dash?: string,
- *   title?: string, place?: Place, across?: Place,
- * }} Path
- * @typedef {{
- *   type: "text", x: number, y: number, text: string, size?: number, fill?: string, anchor?: "start" | "middle" | "end",
- *   mono?: boolean, bold?: boolean, rotate?: number, title?: string, place?: Place,
+ *   type: "text", x: number, y: number, text: string, size?: number, anchor?: "start" | "middle" | "end", mono?: boolean, bold?: boolean, rotate?: number,
  * }} Text
- * @typedef {{type: "circle", x: number, y: number, r: number, fill?: string, stroke?: string, title?: string}} Circle
- * @typedef {{type: "image", x: number, y: number, width: number, height: number, image: HTMLCanvasElement, opacity?: number}} Image
- * @typedef {Rect | Path | Text | Circle | Image} Shape
+ * @typedef {{type: "circle", x: number, y: number, r: number}} Circle
+ * @typedef {{type: "image", x: number, y: number, width: number, height: number, image: HTMLCanvasElement}} Image
+ * @typedef {Look & (Rect | Path | Text | Circle | Image)} Shape
  * @typedef {{width: number, height: number, background?: string, shapes: Shape[]}} Scene
  */
 
@@ -64,44 +58,32 @@ export function sceneElement(scene) {
 
 /** @param {Shape} shape @returns {SVGElement} */
 function shapeElement(shape) {
-  const element = plainElement(shape);
-  if ("title" in shape && shape.title) element.append(svg("title", {}, shape.title));
-  if ("place" in shape && shape.place) {
-    element.setAttribute("data-side", shape.place.side);
-    element.setAttribute("data-index", String(shape.place.index));
-  }
-  if ("across" in shape && shape.across) {
-    element.setAttribute("data-across-side", shape.across.side);
-    element.setAttribute("data-across", String(shape.across.index));
-  }
-  return element;
+  const { type, title, place, across, fill = type === "text" ? undefined : "none", stroke, opacity } = shape;
+  return svg(type, {
+    ...geometryOf(shape), fill, stroke, opacity,
+    "data-side": place?.side, "data-index": place?.index, "data-across-side": across?.side, "data-across": across?.index,
+  }, type === "text" ? shape.text : null, title ? svg("title", {}, title) : null);
 }
 
-/** @param {Shape} shape @returns {SVGElement} */
-function plainElement(shape) {
+/** Return the attributes of one type of shapes. @param {Shape} shape @returns {import("./dom.js").Attributes} */
+function geometryOf(shape) {
   switch (shape.type) {
-    case "rect": {
-      const { x, y, width, height, rx, opacity, fill, stroke } = shape;
-      return svg("rect", { x: round(x), y: round(y), width: round(width), height: round(height), rx, opacity, fill: fill ?? "none", stroke });
-    }
-    case "path": {
-      const { d, stroke, fill, width, opacity, dash } = shape;
-      return svg("path", { d, stroke, fill: fill ?? "none", "stroke-width": width, opacity, "stroke-dasharray": dash });
-    }
+    case "rect":
+      return { x: round(shape.x), y: round(shape.y), width: round(shape.width), height: round(shape.height), rx: shape.rx };
+    case "path":
+      return { d: shape.d, "stroke-width": shape.width, "stroke-dasharray": shape.dash };
     case "circle":
-      return svg("circle", { cx: round(shape.x), cy: round(shape.y), r: shape.r, fill: shape.fill ?? "none", stroke: shape.stroke });
-    case "image":
-      return svg("image", {
-        x: shape.x, y: shape.y, width: shape.width, height: shape.height, href: shape.image.toDataURL(),
-        preserveAspectRatio: "none", "image-rendering": "pixelated", opacity: shape.opacity,
-      });
+      return { cx: round(shape.x), cy: round(shape.y), r: shape.r };
+    case "image": {
+      const { x, y, width, height, image } = shape;
+      return { x, y, width, height, href: image.toDataURL(), preserveAspectRatio: "none", "image-rendering": "pixelated" };
+    }
     case "text": {
-      const { x, y, size, fill, anchor, mono, bold, rotate } = shape;
-      return svg("text", {
-        x: round(x), y: round(y), fill, "font-size": size ?? 12, "text-anchor": anchor, "font-weight": bold ? 600 : undefined,
-        "font-family": mono ? MONO : FONT, transform: rotate ? `rotate(${rotate} ${round(x)} ${round(y)})` : undefined,
-        "xml:space": "preserve",
-      }, shape.text);
+      const { x, y, size, anchor, mono, bold, rotate } = shape;
+      return {
+        x: round(x), y: round(y), "font-size": size ?? 12, "text-anchor": anchor, "font-weight": bold ? 600 : undefined, "font-family": mono ? MONO : FONT,
+        transform: rotate ? `rotate(${rotate} ${round(x)} ${round(y)})` : undefined, "xml:space": "preserve",
+      };
     }
   }
 }
@@ -109,11 +91,7 @@ function plainElement(shape) {
 /** @param {number} x */
 const round = (x) => Math.round(x * 100) / 100;
 
-/**
- * Draw a scene on a canvas.
- * @param {CanvasRenderingContext2D} context
- * @param {Scene} scene
- */
+/** Draw a scene on a canvas. @param {OffscreenCanvasRenderingContext2D} context @param {Scene} scene */
 export function paintScene(context, scene) {
   if (scene.background) {
     context.fillStyle = scene.background;
@@ -121,13 +99,13 @@ export function paintScene(context, scene) {
   }
   for (const shape of scene.shapes) {
     context.save();
-    if ("opacity" in shape && shape.opacity !== undefined) context.globalAlpha = shape.opacity;
+    context.globalAlpha = shape.opacity ?? 1;
     paintShape(context, shape);
     context.restore();
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Shape} shape */
+/** @param {OffscreenCanvasRenderingContext2D} context @param {Shape} shape */
 function paintShape(context, shape) {
   if (shape.type === "image") {
     context.imageSmoothingEnabled = false;

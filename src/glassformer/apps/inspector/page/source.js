@@ -38,10 +38,7 @@ export function fromBase64(text) {
  * @param {ArrayBuffer} buffer
  */
 export function floats(buffer) {
-  const view = new DataView(buffer);
-  const values = new Float32Array(buffer.byteLength >> 2);
-  for (let i = 0; i < values.length; i++) values[i] = view.getFloat32(4 * i, true);
-  return values;
+  return new Float32Array(buffer, 0, buffer.byteLength >> 2); // all browsers run on little-endian machines
 }
 
 /**
@@ -51,10 +48,7 @@ export function floats(buffer) {
  * @param {number} length
  */
 export function weights16(buffer, start, length) {
-  const view = new DataView(buffer);
-  const values = new Float32Array(length);
-  for (let i = 0; i < length; i++) values[i] = view.getUint16(2 * (start + i), true) / 65535;
-  return values;
+  return new Float32Array(new Uint16Array(buffer, 2 * start, length)).map((x) => x / 65535);
 }
 
 export const OFFLINE = "The server does not answer. Start it again; this page continues by itself.";
@@ -178,11 +172,8 @@ export class Source {
 
   async #poll() {
     this.onoffline(true);
-    for (;;) {
-      await pause(1500);
-      const answer = await fetch("api/health").catch(() => null);
-      if (answer?.ok) break;
-    }
+    do await pause(1500);
+    while (!(await fetch("api/health").catch(() => null))?.ok);
     this.onoffline(false);
   }
 }

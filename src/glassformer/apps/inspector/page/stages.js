@@ -39,8 +39,8 @@ class Names {
     this.order = new Map(tensors.map(([name], i) => [name, i]));
   }
 
-  /** @param {string} name */
-  has(name) {
+  /** @param {string} [name] */
+  has(name = "") {
     return this.shapes.has(name);
   }
 
@@ -133,19 +133,18 @@ function tokens() {
 /** @param {Names} names @param {string} stack @returns {Stage} */
 function embedding(names, stack) {
   const [token, position, sum] = ["embeddings.tokens", "embeddings.positions", "embeddings"].map((end) => `${stack}.${end}`);
-  /** @type {Column[]} */
-  const columns = [];
-  if (names.has(position ?? "")) {
-    if (names.has(token ?? "")) columns.push({ kind: "vector", title: "token", tensor: token }); // a table that both stacks share has the name of one stack only
-    columns.push({ kind: "vector", title: "position", tensor: position });
+  const vector = (/** @type {string} */ title, /** @type {string | undefined} */ tensor) => ({ kind: /** @type {const} */ ("vector"), title, tensor });
+  const stage = { id: "embedding", title: "Embedding", chapter: CHAPTERS.embedding };
+  if (!names.has(position)) {
+    return {
+      ...stage, columns: [vector("x", sum)], formula: "x = E[id]",
+      sentence: `Each id selects a row of a table: the vector of the token. This vector enters the ${stack}.`,
+    };
   }
-  columns.push({ kind: "vector", title: "x", tensor: sum });
-  const rule = names.has(position ?? "")
-    ? "The vector of the token and the vector of its position are added."
-    : "Each id selects a row of a table: the vector of the token.";
+  const tokens = names.has(token) ? [vector("token", token)] : []; // a table that both stacks share has the name of one stack only
   return {
-    id: "embedding", title: "Embedding", chapter: CHAPTERS.embedding, columns, formula: names.has(position ?? "") ? "x = E[id] + P[position]" : "x = E[id]",
-    sentence: `${rule} This vector enters the ${stack}.`,
+    ...stage, columns: [...tokens, vector("position", position), vector("x", sum)], formula: "x = E[id] + P[position]",
+    sentence: `The vector of the token and the vector of its position are added. This vector enters the ${stack}.`,
   };
 }
 
@@ -173,9 +172,11 @@ function blockStages(names, flow, stack, block) {
       last.sentence += " The feed-forward layer reads the same vectors x, and both results are added to them.";
       return stages.map((stage) => ({ ...stage, part, block }));
     }
-    if (!isPre) last.columns.push({ kind: "vector", title: "norm(x + …)", tensor: norm });
-    else if (names.has(next)) last.columns.push({ kind: "vector", title: "x", tensor: next });
-    if (!isPre) last.sentence += " The result is added to the residual stream, and the sum is normalised.";
+    if (isPre && names.has(next)) last.columns.push({ kind: "vector", title: "x", tensor: next });
+    if (!isPre) {
+      last.columns.push({ kind: "vector", title: "norm(x + …)", tensor: norm });
+      last.sentence += " The result is added to the residual stream, and the sum is normalised.";
+    }
     return stages.map((stage) => ({ ...stage, part, block }));
   });
 }
@@ -196,6 +197,8 @@ function attention(names, { config, formulas }, path, part) {
   const stack = path.split(".")[0] ?? "";
   const hasMask = isSelf && (stack === "decoder" || config[stack]?.window_pattern?.some(Boolean)); // an encoder reads the whole text
   const side = isSelf ? undefined : /** @type {const} */ ("source");
+  /** @type {Column} */
+  const masked = { kind: "matrix", title: "mask", tensor: `${here}.scores`, has_heads: true, rule: "masked", weights: `${here}.weights` };
   const what = isSelf ? "Each" : "Cross-attention: each";
   const width = names.width(`${here}.query`);
   const keys = isSelf ? "of all tokens" : "of the source tokens, whose vectors the encoder has computed";
@@ -216,7 +219,7 @@ function attention(names, { config, formulas }, path, part) {
       formula: formulas[isSelf ? stack : "cross"] ?? "", sentence: `The query of a token is compared with the keys ${keys}.${hasMask ? " The mask hides the keys that the query may not attend to." : ""} Softmax turns the scores into weights that sum to 1.`,
       columns: [
         { kind: "matrix", title: "scores", tensor: `${here}.scores`, has_heads: true, rule: "scores", side },
-        ...masked(here, hasMask),
+        ...(hasMask ? [masked] : []),
         { kind: "matrix", title: "weights", tensor: `${here}.weights`, has_heads: true, rule: "weights", side, weights: `${here}.weights` },
       ],
     },
@@ -232,15 +235,8 @@ function attention(names, { config, formulas }, path, part) {
   ];
 }
 
-/** @param {string} attention path @param {boolean} hasMask @returns {Column[]} */
-function masked(attention, hasMask) {
-  return hasMask ? [{ kind: "matrix", title: "mask", tensor: `${attention}.scores`, has_heads: true, rule: "masked", weights: `${attention}.weights` }] : [];
-}
-
 /** @param {"source" | undefined} side @returns {Column[]} */
-function sourceTokens(side) {
-  return side ? [{ kind: "tokens", title: "source", side, width: 92 }] : [];
-}
+const sourceTokens = (side) => (side ? [{ kind: "tokens", title: "source", side, width: 92 }] : []);
 
 /** @param {Names} names @param {Record<string, any>} config @param {string} path @returns {Stage[]} */
 function feedForward(names, config, path) {

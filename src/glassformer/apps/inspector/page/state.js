@@ -69,14 +69,12 @@ export function messagesOf(json) {
   return Array.isArray(found) && found.length > 0 && found.every(isMessage) ? found : null;
 }
 
-/** @typedef {(changed: Set<string>) => void} Listener */
-
 /** State with listeners. Listeners receive the names of the changed keys. */
 export class Store {
   /** @param {State} state */
   constructor(state) {
     this.state = state;
-    /** @type {Listener[]} */
+    /** @type {((changed: Set<string>) => void)[]} */
     this.listeners = [];
   }
 
@@ -92,19 +90,14 @@ export class Store {
     for (const listener of [...this.listeners]) listener(changed);
   }
 
-  /** @param {Listener} listener */
+  /** @param {(changed: Set<string>) => void} listener */
   subscribe(listener) {
     this.listeners.push(listener);
   }
 }
 
-/**
- * Return the tokens that have predictions: the target, or the source of an encoder.
- * @param {State} state
- */
-export function mainTokens(state) {
-  return state.run ? state.run[mainSide(state)] : [];
-}
+/** Return the tokens that have predictions: the target, or the source of an encoder. @param {State} state */
+export const mainTokens = (state) => state.run?.[mainSide(state)] ?? [];
 
 /**
  * Return the tokens before the token that a position predicts. A position of an encoder predicts its own token.
@@ -115,31 +108,14 @@ export function tokensBefore(state, position) {
   return mainTokens(state).slice(0, state.run?.target.length ? position + 1 : position);
 }
 
-/**
- * Return the side whose positions have predictions.
- * @param {State} state
- * @returns {"source" | "target"}
- */
-export function mainSide(state) {
-  return state.run?.target.length ? "target" : "source";
-}
+/** Return the side whose positions have predictions. @param {State} state @returns {"source" | "target"} */
+export const mainSide = ({ run }) => (run?.target.length ? "target" : "source");
 
-/**
- * Return the tokens that positions count: position i is token i of the main row at the top of the page.
- * @param {State} state
- */
-export function positionTokens(state) {
-  return state.run?.written.length ? state.run.written : mainTokens(state);
-}
+/** Return the tokens that positions count: position i is token i of the main row at the top of the page. @param {State} state */
+export const positionTokens = (state) => state.run?.[positionSide(state)] ?? [];
 
-/**
- * Return the side of `positionTokens`.
- * @param {State} state
- * @returns {Side}
- */
-export function positionSide(state) {
-  return state.run?.written.length ? "written" : mainSide(state);
-}
+/** Return the side of `positionTokens`. @param {State} state @returns {Side} */
+export const positionSide = (state) => (state.run?.written.length ? "written" : mainSide(state));
 
 /**
  * Return the place of a prediction in words: "of" its target token, "after" a token of a text, or "at" a token of an encoder.

@@ -7,7 +7,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { css, inkOn } from "./colours.js";
+import { css, inkOn, painted } from "./colours.js";
 import { directionOf, directionOfText, lettersOf, partText, runsOf, visualOrder } from "./letters.js";
 import { arrowKeys, h } from "./dom.js";
 import { visible } from "./text.js";
@@ -50,15 +50,10 @@ export function tokenStrip(items, label) {
 
 /** @param {StripItem} item @param {string} text @param {boolean} isFirst */
 function tokenButton({ place, title, colour, onclick }, text, isFirst) {
-  const element = h("button", {
+  return h("button", {
     type: "button", class: "token", "data-side": place?.side, "data-index": place?.index, title,
-    "aria-label": title, dir: "auto", tabindex: isFirst ? 0 : -1, onclick,
+    "aria-label": title, dir: "auto", tabindex: isFirst ? 0 : -1, onclick, style: painted(colour),
   }, visible(text));
-  if (colour) {
-    element.style.background = css(colour);
-    element.style.color = inkOn(colour);
-  }
-  return element;
 }
 
 const WIDTH = 900;
@@ -75,8 +70,7 @@ export function stripScene(strips) {
   /** @type {Shape[]} */
   const shapes = [];
   for (const { title, items } of strips) {
-    if (title) shapes.push({ type: "text", x: 12, y: y + 12, text: title, fill: faint, size: 12 });
-    if (title) y += 20;
+    if (title) shapes.push({ type: "text", x: 12, y: (y += 20) - 8, text: title, fill: faint, size: 12 });
     const letters = lettersOf(items.map(({ text }) => text));
     const isRight = directionOfText(letters.map(({ text }) => text).join("")) === "rtl";
     for (const line of linesOf(letters, items)) {
@@ -108,18 +102,14 @@ function linesOf(letters, items) {
   /** @type {Letters[][]} */
   const lines = [[]];
   let width = 0;
+  let isEnd = false;
   for (const one of letters) {
     const size = widthOf(one, items) + 2;
-    if (width + size > WIDTH - 24 && width) {
-      lines.push([]);
-      width = 0;
-    }
+    const isNew = isEnd || (width + size > WIDTH - 24 && width > 0);
+    if (isNew) lines.push([]);
     lines.at(-1)?.push(one);
-    width += size;
-    if (endsLine(items, one.first + one.n - 1)) {
-      lines.push([]);
-      width = 0;
-    }
+    width = isNew ? size : width + size;
+    isEnd = endsLine(items, one.first + one.n - 1);
   }
   return lines;
 }

@@ -17,9 +17,8 @@ export function visible(text) {
   if (text === "") return "∅";
   return text.replace(UNSEEN, (character) => {
     const code = character.charCodeAt(0);
-    if (MARKS[character]) return /** @type {string} */ (MARKS[character]);
-    if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    return `‹${code.toString(16).padStart(4, "0").toUpperCase()}›`;
+    const other = code < 0x20 ? String.fromCharCode(0x2400 + code) : `‹${code.toString(16).padStart(4, "0").toUpperCase()}›`;
+    return MARKS[character] ?? other;
   });
 }
 
@@ -55,14 +54,8 @@ export function signed(value, digits = 3) {
   return value !== null && value !== undefined && value > 0 && Number(text) !== 0 ? `+${text}` : text;
 }
 
-/**
- * Return a probability in percent.
- * @param {number} value
- */
-export function percent(value) {
-  if (value > 0 && value < 0.0005) return "<0.1 %";
-  return `${(100 * value).toFixed(1)} %`;
-}
+/** Return a probability in percent. @param {number} value */
+export const percent = (value) => (value > 0 && value < 0.0005 ? "<0.1 %" : `${(100 * value).toFixed(1)} %`);
 
 /**
  * Return a count with separators of thousands, or in millions and billions.
@@ -85,8 +78,7 @@ export function compact(value) {
   if (size >= 1e6) return `${(value / 1e6).toPrecision(3).replace(/\.?0+$/, "")}M`;
   if (size >= 1e4) return `${(value / 1e3).toPrecision(3).replace(/\.?0+$/, "")}k`;
   if (size < 1e-3) return value.toExponential(1).replaceAll("-", "−");
-  const text = String(Number(value.toPrecision(4)));
-  return text.replace("-", "−");
+  return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
 /**

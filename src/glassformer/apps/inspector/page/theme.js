@@ -28,23 +28,17 @@ export function keep(name, value) {
   }
 }
 
-/** @typedef {{ink: string, faint: string, line: string, paper: string, accent: string, second: string}} Theme */
+/** Read the colours of the style sheet. */
+function readTheme() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+  return { ink: read("--ink"), faint: read("--faint"), line: read("--line"), paper: read("--card"), accent: read("--accent"), second: read("--second") };
+}
 
-/** @type {Theme | null} */
+/** @type {ReturnType<typeof readTheme> | null} */
 let current = null;
 
-/** @returns {Theme} */
-export function theme() {
-  if (!current) {
-    const style = getComputedStyle(document.documentElement);
-    const read = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-    current = {
-      ink: read("--ink"), faint: read("--faint"), line: read("--line"), paper: read("--card"), accent: read("--accent"),
-      second: read("--second"),
-    };
-  }
-  return current;
-}
+export const theme = () => (current ??= readTheme());
 
 /** Return true if the user has chosen the dark colours, or else if the system prefers them. @returns {boolean} */
 export function storedDark() {

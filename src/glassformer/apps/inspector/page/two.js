@@ -7,7 +7,7 @@
  * @import { Model, View } from "./types.js"
  */
 
-import { button, fill, h } from "./dom.js";
+import { button, byId, fill, h, sendsOn } from "./dom.js";
 import { Source } from "./source.js";
 import { DEFAULTS, decodeHash, encodeHash } from "./state.js";
 import { storedDark, useTheme } from "./theme.js";
@@ -40,11 +40,7 @@ export function viewsOf(hash) {
   return [decodeHash(parts.get("a") ?? ""), decodeHash(parts.get("b") ?? parts.get("a") ?? "")];
 }
 
-/**
- * Return the address of two views.
- * @param {View} a
- * @param {View} b
- */
+/** Return the address of two views. @param {View} a @param {View} b */
 export function addressOf(a, b) {
   return `#${new URLSearchParams({ a: encodeHash(a), b: encodeHash(b) })}`;
 }
@@ -56,11 +52,11 @@ class Pane {
     this.view = view;
     this.source = source;
     this.say = say;
-    this.folder = /** @type {HTMLInputElement} */ (h("input", { type: "text", placeholder: "another model: its folder", "aria-label": `Folder of the ${name} model`, spellcheck: "false" }));
-    this.folder.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") void this.open();
+    this.folder = h("input", {
+      type: "text", placeholder: "another model: its folder", "aria-label": `Folder of the ${name} model`, spellcheck: "false",
+      onkeydown: sendsOn("Enter", () => void this.open()),
     });
-    this.frame = /** @type {HTMLIFrameElement} */ (h("iframe", { title: `${name} page`, src: `./#${encodeHash(view)}` }));
+    this.frame = h("iframe", { title: `${name} page`, src: `./#${encodeHash(view)}` });
     this.bar = h("div", { class: "pane-bar", hidden: true }, this.folder, button("Open", () => void this.open()));
     this.element = h("section", { class: "pane", "aria-label": name }, this.bar, this.frame);
   }
@@ -85,8 +81,7 @@ class Pane {
 
 function start() {
   useTheme(storedDark());
-  const status = /** @type {HTMLElement} */ (document.getElementById("status"));
-  const say = (/** @type {unknown} */ what) => { status.textContent = what instanceof Error ? what.message : String(what); };
+  const say = (/** @type {unknown} */ what) => { byId("status").textContent = what instanceof Error ? what.message : String(what); };
   const source = new Source();
   const views = viewsOf(location.hash);
   const panes = ["first", "second"].map((name, i) => new Pane(name, /** @type {View} */ (views[i]), source, say));
@@ -94,7 +89,7 @@ function start() {
     for (const { bar } of panes) bar.hidden = !opens;
   }).catch(say);
   const box = (/** @type {string} */ label, /** @type {boolean} */ checked) => {
-    const input = /** @type {HTMLInputElement} */ (h("input", { type: "checkbox", checked }));
+    const input = h("input", { type: "checkbox", checked, onchange: () => changed(0) });
     return { input, element: h("label", { class: "check" }, input, label) };
   };
   const [first, second] = views;
@@ -118,11 +113,10 @@ function start() {
     pane.frame.contentWindow?.addEventListener("view", () => changed(i));
     changed(i);
   }));
-  for (const { input } of [sameView, sameText]) input.addEventListener("change", () => changed(0));
   const alone = button("one page", () => { location.href = `./#${encodeHash(/** @type {Pane} */ (panes[0]).view)}`; }, { class: "quiet" });
-  fill(/** @type {HTMLElement} */ (document.getElementById("header")), h("div", { class: "header-line" },
+  fill(byId("header"), h("div", { class: "header-line" },
     h("h1", {}, h("span", { class: "brand" }, "glassformer"), "side by side"), sameView.element, sameText.element, h("div", { class: "header-buttons" }, alone)));
-  fill(/** @type {HTMLElement} */ (document.getElementById("panes")), ...panes.map((pane) => pane.element));
+  fill(byId("panes"), ...panes.map((pane) => pane.element));
 }
 
 if (typeof document !== "undefined" && document.body.classList.contains("two")) start();

@@ -8,7 +8,7 @@
  */
 
 import { Latest, withProgress } from "./app.js";
-import { arrowKeys, button, fill, h } from "./dom.js";
+import { arrowKeys, button, byId, fill, h, refill } from "./dom.js";
 import { questionsOf } from "./questions.js";
 import { keep, stored } from "./theme.js";
 
@@ -58,7 +58,7 @@ export function createVisit(app, section) {
     drop();
     store.set({ lit: null });
     draw();
-    /** @type {HTMLElement | null} */ (list.querySelector("button"))?.focus();
+    list.querySelector("button")?.focus();
   }, { class: "quiet" });
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
   const counted = h("p", { class: "about", "aria-live": "polite" });
@@ -104,7 +104,7 @@ export function createVisit(app, section) {
 
   /** Move to the text of the model. */
   function change() {
-    const box = /** @type {HTMLTextAreaElement | null} */ (document.querySelector("#input textarea"));
+    const box = byId("input").querySelector("textarea");
     box?.focus();
     box?.select();
   }
@@ -161,17 +161,14 @@ export function createVisit(app, section) {
   function draw() {
     const all = questions();
     section.hidden = !store.state.visit || !store.state.run || !all.length;
-    if (section.hidden) section.classList.remove("is-answered");
-    if (section.hidden) return;
+    if (section.hidden) return section.classList.remove("is-answered");
     if (answered !== store.state.run) asked = -1;
     if (known !== store.state.model) done.clear();
     known = store.state.model;
-    const hasFocus = list.contains(document.activeElement);
     intro.textContent = `${NUMBERS[all.length]} ${all.length === 1 ? "question" : "questions"} about this model, one click each.`;
-    fill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
+    refill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
       "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
     })));
-    if (hasFocus) /** @type {HTMLElement | undefined} */ (list.children[Math.max(0, asked)])?.focus();
     const isAnswered = asked >= 0 && (!evidence || store.state.panel === evidence); // another panel does not show the evidence
     section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
     heading.textContent = isAnswered ? `${asked + 1} of ${all.length}: ${all[asked]?.title}` : "First visit";

@@ -2,7 +2,7 @@
  * Ablation: parts of the model are switched off, and the predictions are compared.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Candidate, Model, Picture, Run, Table } from "../page/types.js"
+ * @import { Candidate, Model, Run, Table } from "../page/types.js"
  * @import { Beside } from "./texts.js"
  *
  * @typedef {{log_prob: number | null, top: Candidate[]}} Position
@@ -14,10 +14,10 @@
  * }} Effects
  */
 
-import { Latest, chosenKind, isQuick, kindsOf, withProgress } from "../page/app.js";
+import { Latest, chosenKind, isQuick, kindChoice, withProgress } from "../page/app.js";
 import { barList } from "../page/charts.js";
-import { colourOf, css, inkOn } from "../page/colours.js";
-import { arrowKeys, button, choice, fill, h } from "../page/dom.js";
+import { colourOf, painted } from "../page/colours.js";
+import { arrowKeys, button, choice, fill, h, refill } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { heatScene, heatTable } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
@@ -87,7 +87,7 @@ function effectFormula(model) {
 /** @param {App} app @returns {Panel} */
 function createAblation(app) {
   const { store } = app;
-  const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
+  const kinds = kindChoice(store);
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
   /** Position of the prediction whose −log p is measured; -1 for the loss of the text. */
   const asked = () => (store.state.measure === "next" && !measures.element.hidden ? selectedPosition(store.state) : -1);
@@ -107,7 +107,12 @@ function createAblation(app) {
   const set = h("details", { class: "more", hidden: !app.source.answers("/api/effects") }, h("summary", {}, "a set of texts: mean and spread"), box.element, h("div", { class: "row" }, measureSet, progress));
   const over = h("p", { class: "about" });
   const card = frame({
-    title: "Parts", picture: () => effectPicture(),
+    title: "Parts",
+    picture: () => {
+      const shown = effects();
+      const table = () => (shown && shown.n_texts > 1 ? spreadTable(shown) : heatTable(effectMatrix()));
+      return shown && { name: `effects-${kind()}`, scene: () => heatScene(effectMatrix(), `Effects, ${kind()}`), table, data: () => shown };
+    },
     explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: effectFormula(store.state.model),
   }, h("div", { class: "row" }, kinds.element, means.element, measures.element, measure, counted, all), set, switches, over, loss);
@@ -115,7 +120,17 @@ function createAblation(app) {
   const strip = h("div");
   const changes = frame({
     title: "Change per position", explanation: "Log-probability of each token after − before. Orange: less probable. Blue: more probable.",
-    picture: () => changePicture(),
+    picture: () => result && {
+      name: "ablation", scene: () => stripScene([{ title: `Change of the log-probability without ${store.state.off}`, items: items() }]),
+      data: () => ({ off: partsOff(store.state.off), ...result }),
+      table: () => ({
+        header: ["position", "token", "before", "after", "change"],
+        rows: positionTokens(store.state).map((token, i) => {
+          const [before, after] = [result?.before.positions[i]?.log_prob, result?.after.positions[i]?.log_prob];
+          return [i, token.text, before ?? null, after ?? null, differences()[i] ?? null];
+        }),
+      }),
+    },
   }, strip);
   const before = h("div");
   const after = h("div");
@@ -144,6 +159,9 @@ function createAblation(app) {
     return kind() === "cross" ? own : [...own, `${kind()}.${layer}.ff`, `${kind()}.${layer}.all`];
   }
 
+  const allNames = () => Array.from({ length: store.state.run?.attention[kind()]?.layers ?? 0 }, (_, layer) => names(layer)).flat();
+  const partLabels = () => names(0).map((name) => name.split(".")[2]?.replace("all", "layer") ?? "");
+
   /** @param {string} name */
   function toggle(name) {
     const off = partNames(store.state.off);
@@ -155,32 +173,25 @@ function createAblation(app) {
     const place = state.run?.attention[kind()];
     if (!place) return;
     const off = new Set(partNames(state.off));
-    const focused = [...switches.querySelectorAll(".switch")].indexOf(/** @type {Element} */ (document.activeElement));
-    const columns = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "all" ? "layer" : what));
-    const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model" });
-    grid.style.setProperty("--parts", String(columns.length));
-    grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { role: "gridcell" }), ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
+    const columns = partLabels();
+    const grid = h("div", { class: "switches", role: "grid", "aria-label": "Parts of the model", style: { "--parts": String(columns.length) } },
+      h("div", { class: "switch-row", role: "row" }, h("span", { role: "gridcell" }),
+        ...columns.map((text) => h("span", { class: "grid-label", role: "columnheader" }, text))));
     for (let layer = 0; layer < place.layers; layer++) {
       grid.append(h("div", { class: "switch-row", role: "row" }, h("span", { class: "grid-label", role: "rowheader" }, layer), ...names(layer).map((name, i) => {
         const isOn = !off.has(name);
         const effect = effectOf(effects(), name);
         const spread = spreadOf(name);
-        const element = h("button", {
+        return h("span", { role: "gridcell" }, h("button", {
           type: "button", class: `switch${isBeyond(name) ? " is-beyond" : ""}`, role: "switch", "aria-checked": String(isOn), title: spread ? `${name}: ${signed(effect)}${spread}` : undefined, tabindex: layer + i === 0 ? 0 : -1, onclick: () => toggle(name),
           "aria-label": `${name.replace(".ff", ".feed-forward").replace(".all", ", whole layer")}${Number.isNaN(effect) ? "" : `, effect ${signed(effect)}${spread}`}`,
-        }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off");
-        if (isOn && !Number.isNaN(effect)) {
-          const colour = colourOf(effect, "diverging", range(), state.dark);
-          element.style.background = css(colour);
-          element.style.color = inkOn(colour);
-        }
-        return h("span", { role: "gridcell" }, element);
+          style: painted(isOn && !Number.isNaN(effect) ? colourOf(effect, "diverging", range(), state.dark) : null),
+        }, isOn ? (Number.isNaN(effect) ? "on" : signed(effect, 2)) : "off"));
       })));
     }
     arrowKeys(grid, ".switch", () => columns.length);
-    fill(switches, grid);
+    refill(switches, grid);
     over.textContent = overText();
-    if (focused >= 0) /** @type {HTMLElement | undefined} */ (switches.querySelectorAll(".switch")[focused])?.focus();
     all.disabled = !off.size;
   }
 
@@ -191,15 +202,13 @@ function createAblation(app) {
     const by = `The numbers on the switches: effect of each part when it alone is replaced by ${store.state.mean ? "its mean over the positions" : "0"}`;
     if (measured?.run !== null) return measured?.position === -1 ? `${by}.` : `${by}, as the change of −log p of the token that the model predicts ${positionText(store.state, asked())}.`;
     if (shown.n_texts === 1) return `${by}, on the text of the box.`;
-    const layers = store.state.run?.attention[kind()]?.layers ?? 0;
-    const nBeyond = Array.from({ length: layers }, (_, layer) => names(layer)).flat().filter(isBeyond).length;
+    const nBeyond = allNames().filter(isBeyond).length;
     return `${by}. Means over ${shown.n_texts} texts; ${nBeyond} parts have a frame: they are beyond the baseline. Their effect is larger than the mean of the other parts of their type by more than 3 standard errors.`;
   }
 
   /** @returns {[number, number]} */
   function range() {
-    const layers = store.state.run?.attention[kind()]?.layers ?? 0;
-    const heads = Array.from({ length: layers }, (_, layer) => names(layer)).flat().filter((name) => /\d$/.test(name)); // a feed-forward may have a far larger effect
+    const heads = allNames().filter((name) => /\d$/.test(name)); // a feed-forward may have a far larger effect
     const values = heads.map((name) => effectOf(effects(), name)).filter((x) => !Number.isNaN(x));
     const largest = Math.max(1e-6, ...values.map(Math.abs));
     return [-largest, largest];
@@ -212,13 +221,8 @@ function createAblation(app) {
     result = null;
     store.set({ ablated: null });
     draw();
-    if (!parts.length) {
-      latest.cancel();
-      return;
-    }
-    const body = { off: partsOff(off), mean: Boolean(mean) };
-    const path = `/api/run/${run.run}/ablate`;
-    void latest.use(app.data.once(`${path} ${JSON.stringify(body)}`, () => app.source.post(path, body)), (value) => {
+    if (!parts.length) return latest.cancel();
+    void latest.use(app.data.post(`/api/run/${run.run}/ablate`, { off: partsOff(off), mean: Boolean(mean) }), (value) => {
       result = value;
       store.set({ ablated: value });
       draw();
@@ -294,8 +298,7 @@ function createAblation(app) {
   }
 
   async function measureTexts() {
-    const body = { model: store.state.model?.id ?? "", lines: box.lines(), mean: Boolean(store.state.mean) };
-    const request = app.data.once(`effects ${JSON.stringify(body)}`, () => app.source.post("/api/effects", body));
+    const request = app.data.post("/api/effects", { model: store.state.model?.id ?? "", lines: box.lines(), mean: Boolean(store.state.mean) });
     await measureBy(null, withProgress(app, request, progress), -1);
   }
 
@@ -314,9 +317,9 @@ function createAblation(app) {
 
   /** @returns {import("../page/heatmap.js").Matrix} */
   function effectMatrix() {
-    const rows = store.state.run?.attention[kind()]?.layers ?? 0;
-    const labels = names(0).map((name) => name.split(".")[2] ?? "").map((what) => (what === "ff" ? "ff" : what === "all" ? "layer" : `head ${what}`));
-    const values = Array.from({ length: rows }, (_, layer) => names(layer).map((name) => effectOf(effects(), name))).flat();
+    const labels = partLabels().map((what) => (/^\d+$/.test(what) ? `head ${what}` : what));
+    const values = allNames().map((name) => effectOf(effects(), name));
+    const rows = values.length / labels.length;
     return {
       rows, columns: labels.length, values, row_labels: Array.from({ length: rows }, (_, i) => `layer ${i}`), column_labels: labels, row_axis: "layer",
       column_axis: "part", plain_rows: true, plain_columns: true, scale: "diverging", range: range(), dark: store.state.dark, unit: "nats", cell: [58, 26],
@@ -324,35 +327,11 @@ function createAblation(app) {
     };
   }
 
-  /** @returns {Picture | null} */
-  function changePicture() {
-    if (!result) return null;
-    const found = differences();
-    return {
-      name: "ablation", scene: () => stripScene([{ title: `Change of the log-probability without ${store.state.off}`, items: items() }]),
-      data: () => ({ off: partsOff(store.state.off), ...result }),
-      table: () => ({
-        header: ["position", "token", "before", "after", "change"],
-        rows: positionTokens(store.state).map((token, i) => [i, token.text, result?.before.positions[i]?.log_prob ?? null, result?.after.positions[i]?.log_prob ?? null, found[i] ?? null]),
-      }),
-    };
-  }
-
-  /** @returns {Picture | null} */
-  function effectPicture() {
-    const shown = effects();
-    if (!shown) return null;
-    const table = () => (shown.n_texts < 2 ? heatTable(effectMatrix()) : spreadTable(shown));
-    return { name: `effects-${kind()}`, scene: () => heatScene(effectMatrix(), `Effects, ${kind()}`), table, data: () => shown };
-  }
-
   return {
     element,
     render(changed) {
       const { state } = store;
-      if (changed.has("run")) kinds.setOptions(kindsOf(state).map((name) => [name, name]));
-      kinds.element.hidden = kindsOf(state).length < 2;
-      kinds.write(kind());
+      kinds.write();
       means.write(String(state.mean));
       measures.write(state.measure);
       if (["run", "kind", "off", "mean", "measure", "dark"].some((key) => changed.has(key))) drawSwitches();

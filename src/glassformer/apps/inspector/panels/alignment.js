@@ -2,7 +2,7 @@
  * Alignment: attention weights between the target and the source, as lines and as a matrix.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Picture, Side } from "../page/types.js"
+ * @import { Picture, Scene, Side } from "../page/types.js"
  * @import { Weights } from "../page/lines.js"
  *
  * @typedef {{rows: Side, columns: Side, weights: number[][], links: [number, number, number][]}} Alignment
@@ -32,7 +32,7 @@ function createAlignment(app) {
   const note = h("p", { class: "about" });
   const lines = frame({
     title: "Alignment", explanation: ALIGNMENT_ABOUT,
-    formula: store.state.model?.formulas.cross ?? "", picture: () => picture("alignment-lines"),
+    formula: store.state.model?.formulas.cross ?? "", picture: () => picture("alignment-lines", scene),
   }, choices, place, note);
   const heat = new Heatmap({
     label: "Alignment weights", onleave: () => store.set({ hover: null, across: null }),
@@ -41,7 +41,7 @@ function createAlignment(app) {
   });
   const matrix = frame({
     title: "Alignment matrix", explanation: "Rows are target tokens, and columns are source tokens. Each row sums to 1.",
-    picture: () => picture("alignment-matrix"),
+    picture: () => picture("alignment-matrix", () => heat.scene("Alignment")),
   }, heat.element);
   const element = h("div", { class: "panel" }, lines.element, matrix.element);
   const latest = new Latest(app, element);
@@ -50,10 +50,7 @@ function createAlignment(app) {
   /** @type {Alignment | null} */
   let found = null;
 
-  /** @returns {{rows: import("../page/types.js").Side, columns: import("../page/types.js").Side}} */
-  function sides() {
-    return { rows: found?.rows ?? "written", columns: found?.columns ?? "source" };
-  }
+  const sides = () => ({ rows: found?.rows ?? "written", columns: found?.columns ?? "source" });
 
   function load() {
     const { run, model, align_layer: layer, align_head: head } = store.state;
@@ -76,10 +73,7 @@ function createAlignment(app) {
     });
   }
 
-  function scene() {
-    if (!weights) return null;
-    return alignmentScene(weights, Math.max(0, selectedPosition(store.state)), place.clientWidth);
-  }
+  const scene = () => weights && alignmentScene(weights, Math.max(0, selectedPosition(store.state)), place.clientWidth);
 
   function draw() {
     const picture = scene();
@@ -106,15 +100,10 @@ function createAlignment(app) {
     heat.mark(cell.row, cell.column, answeredPlaces(store.state));
   }
 
-  /** @param {string} name @returns {Picture | null} */
-  function picture(name) {
-    if (!weights || !found) return null;
-    const { row_labels: rows, column_labels: columns } = weights;
-    return {
-      name, scene: () => (name === "alignment-lines" ? scene() : heat.scene("Alignment")), table: () => heat.table(),
-      data: () => ({ rows, columns, ...found }),
-    };
-  }
+  /** @param {string} name @param {() => Scene | null} sceneOf @returns {Picture | null} */
+  const picture = (name, sceneOf) => weights && {
+    name, scene: sceneOf, table: () => heat.table(), data: () => ({ rows: weights?.row_labels, columns: weights?.column_labels, ...found }),
+  };
 
   return {
     element,

@@ -7,7 +7,7 @@
  * @typedef {{layer: number, head: number, values: number[]}} Row
  */
 
-import { colourOf, css, inkOn } from "../page/colours.js";
+import { colourOf, painted } from "../page/colours.js";
 import { button, h } from "../page/dom.js";
 import { fixed, signed } from "../page/text.js";
 
@@ -45,13 +45,9 @@ export function headAtlas({ kind, scores, effects, order, dark, onorder, onopen 
   const largest = Math.max(1e-6, ...rows.map(({ values }) => Math.abs(values[names.indexOf("effect")] ?? 0)));
   const cell = (/** @type {number} */ value, /** @type {string} */ name) => {
     const isEffect = name === "effect";
-    const element = h("td", { class: "number" }, isEffect ? signed(value, 3) : fixed(value, 2));
-    if (!Number.isNaN(value) && !SPREADS.includes(name)) {
-      const colour = isEffect ? colourOf(value, "diverging", [-largest, largest], dark) : colourOf(Math.max(0, value), "sequential", [0, 1], dark);
-      element.style.background = css(colour);
-      element.style.color = inkOn(colour);
-    }
-    return element;
+    const colour = isEffect ? colourOf(value, "diverging", [-largest, largest], dark) : colourOf(Math.max(0, value), "sequential", [0, 1], dark);
+    const style = painted(Number.isNaN(value) || SPREADS.includes(name) ? null : colour);
+    return h("td", { class: "number", style }, isEffect ? signed(value, 3) : fixed(value, 2));
   };
   const heading = (/** @type {string} */ name, /** @type {number} */ i) => h("th", { scope: "col", "aria-sort": i === by ? "descending" : "none" },
     button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? "change of the loss of this text when the head alone is replaced by 0" : scores.names[name]}. Sort by this column` }));

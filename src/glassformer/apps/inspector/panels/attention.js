@@ -2,7 +2,7 @@
  * Attention: the grid of all heads, and the matrix or the lines of one head.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { AttentionPlace, Picture, Run, State } from "../page/types.js"
+ * @import { AttentionPlace, Run, State } from "../page/types.js"
  * @import { Bytes } from "../page/source.js"
  * @import { Weights } from "../page/lines.js"
  * @import { Effects } from "./ablation.js"
@@ -18,8 +18,8 @@
  * }} Scores
  */
 
-import { Latest, attentionLabels, cellPlaces, chosenKind, isQuick, kindsOf, markedCell, withProgress } from "../page/app.js";
-import { arrowKeys, button, choice, fill, h, numberOptions, select } from "../page/dom.js";
+import { Latest, attentionLabels, cellPlaces, chosenKind, isQuick, kindChoice, kindsOf, markedCell, withProgress } from "../page/app.js";
+import { arrowKeys, button, choice, fill, h, numberOptions, refill, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { gridScene, headGrid, thumbnailPicture } from "../page/grid.js";
 import { Heatmap } from "../page/heatmap.js";
@@ -49,9 +49,8 @@ function createAttention(app) {
   const { store } = app;
   const states = store.state.model?.kind === "recurrent" ? " A query q is a state of the decoder, a key k a state of the encoder." : "";
   const formula = () => store.state.model?.formulas[chosenKind(store.state) ?? ""] ?? "";
-  const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
-  const badges = select("badge", [],
-    (badge) => store.set({ badge }));
+  const kinds = kindChoice(store, (kind) => (store.state.model?.kind === "recurrent" ? "target to source" : NAMES[kind] ?? kind));
+  const badges = select("badge", [], (badge) => store.set({ badge }));
   const foundPlace = h("div", { class: "found-list" });
   const random = button("Show repeated random tokens", () => app.submitRandom(), { title: "Run random tokens, repeated once, in place of the text: they show the pattern of an induction head" });
   const found = h("div", { class: "found" }, foundPlace, random);
@@ -72,7 +71,18 @@ function createAttention(app) {
   let onlyHead;
   const gridCard = frame({
     title: "Heads", explanation: `${ABOUT.maps}${states}`,
-    formula: formula(), picture: () => gridPicture(),
+    formula: formula(), picture: () => {
+      if (!grid) return null;
+      const { kind, thumbnails, scores } = grid;
+      const names = Object.keys(scores?.names ?? {});
+      const effects = known?.run === grid.run ? /** @type {number[][]} */ (known.effects[kind]) : null;
+      const scene = () => (store.state.heads === "lines" ? layersPicture() : gridScene(thumbnails, kind, `Attention weights, ${kind}`, store.state.dark));
+      return { name: `heads-${kind}`, scene, data: () => scores, table: () => ({
+        header: ["layer.head", ...names, ...(effects ? ["effect"] : [])],
+        rows: scores?.kinds[kind]?.heads.flatMap((heads, layer) => heads.map((one, head) =>
+          [`${layer}.${head}`, ...names.map((name) => one[name] ?? null), ...(effects ? [effects[layer]?.[head] ?? null] : [])])) ?? [],
+      }) };
+    },
   }, h("div", { class: "row" }, looks.element, ofTokens.element, places.element, measure, counted), legend, h("div", { class: "grid-and-found" }, gridPlace, found));
   gridCard.tools.prepend(badges.element);
 
@@ -96,7 +106,16 @@ function createAttention(app) {
   const headFacts = h("p", { class: "about" });
   const headCard = frame({
     title: "Head", explanation: `Row i contains the weights of query token i on all key tokens. They sum to 1. The mask hides grey keys.${states}`,
-    formula: formula(), picture: () => headPicture(),
+    formula: formula(), picture: () => {
+      if (!weights) return null;
+      const { kind, layer, head, rows: nRows, columns: width, values, row_labels: rows, column_labels: columns } = weights;
+      const row = (/** @type {number} */ i) => Array.from({ length: width }, (_, j) => Number((values[i * width + j] ?? 0).toFixed(5)));
+      return {
+        name: `attention-${kind}-${layer}-${head}`, table: () => heat.table(),
+        scene: () => (store.state.shown === "lines" ? linesScene() : heat.scene(`${kind}, layer ${layer}, head ${head}`)),
+        data: () => ({ kind, layer, head, rows, columns, weights: Array.from({ length: nRows }, (_, i) => row(i)) }),
+      };
+    },
   }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
   h("div", { class: "row" }, views.element, which.element, texts, off), heat.element, lines, headFacts);
   headCard.element.addEventListener("keydown", (event) => {
@@ -116,17 +135,12 @@ function createAttention(app) {
   /** @type {(Weights & {kind: string, layer: number, head: number}) | null} */
   let weights = null;
 
-  /** @returns {AttentionPlace} */
-  function here() {
-    const { state } = store;
-    return /** @type {AttentionPlace} */ (state.run?.attention[chosenKind(state) ?? ""]);
-  }
+  const here = () => /** @type {AttentionPlace} */ (store.state.run?.attention[chosenKind(store.state) ?? ""]);
 
   function back() {
     const { layer, head } = store.state;
     store.set({ layer: -1, head: -1, lit: null });
-    const thumbs = gridPlace.querySelectorAll(".thumb");
-    const opened = /** @type {HTMLElement | undefined} */ (thumbs[layer * (here()?.heads ?? 1) + head]);
+    const opened = gridPlace.querySelectorAll("button")[layer * (here()?.heads ?? 1) + head];
     requestAnimationFrame(() => requestAnimationFrame(() => opened?.focus()));
   }
 
@@ -145,16 +159,12 @@ function createAttention(app) {
     void gridLatest.use(thumbnails, (value) => {
       grid = { kind, thumbnails: value, scores: grid?.run === run ? grid.scores : null, run };
       drawGrid();
-      if (!grid.scores) loadScores(run);
-    });
-  }
-
-  /** @param {Run} run */
-  function loadScores(run) {
-    void scoreLatest.use(app.data.json(run, "scores"), (scores) => {
-      if (grid?.run !== run) return;
-      grid.scores = scores;
-      drawGrid();
+      if (grid.scores) return;
+      void scoreLatest.use(app.data.json(run, "scores"), (scores) => {
+        if (grid?.run !== run) return;
+        grid.scores = scores;
+        drawGrid();
+      });
     });
   }
 
@@ -186,7 +196,6 @@ function createAttention(app) {
 
   function drawGrid() {
     if (!grid) return;
-    const focused = [...gridPlace.querySelectorAll(".thumb")].indexOf(/** @type {Element} */ (document.activeElement));
     const look = shownLook();
     ofTokens.element.hidden = legend.hidden = look !== "lines";
     badges.element.hidden = look !== "maps";
@@ -195,9 +204,8 @@ function createAttention(app) {
     const about = gridCard.element.querySelector(".about")?.firstChild;
     if (about) about.textContent = `${ABOUT[look]}${states}`;
     if (look === "lines") drawLayers();
-    else if (look === "table") fill(gridPlace, atlas());
-    else fill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head, lit: null }) }));
-    if (focused >= 0) /** @type {HTMLElement | undefined} */ (gridPlace.querySelectorAll(".thumb")[focused])?.focus();
+    else if (look === "table") refill(gridPlace, atlas());
+    else refill(gridPlace, headGrid({ ...grid, state: store.state, onopen: (layer, head) => store.set({ layer, head, lit: null }) }));
     drawFound();
     drawStrip();
     markRow();
@@ -232,18 +240,14 @@ function createAttention(app) {
     const [, heads = 0, nRows = 0] = grid.thumbnails.shape;
     const isPooled = attentionLabels(grid.run, here()).rows.length > nRows;
     fill(gridPlace, isPooled ? h("p", { class: "about" }, `The text has more than ${nRows} tokens. So each label is the first of several neighbouring tokens, and a line is their largest weight.`) : null, sceneElement(scene));
-    const hasFocus = legend.contains(document.activeElement);
-    fill(legend, ...Array.from({ length: heads }, (_, head) => {
-      const mark = h("span", { class: "head-mark" });
-      mark.style.background = headColour(head, heads, store.state.dark);
+    refill(legend, ...Array.from({ length: heads }, (_, head) => {
       const one = button(`head ${head}`, () => {
         onlyHead = onlyHead === head ? undefined : head;
         drawGrid();
       }, { class: "quiet", "aria-pressed": String(onlyHead === head), tabindex: head === (onlyHead ?? 0) ? 0 : -1, title: "Show only the lines of this head. Select it again to show all heads." });
-      one.prepend(mark);
+      one.prepend(h("span", { class: "head-mark", style: { background: headColour(head, heads, store.state.dark) } }));
       return one;
     }));
-    if (hasFocus) /** @type {HTMLElement | undefined} */ (legend.children[onlyHead ?? 0])?.focus();
     markTokens(store);
   }
 
@@ -255,10 +259,7 @@ function createAttention(app) {
     badges.list.value = store.state.badge;
     const { model } = store.state;
     random.hidden = !model || model.kind === "recurrent"; // the attention of a recurrent model has no pattern scores
-    if (!scores) {
-      fill(foundPlace);
-      return;
-    }
+    if (!scores) return fill(foundPlace);
     const { names: meanings, ranked, margin } = scores;
     const entry = (/** @type {RankedHead} */ one) => h("span", {}, button(`${one.kind} ${one.layer}.${one.head}`, () => store.set({ kind: one.kind, layer: one.layer, head: one.head, lit: null }), {
       class: "found-head", title: `layer ${one.layer}, head ${one.head}; on random tokens ${fixed(one.random, 2)} (uniform ${fixed(one.random_uniform, 2)})`,
@@ -284,11 +285,11 @@ function createAttention(app) {
   function drawStrip() {
     const { layer, head, dark } = store.state;
     if (!grid || !isOpen()) return;
-    const thumbnails = grid.thumbnails;
-    fill(strip, ...Array.from({ length: here().heads }, (_, i) => {
-      return h("button", { type: "button", class: "thumb small", "aria-pressed": String(i === head), tabindex: i === head ? 0 : -1,
-        "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i, lit: null }) }, h("span", { class: "thumb-picture" }, thumbnailPicture(thumbnails, chosenKind(store.state) ?? "", layer, i, dark)));
-    }));
+    const picture = thumbnailPicture.bind(null, grid.thumbnails, chosenKind(store.state) ?? "", layer);
+    fill(strip, ...Array.from({ length: here().heads }, (_, i) => h("button", {
+      type: "button", class: "thumb small", "aria-pressed": String(i === head), tabindex: i === head ? 0 : -1,
+      "aria-label": `Head ${i}`, title: `head ${i}`, onclick: () => store.set({ head: i, lit: null }),
+    }, h("span", { class: "thumb-picture" }, picture(i, dark)))));
   }
 
   function loadHead() {
@@ -371,44 +372,12 @@ function createAttention(app) {
     gridPlace.style.setProperty("--column", column < 0 ? "-1" : String((column + 0.5) / columns.length));
   }
 
-  /** @returns {Picture | null} */
-  function gridPicture() {
-    if (!grid) return null;
-    const { kind, thumbnails, scores } = grid;
-    const ofKind = scores?.kinds[kind]?.heads ?? [];
-    const effects = known?.run === grid.run ? /** @type {number[][]} */ (known.effects[kind]) : null;
-    return {
-      name: `heads-${kind}`, scene: () => (store.state.heads === "lines" ? layersPicture() : gridScene(thumbnails, kind, `Attention weights, ${kind}`, store.state.dark)), data: () => scores,
-      table: () => ({
-        header: ["layer.head", ...Object.keys(scores?.names ?? {}), ...(effects ? ["effect"] : [])],
-        rows: ofKind.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...Object.keys(scores?.names ?? {}).map((name) => one[name] ?? null), ...(effects ? [effects[layer]?.[head] ?? null] : [])])),
-      }),
-    };
-  }
-
-  /** @returns {Picture | null} */
-  function headPicture() {
-    if (!weights) return null;
-    const { kind, layer, head, rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;
-    const matrix = () => Array.from({ length: rows }, (_, i) => Array.from({ length: columns }, (_value, j) => Number((values[i * columns + j] ?? 0).toFixed(5))));
-    return {
-      name: `attention-${kind}-${layer}-${head}`, table: () => heat.table(),
-      scene: () => (store.state.shown === "lines" ? linesScene() : heat.scene(`${kind}, layer ${layer}, head ${head}`)),
-      data: () => ({ kind, layer, head, rows: rowLabels, columns: columnLabels, weights: matrix() }),
-    };
-  }
-
   return {
     element,
     render(changed) {
       const { state } = store;
-      const names = kindsOf(state);
-      if (changed.has("run")) {
-        kinds.setOptions(names.map((kind) => [kind, state.model?.kind === "recurrent" ? "target to source" : NAMES[kind] ?? kind]));
-        if (grid?.run !== state.run) weights = null;
-      }
-      kinds.element.hidden = names.length < 2;
-      kinds.write(chosenKind(state) ?? "");
+      if (changed.has("run") && grid?.run !== state.run) weights = null;
+      kinds.write();
       looks.write(shownLook());
       ofTokens.write(String(state.all));
       views.write(state.shown === "lines" ? "lines" : "matrix");
@@ -417,10 +386,7 @@ function createAttention(app) {
       for (const place of element.querySelectorAll(".formula")) place.textContent = formula();
       gridCard.element.hidden = isOpen();
       headCard.element.hidden = !isOpen();
-      if (!names.length) {
-        fill(gridPlace, h("p", { class: "empty" }, "The model has no attention weights."));
-        return;
-      }
+      if (!kindsOf(state).length) return fill(gridPlace, h("p", { class: "empty" }, "The model has no attention weights."));
       if (["run", "kind"].some((key) => changed.has(key))) loadGrid();
       else if (["badge", "dark", "heads", "all"].some((key) => changed.has(key)) || (changed.has("pos") && state.heads === "lines")) drawGrid();
       if (["run", "kind", "layer", "head", "panel"].some((key) => changed.has(key))) {

@@ -69,28 +69,28 @@ function createAttribution(app) {
   const facts = h("p", { class: "detail", "aria-live": "polite" });
   const heat = new Heatmap({ label: "Terms of the logit" });
   const largest = h("div");
+  /** @returns {Picture | null} */
+  const picture = () => found && { name: "attribution", scene: () => heat.scene("Attribution"), table: () => termTable(found?.terms ?? {}), data: () => found };
   const card = frame({
-    title: "Attribution", picture: () => picture(),
+    title: "Attribution", picture,
     explanation: "Each part adds a vector to the residual stream, and thereby a term to the logit of a token. The terms sum to the logit. A random token is the baseline: the mean of the same term over the vocabulary. Only the difference from the baseline changes a probability. h0: head 0, ff: feed-forward. A term is the direct effect of a part, without its effect on later parts.",
     formula: "logit = Σ terms, term = head(norm(part)), with the scale of the norm fixed",
   }, h("div", { class: "row" }, ...fields.map(({ element }) => element), modes.element), facts, heat.element);
-  const table = frame({ title: "Largest terms", explanation: "Terms that differ most from those of a random token. Beyond: the difference is more than 2 standard deviations over the vocabulary.", picture: () => picture() }, largest);
+  const table = frame({ title: "Largest terms", explanation: "Terms that differ most from those of a random token. Beyond: the difference is more than 2 standard deviations over the vocabulary.", picture }, largest);
   const latest = new Latest(app, card.body);
   /** @type {Attribution | null} */
   let found = null;
 
   /** Return the number of a cell; NaN without a part. @param {string | null | undefined} name */
   function shownValue(name) {
-    const term = name ? found?.terms[name] : undefined;
-    if (!term) return NaN;
-    return isRelative ? term.value - term.mean : term.value;
+    const { value = NaN, mean = NaN } = found?.terms[name ?? ""] ?? {};
+    return isRelative ? value - mean : value;
   }
 
   /** @param {string | null | undefined} name */
   function describe(name) {
-    const term = name ? found?.terms[name] : undefined;
-    if (!term) return "";
-    return `${name}: ${signed(term.value)}; random token ${signed(term.mean)} ± ${fixed(term.deviation)}${term.is_beyond ? "; beyond" : ""}`;
+    const term = found?.terms[name ?? ""];
+    return term ? `${name}: ${signed(term.value)}; random token ${signed(term.mean)} ± ${fixed(term.deviation)}${term.is_beyond ? "; beyond" : ""}` : "";
   }
 
   function draw() {
@@ -125,13 +125,6 @@ function createAttribution(app) {
       found = value;
       draw();
     });
-  }
-
-  /** @returns {Picture | null} */
-  function picture() {
-    if (!found) return null;
-    const { terms } = found;
-    return { name: "attribution", scene: () => heat.scene("Attribution"), table: () => termTable(terms), data: () => found };
   }
 
   return {

@@ -17,6 +17,7 @@ import { Latest } from "../page/app.js";
 import { button, choice, fill, h, numberField, slider } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { isPair } from "../page/input.js";
+import { curve } from "../page/lines.js";
 import { sceneElement } from "../page/scene.js";
 import { fixed, percent, shortened, visible } from "../page/text.js";
 import { theme } from "../page/theme.js";
@@ -57,12 +58,9 @@ export function ranked(results, nodes, exponent, formula) {
 export function treeRows(nodes) {
   /** @type {Map<number, number>} */
   const rows = new Map();
-  /** @type {Map<number, BeamNode[]>} */
-  const steps = new Map();
-  for (const node of nodes) steps.set(node.length, [...(steps.get(node.length) ?? []), node]);
   const parentRow = (/** @type {BeamNode} */ node) => rows.get(node.parent ?? -1) ?? 0;
-  for (const step of [...steps.keys()].sort((a, b) => a - b)) {
-    const column = /** @type {BeamNode[]} */ (steps.get(step));
+  for (const step of [...new Set(nodes.map(({ length }) => length))].sort((a, b) => a - b)) {
+    const column = nodes.filter(({ length }) => length === step);
     column.sort((a, b) => parentRow(a) - parentRow(b) || b.log_prob - a.log_prob);
     const wanted = column.map((node) => {
       const siblings = column.filter((other) => other.parent === node.parent);
@@ -141,29 +139,26 @@ function treeScene(nodes, best) {
   const x = (/** @type {BeamNode} */ node) => 8 + node.length * STEP;
   const y = (/** @type {BeamNode} */ node) => 30 + (rows.get(node.id) ?? 0) * ROW;
   const last = nodes.reduce((most, node) => Math.max(most, node.length), 0);
+  const strokeOf = (/** @type {BeamNode} */ node) => (best.has(node.id) ? accent : node.state === "pruned" ? line : faint);
   /** @type {Shape[]} */
   const shapes = [];
   for (let step = 1; step <= last; step++) shapes.push({ type: "text", x: 8 + step * STEP + WIDTH / 2, y: 12, text: `step ${step}`, size: 10.5, fill: faint, anchor: "middle" });
   for (const node of nodes) {
     const parent = node.parent === null ? undefined : byId.get(node.parent);
     if (!parent) continue;
-    const [from, to] = [x(parent) + WIDTH, x(node)];
-    const middle = (from + to) / 2;
-    const isBest = best.has(node.id);
     const isPruned = node.state === "pruned";
     shapes.push({
-      type: "path", d: `M${from} ${y(parent)}C${middle} ${y(parent)} ${middle} ${y(node)} ${to} ${y(node)}`,
-      stroke: isBest ? accent : isPruned ? line : faint, width: isBest ? 2.5 : 1, ...(isPruned ? { dash: "3 3" } : {}),
+      type: "path", d: curve([x(parent) + WIDTH, y(parent)], [x(node), y(node)]), stroke: strokeOf(node),
+      width: best.has(node.id) ? 2.5 : 1, ...(isPruned ? { dash: "3 3" } : {}),
     });
   }
   for (const node of nodes) {
     const isBest = best.has(node.id);
-    const isPruned = node.state === "pruned";
     const title = node.state === "root" ? "start" : `${visible(node.token)}: ${node.state}; log-probability ${fixed(node.step_log_prob, 3)} ` +
       `(${percent(Math.exp(node.step_log_prob))}), sum ${fixed(node.log_prob, 3)}, length ${node.length}`;
-    shapes.push({ type: "rect", x: x(node), y: y(node) - 10, width: WIDTH, height: 20, rx: 4, fill: paper, stroke: isBest ? accent : isPruned ? line : faint, title });
+    shapes.push({ type: "rect", x: x(node), y: y(node) - 10, width: WIDTH, height: 20, rx: 4, fill: paper, stroke: strokeOf(node), title });
     if (node.state === "finished") shapes.push({ type: "rect", x: x(node) + 2, y: y(node) - 8, width: WIDTH - 4, height: 16, rx: 3, stroke: isBest ? accent : second, title });
-    shapes.push({ type: "text", x: x(node) + 6, y: y(node) + 4, text: node.state === "root" ? "start" : shortened(node.token, 7), size: 11, mono: true, fill: isPruned ? faint : ink, bold: isBest, title });
+    shapes.push({ type: "text", x: x(node) + 6, y: y(node) + 4, text: node.state === "root" ? "start" : shortened(node.token, 7), size: 11, mono: true, fill: node.state === "pruned" ? faint : ink, bold: isBest, title });
     if (node.state !== "root") shapes.push({ type: "text", x: x(node) + WIDTH - 4, y: y(node) + 3.5, text: fixed(node.log_prob, 1), size: 8.5, fill: faint, anchor: "end", title });
   }
   return { width: 8 + last * STEP + WIDTH + 12, height: 24 + height * ROW, background: paper, shapes };
@@ -179,7 +174,14 @@ function createBeam(app) {
   const place = h("div", { class: "scroll-xy", tabindex: 0, role: "region", "aria-label": "Tree of hypotheses" });
   const note = h("p", { class: "about" });
   const tree = frame({
-    title: "Beam search", picture: () => treePicture(),
+    title: "Beam search",
+    picture: () => found && {
+      name: "beam-tree", scene, data: () => found,
+      table: () => ({
+        header: ["node", "parent", "step", "token", "log-probability", "sum", "state"],
+        rows: (found?.nodes ?? []).map((node) => [node.id, node.parent, node.length, node.token, node.step_log_prob, node.log_prob, node.state]),
+      }),
+    },
     explanation: "Each step keeps the most probable continuations. Number: sum of log-probabilities. Dashed: pruned. Double frame: finished. Accent colour: the best result.",
   }, h("div", { class: "row" }, size.element,
     h("label", { class: "field" }, h("span", {}, "longest output"), limit), again, pruned.element), place, note);
@@ -215,7 +217,7 @@ function createBeam(app) {
     tree.body.hidden = results.element.hidden = !source;
     if (!source) return;
     const body = { model: model.id, source, ...settings(), max_new_tokens: Math.max(1, Number(limit.value) || 60) };
-    void latest.use(app.data.once(`beam ${JSON.stringify(body)}`, () => app.source.post("/api/beam", body)), (value) => {
+    void latest.use(app.data.post("/api/beam", body), (value) => {
       found = /** @type {BeamTree} */ (value);
       nodes = new Map(found.nodes.map((node) => [node.id, node]));
       draw();
@@ -224,12 +226,10 @@ function createBeam(app) {
 
   function ranking() {
     const { length_penalty: exponent, length_penalty_type: kind } = settings();
-    return found ? ranked(found.results, nodes, exponent, kind) : [];
+    return ranked(found?.results ?? [], nodes, exponent, kind);
   }
 
-  function shownNodes() {
-    return (found?.nodes ?? []).filter((node) => store.state.pruned || node.state !== "pruned").slice(0, MAX_NODES);
-  }
+  const shownNodes = () => (found?.nodes ?? []).filter((node) => store.state.pruned || node.state !== "pruned").slice(0, MAX_NODES);
 
   /** Scroll to the rows of the first steps, or to the root if these rows do not fit. */
   function showBeginning() {
@@ -243,12 +243,7 @@ function createBeam(app) {
     place.scrollTop = isSmall ? first * ROW : (rows.get(0) ?? 0) * ROW + 30 - place.clientHeight / 2;
   }
 
-  function scene() {
-    if (!found) return null;
-    const shown = shownNodes();
-    const best = ranking()[0];
-    return treeScene(shown, best ? pathTo(nodes, best.node) : new Set());
-  }
+  const scene = () => found && treeScene(shownNodes(), pathTo(nodes, ranking()[0]?.node ?? -1));
 
   function draw() {
     const picture = scene();
@@ -272,17 +267,6 @@ function createBeam(app) {
       h("tbody", {}, ...rows.map((row, i) => h("tr", {}, h("th", { scope: "row" }, i + 1), h("td", { class: "number" }, fixed(row.score, 3)), h("td", { class: "number" }, fixed(row.log_prob, 2)),
         h("td", { class: "number" }, row.length), h("td", { class: "wrap" }, row.text, h("span", { class: "facts below" }, state(row))), h("td", { class: "beside" }, state(row)))))));
     results.refresh();
-  }
-
-  /** @returns {Picture | null} */
-  function treePicture() {
-    return found ? {
-      name: "beam-tree", scene, data: () => found,
-      table: () => ({
-        header: ["node", "parent", "step", "token", "log-probability", "sum", "state"],
-        rows: (found?.nodes ?? []).map((node) => [node.id, node.parent, node.length, node.token, node.step_log_prob, node.log_prob, node.state]),
-      }),
-    } : null;
   }
 
   /** @returns {Picture | null} */

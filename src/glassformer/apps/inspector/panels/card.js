@@ -15,10 +15,7 @@ import { count, percent } from "../page/text.js";
 export function summaryFacts(model) {
   const kinds = { decoder: "decoder", encoder: "encoder", "encoder-decoder": "encoder-decoder", recurrent: "recurrent encoder-decoder" };
   return [
-    kinds[model.kind],
-    `${count(model.parameters)} parameters`,
-    `vocabulary ${count(model.vocab_size)}`,
-    `context ${count(model.max_len)}`,
+    kinds[model.kind], `${count(model.parameters)} parameters`, `vocabulary ${count(model.vocab_size)}`, `context ${count(model.max_len)}`,
     model.step ? `step ${count(model.step)}` : null, // an imported model has none
     model.learned ? `learned to ${model.learned}` : null,
   ].filter((fact) => fact !== null);
@@ -26,10 +23,7 @@ export function summaryFacts(model) {
 
 /** @param {Model} model */
 function curvesOf(model) {
-  const dashes = /** @type {Record<string, string>} */ ({ validation: "5 3" });
-  return Object.entries(model.curves ?? {}).map(([name, points]) => ({
-    name, points, ...(dashes[name] ? { dash: dashes[name] } : {}),
-  }));
+  return Object.entries(model.curves ?? {}).map(([name, points]) => ({ name, points, ...(name === "validation" ? { dash: "5 3" } : {}) }));
 }
 
 /** @param {Model} model */
@@ -41,10 +35,7 @@ function partBars(model) {
   }));
 }
 
-/**
- * @param {App} app
- * @returns {Panel}
- */
+/** @param {App} app @returns {Panel} */
 export function createCard(app) {
   const model = () => /** @type {Model} */ (app.store.state.model);
   const boxes = frame({ title: "Architecture", explanation: "Parts of the network, from input to output." });
@@ -52,9 +43,8 @@ export function createCard(app) {
   const parts = frame({
     title: "Parameters", explanation: "Number of parameters per part.",
     picture: () => ({
-      name: "parameters", scene: () => barsScene(partBars(model()), "Parameters"), table: () => ({
-        header: ["part", "parameters"], rows: model().parts.map((part) => [part.name, part.parameters]),
-      }), data: () => model().parts,
+      name: "parameters", scene: () => barsScene(partBars(model()), "Parameters"), data: () => model().parts,
+      table: () => ({ header: ["part", "parameters"], rows: model().parts.map((part) => [part.name, part.parameters]) }),
     }),
   });
   const curve = frame({

@@ -2,14 +2,15 @@
  * Comparison of two checkpoints on the same tokens: losses, predictions and attention.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Model, Picture, Run } from "../page/types.js"
+ * @import { Model, Run } from "../page/types.js"
  */
 
-import { Latest, attentionLabels, cellPlaces, chosenKind, kindsOf, markedCell } from "../page/app.js";
+import { Latest, attentionLabels, cellPlaces, chosenKind, kindChoice, markedCell } from "../page/app.js";
 import { barList, barsScene } from "../page/charts.js";
 import { colourOf } from "../page/colours.js";
-import { button, choice, fill, h, keepHeight, numberOptions, select, writeField } from "../page/dom.js";
+import { button, fill, h, keepHeight, numberOptions, refill, select, writeField } from "../page/dom.js";
 import { frame } from "../page/frame.js";
+import { thumbGrid } from "../page/grid.js";
 import { Heatmap, pixelImage } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
@@ -41,7 +42,9 @@ function rangeOf(values) {
 /** @param {App} app @returns {Panel} */
 function createCompare(app) {
   const { store } = app;
-  const steps = h("input", { type: "range", min: 0, step: 1, "aria-label": "checkpoint", onchange: () => loadStep(Number(steps.value)), oninput: () => writeStep() });
+  const steps = h("input", {
+    type: "range", min: 0, step: 1, "aria-label": "checkpoint", oninput: () => writeStep(), onchange: () => store.set({ step: stepOf() ?? -1, folder: "" }),
+  });
   const stepText = h("output");
   const folder = h("input", { type: "text", placeholder: "for example runs/other", spellcheck: "false",
     onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter") loadFolder(); } });
@@ -52,11 +55,31 @@ function createCompare(app) {
   }, stepRow, h("div", { class: "row folder" }, h("label", { class: "field wide" }, h("span", {}, "folder of another model with the same vocabulary"), folder), button("Open", () => loadFolder())), facts);
 
   const strip = h("div");
-  const losses = frame({ title: "Difference per token", explanation: "Log-probability of the second model − first. Blue: the second model is better. Orange: worse.", picture: () => stripPicture() }, strip);
+  const losses = frame({
+    title: "Difference per token", explanation: "Log-probability of the second model − first. Blue: the second model is better. Orange: worse.",
+    picture: () => {
+      const { run, other_run: second } = store.state;
+      const sides = shownSides(store.state).map(([side]) => side);
+      return run && second && {
+        name: "compare-losses", scene: () => stripScene(sides.map((side) => ({ title: "second − first", items: items(side) }))),
+        data: () => ({ first: run.loss, second: second.loss }),
+        table: () => ({
+          header: ["side", "position", "token", "first", "second"],
+          rows: sides.flatMap((side) => run[side].map((token, i) => [side, i, token.text, token.log_prob, second[side][i]?.log_prob ?? null])),
+        }),
+      };
+    },
+  }, strip);
   const bars = h("div");
-  const next = frame({ title: "Predictions", explanation: "Bar: second model. Outline: first model.", picture: () => barPicture() }, bars);
+  const next = frame({
+    title: "Predictions", explanation: "Bar: second model. Outline: first model.",
+    picture: () => (pairs().length ? {
+      name: "compare-predictions", scene: () => barsScene(pairs(), "Bar: second model. Outline: first model."), data: pairs,
+      table: () => ({ header: ["token", "first", "second"], rows: pairs().map(({ label, value, before }) => [label, before, value]) }),
+    } : null),
+  }, bars);
 
-  const kinds = choice("Kind of attention", [], (kind) => store.set({ kind, layer: -1, head: -1 }));
+  const kinds = kindChoice(store);
   const layers = select("layer", [], (layer) => store.set({ layer: Number(layer), head: Math.max(0, store.state.head) }));
   const heads = select("head", [], (head) => store.set({ head: Number(head), layer: Math.max(0, store.state.layer) }));
   const grid = h("div", { class: "scroll-x" });
@@ -65,7 +88,10 @@ function createCompare(app) {
     onleave: () => store.set({ hover: null, across: null }),
   });
   const attention = frame({
-    title: "Attention", explanation: "Weights of the second model − first. Orange: less. Blue: more. The colours end at the largest difference. \"two pages\", at the top, shows both models side by side.", picture: () => headPicture(),
+    title: "Attention", explanation: "Weights of the second model − first. Orange: less. Blue: more. The colours end at the largest difference. \"two pages\", at the top, shows both models side by side.",
+    picture: () => weights && {
+      name: "compare-attention", scene: () => heat.scene("Attention, second − first"), table: () => heat.table(), data: () => heat.table(),
+    },
   }, h("div", { class: "row" }, kinds.element), grid, h("div", { class: "row" }, layers.element, heads.element), heat.element);
   const element = h("div", { class: "panel" }, card.element, losses.element, next.element, attention.element);
   const latest = new Latest(app, card.body);
@@ -79,25 +105,14 @@ function createCompare(app) {
   /** @type {{key: string, first: Float64Array, second: Float64Array} | null} probabilities at a position */
   let loaded = null;
 
-  function here() {
-    const { run } = store.state;
-    return /** @type {import("../page/types.js").AttentionPlace} */ (run?.attention[chosenKind(store.state) ?? ""]);
-  }
+  const here = () => /** @type {import("../page/types.js").AttentionPlace} */ (store.state.run?.attention[chosenKind(store.state) ?? ""]);
 
   const checkpoints = () => store.state.model?.checkpoints ?? [];
   /** Return true if the run has a checkpoint of another step than the open model. */
   const hasChoice = () => checkpoints().some((step) => step !== store.state.model?.step);
 
-  function writeStep() {
-    const step = checkpoints()[Number(steps.value)];
-    stepText.textContent = step === undefined ? "" : String(step);
-  }
-
-  /** @param {number} index */
-  function loadStep(index) {
-    const step = checkpoints()[index];
-    if (step !== undefined) store.set({ step, folder: "" });
-  }
+  const stepOf = () => checkpoints()[Number(steps.value)];
+  const writeStep = () => { stepText.textContent = String(stepOf() ?? ""); };
 
   /** If nothing is chosen, choose the checkpoint before the one of the page, or else the next one. */
   function chooseOther() {
@@ -114,10 +129,7 @@ function createCompare(app) {
   /** Open the second model and run the same tokens. */
   function load() {
     const { run, step, folder: path } = store.state;
-    if (!run || (step < 0 && !path)) {
-      drawAll();
-      return;
-    }
+    if (!run || (step < 0 && !path)) return drawAll();
     void latest.use(opened(run, path ? { folder: path } : { step }), ({ model, result }) => {
       if (store.state.run === run) store.set({ other: model, other_run: result });
     });
@@ -232,22 +244,16 @@ function createCompare(app) {
 
   function drawGrid() {
     if (!thumbnails) return;
-    const { layer: chosenLayer, head: chosenHead, dark } = store.state;
-    const [nLayers = 0, nHeads = 0, rows = 0, columns = 0] = thumbnails.shape;
-    const element = h("div", { class: "head-grid" });
-    element.style.setProperty("--heads", String(nHeads));
-    const look = /** @type {const} */ ({ scale: "diverging", range: rangeOf(thumbnails.values), dark });
-    for (let layer = 0; layer < nLayers; layer++) {
-      const row = h("div", { class: "grid-row" }, h("span", { class: "grid-label" }, layer));
-      for (let head = 0; head < nHeads; head++) {
-        const from = (layer * nHeads + head) * rows * columns;
-        const image = pixelImage(thumbnails.values.subarray(from, from + rows * columns), rows, columns, look);
-        row.append(h("button", { type: "button", class: "thumb", "aria-label": `Layer ${layer}, head ${head}`, title: `layer ${layer}, head ${head}`,
-          "aria-pressed": String(layer === chosenLayer && head === chosenHead), onclick: () => store.set({ layer, head }) }, h("span", { class: "thumb-picture" }, image)));
-      }
-      element.append(row);
-    }
-    fill(grid, element);
+    const { state } = store;
+    const { shape: [nLayers = 0, nHeads = 0, rows = 0, columns = 0], values } = thumbnails;
+    const look = /** @type {const} */ ({ scale: "diverging", range: rangeOf(values), dark: state.dark });
+    refill(grid, thumbGrid([nLayers, nHeads], { label: "Heads", onopen: (layer, head) => store.set({ layer, head }), content: (layer, head) => {
+      const from = (layer * nHeads + head) * rows * columns;
+      return {
+        picture: pixelImage(values.subarray(from, from + rows * columns), rows, columns, look),
+        attributes: { title: `layer ${layer}, head ${head}`, "aria-pressed": String(layer === state.layer && head === state.head) },
+      };
+    } }));
   }
 
   function loadHead() {
@@ -283,42 +289,11 @@ function createCompare(app) {
     attention.refresh();
   }
 
-  /** @returns {Picture | null} */
-  function stripPicture() {
-    const { run, other_run: second } = store.state;
-    if (!run || !second) return null;
-    const sides = shownSides(store.state).map(([side]) => side);
-    return {
-      name: "compare-losses", scene: () => stripScene(sides.map((side) => ({ title: "second − first", items: items(side) }))),
-      data: () => ({ first: run.loss, second: second.loss }),
-      table: () => ({
-        header: ["side", "position", "token", "first", "second"],
-        rows: sides.flatMap((side) => run[side].map((token, i) => [side, i, token.text, token.log_prob, second[side][i]?.log_prob ?? null])),
-      }),
-    };
-  }
-
-  /** @returns {Picture | null} */
-  function barPicture() {
-    const found = pairs();
-    return found.length ? {
-      name: "compare-predictions", scene: () => barsScene(found, "Bar: second model. Outline: first model."), data: () => found,
-      table: () => ({ header: ["token", "first", "second"], rows: found.map(({ label, value, before }) => [label, before, value]) }),
-    } : null;
-  }
-
-  /** @returns {Picture | null} */
-  function headPicture() {
-    return weights ? { name: "compare-attention", scene: () => heat.scene("Attention, second − first"), table: () => heat.table(), data: () => heat.table() } : null;
-  }
-
   return {
     element,
     render(changed) {
       const { state } = store;
-      if (changed.has("run")) kinds.setOptions(kindsOf(state).map((kind) => [kind, kind]));
-      kinds.element.hidden = kindsOf(state).length < 2;
-      kinds.write(chosenKind(state) ?? "");
+      kinds.write();
       stepRow.hidden = !hasChoice();
       steps.max = String(Math.max(0, checkpoints().length - 1));
       const index = checkpoints().indexOf(state.step < 0 ? state.model?.step ?? -1 : state.step);

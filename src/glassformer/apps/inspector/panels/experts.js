@@ -2,7 +2,6 @@
  * Experts: which experts read which token, in one layer.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Picture } from "../page/types.js"
  *
  * @typedef {[expert: number, weight: number][][]} LayerExperts of each token
  * @typedef {{n_experts: number, stacks: Record<string, LayerExperts[]>}} Experts
@@ -25,13 +24,9 @@ export const expertsTab = { id: "experts", title: "Experts", create: createExper
  */
 export function expertWeights(layer, count) {
   const values = new Float32Array(count * layer.length);
-  const chosen = new Array(count).fill(0);
-  layer.forEach((active, token) => active.forEach(([expert, weight]) => {
-    values[expert * layer.length + token] = weight;
-    chosen[expert] += 1;
-  }));
-  const total = chosen.reduce((one, other) => one + other, 0);
-  return { values, shares: chosen.map((n) => n / Math.max(1, total)) };
+  layer.forEach((active, token) => active.forEach(([expert, weight]) => { values[expert * layer.length + token] = weight; }));
+  const chosen = layer.flat().map(([expert]) => expert);
+  return { values, shares: Array.from({ length: count }, (_, i) => chosen.filter((expert) => expert === i).length / Math.max(1, chosen.length)) };
 }
 
 /** @param {App} app @returns {Panel} */
@@ -46,7 +41,17 @@ function createExperts(app) {
   });
   const card = frame({
     title: "Experts", explanation: "Rows are the experts of a layer, with their share of the choices of the router on this text. Columns are tokens. A coloured cell shows the weight of an expert that reads the token. The other experts compute nothing for this token.",
-    formula: "p = softmax(W x);  y = Σ weight · expert(x) over the active experts", picture: () => picture(),
+    formula: "p = softmax(W x);  y = Σ weight · expert(x) over the active experts",
+    picture: () => {
+      const numbers = shown();
+      if (!numbers) return null;
+      const { values, columns, rows, labels } = numbers;
+      return {
+        name: `experts-${stack()}-${number()}`, scene: () => heat.scene("Experts"),
+        data: () => ({ stack: stack(), layer: number(), tokens: labels, n_experts: rows.length, experts: found?.stacks[stack()]?.[number()] }),
+        table: () => ({ header: ["expert", ...labels], rows: rows.map((_, i) => [i, ...values.subarray(i * columns, (i + 1) * columns)]) }),
+      };
+    },
   }, h("div", { class: "row" }, stacks.element, layers.element), heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Experts | null} */
@@ -82,22 +87,7 @@ function createExperts(app) {
     card.refresh();
   }
 
-  function mark() {
-    const { hover, pos } = store.state;
-    heat.mark(-1, hover?.side === side() ? hover.index : pos);
-  }
-
-  /** @returns {Picture | null} */
-  function picture() {
-    const numbers = shown();
-    if (!numbers) return null;
-    const { values, columns, rows, labels } = numbers;
-    return {
-      name: `experts-${stack()}-${number()}`, scene: () => heat.scene("Experts"),
-      data: () => ({ stack: stack(), layer: number(), tokens: labels, n_experts: rows.length, experts: found?.stacks[stack()]?.[number()] }),
-      table: () => ({ header: ["expert", ...labels], rows: rows.map((_, i) => [i, ...values.subarray(i * columns, (i + 1) * columns)]) }),
-    };
-  }
+  const mark = () => heat.mark(-1, store.state.hover?.side === side() ? store.state.hover.index : store.state.pos);
 
   return {
     element: h("div", { class: "panel" }, card.element),

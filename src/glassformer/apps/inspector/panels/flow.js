@@ -2,7 +2,6 @@
  * Flow: the computation from the text to a prediction, drawn with the numbers of this model.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Picture } from "../page/types.js"
  * @import { Column, Flow, Stage } from "../page/stages.js"
  * @import { Drawing, Lane, Rows } from "../page/flow_scene.js"
  */
@@ -64,7 +63,25 @@ function createFlow(app) {
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
   const card = frame({
-    title: "Flow", picture: () => picture(),
+    title: "Flow",
+    picture: () => {
+      if (!drawn) return null;
+      const { drawing, layout } = drawn;
+      const stage = drawing.stages[drawing.current];
+      const vectors = (stage?.columns ?? []).filter((column) => column.tensor && drawing.rows(column));
+      return {
+        name: `flow-${stage?.id ?? ""}`, scene: () => flowScene(drawing, layout),
+        data: () => ({
+          stage: stage?.title, formula: stage?.formula, tokens: drawing.lane.labels,
+          tensors: vectors.map((column) => ({ name: column.tensor, rows: tableRows(drawing, column) })),
+        }),
+        table: () => ({
+          header: ["tensor", "token", "numbers"],
+          rows: vectors.flatMap((column) => tableRows(drawing, column).map(({ token, values }) =>
+            [column.title, visible(token), values.map((x) => fixed(x, 3)).join(" ")])),
+        }),
+      };
+    },
   }, names, sentence, place, cut,
   h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one."),
   h("div", { class: "flow-text" }, formula, lines, links));
@@ -141,10 +158,7 @@ function createFlow(app) {
   }
 
   function toggle() {
-    if (timer) {
-      stop();
-      return;
-    }
+    if (timer) return stop();
     if (next.disabled) go({ stack: path()[0]?.stack ?? "", block: 0, stage: "" });
     play.textContent = "stop";
     timer = setInterval(() => {
@@ -177,14 +191,11 @@ function createFlow(app) {
 
   /** @param {string} stack @returns {Lane} */
   function laneFor(stack) {
-    const { run } = store.state;
-    const side = stack === "encoder" && run?.source.length ? "source" : mainSide(store.state);
-    const labels = labelsOf(run?.[side] ?? []);
-    const row = side === mainSide(store.state) ? selectedPosition(store.state) : Math.min(sourceRow, labels.length - 1);
-    return laneOf(side, labels, Math.max(0, row));
+    const side = stack === "encoder" && store.state.run?.source.length ? "source" : mainSide(store.state);
+    const labels = labelsOf(store.state.run?.[side] ?? []);
+    return side === mainSide(store.state) ? laneOf(side, labels, Math.max(0, selectedPosition(store.state))) : sourceLane();
   }
 
-  /** @returns {Lane} */
   function sourceLane() {
     const labels = labelsOf(store.state.run?.source ?? []);
     return laneOf("source", labels, Math.max(0, Math.min(sourceRow, labels.length - 1)));
@@ -215,14 +226,10 @@ function createFlow(app) {
   }
 
   /** Return true if the rows of a column are source tokens. The rows of a matrix are queries. @param {Column} column */
-  function isOfSource(column) {
-    return column.side === "source" && column.kind === "vector";
-  }
+  const isOfSource = ({ side, kind }) => side === "source" && kind === "vector";
 
   /** @param {string} tensor @param {boolean} ofSource */
-  function keyOf(tensor, ofSource) {
-    return `${ofSource ? "source " : ""}${tensor}`;
-  }
+  const keyOf = (tensor, ofSource) => `${ofSource ? "source " : ""}${tensor}`;
 
   /** @param {string} tensor @param {number} head */
   function headFor(tensor, head) {
@@ -271,8 +278,7 @@ function createFlow(app) {
     drawn = { drawing, layout: columnLayout(drawing) };
     const scene = flowScene(drawing, drawn.layout);
     const picture = sceneElement(scene);
-    picture.removeAttribute("width");
-    picture.removeAttribute("height");
+    for (const name of ["width", "height"]) picture.removeAttribute(name);
     if (!isLecture) picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
     picture.style.maxWidth = `${(isLecture ? 3 : 1.15) * scene.width}px`;
     fill(place, picture);
@@ -375,10 +381,7 @@ function createFlow(app) {
     if (!hit || y < TOP - 30) return;
     const { lane, source, stages } = drawn.drawing;
     const row = Math.floor((y - TOP) / ROW);
-    if (hit.column.kind === "fold") {
-      go({ block: hit.column.block ?? 0 });
-      return;
-    }
+    if (hit.column.kind === "fold") return go({ block: hit.column.block ?? 0 });
     const ofSource = hit.column.side === "source" && hit.column.kind !== "matrix";
     const side = ofSource ? source : lane;
     const token = Math.max(side.from, Math.min(side.to - 1, side.from + row));
@@ -393,22 +396,6 @@ function createFlow(app) {
     const to = stages[hit.stage];
     if (to && hit.stage !== drawn.drawing.current && hit.column.kind !== "tokens") go({ stage: to.id });
     else load();
-  }
-
-  /** @returns {Picture | null} */
-  function picture() {
-    if (!drawn) return null;
-    const { drawing, layout } = drawn;
-    const stage = drawing.stages[drawing.current];
-    const vectors = (stage?.columns ?? []).filter((column) => column.tensor && drawing.rows(column));
-    return {
-      name: `flow-${stage?.id ?? ""}`, scene: () => flowScene(drawing, layout),
-      data: () => ({ stage: stage?.title, formula: stage?.formula, tokens: drawing.lane.labels, tensors: vectors.map((column) => ({ name: column.tensor, rows: tableRows(drawing, column) })) }),
-      table: () => ({
-        header: ["tensor", "token", "numbers"],
-        rows: vectors.flatMap((column) => tableRows(drawing, column).map(({ token, values }) => [column.title, visible(token), values.map((x) => fixed(x, 3)).join(" ")])),
-      }),
-    };
   }
 
   /** @param {Drawing} drawing @param {Column} column */

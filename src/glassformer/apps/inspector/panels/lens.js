@@ -2,7 +2,7 @@
  * Logit lens: the prediction of each layer at each position.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Candidate, Picture } from "../page/types.js"
+ * @import { Candidate } from "../page/types.js"
  *
  * @typedef {{top: Candidate[], next: number | null, rank: number | null}} LensCell
  * @typedef {{layers: string[], cells: LensCell[][]}} Lens
@@ -45,27 +45,35 @@ function createLens(app) {
   });
   const card = frame({
     title: "Logit lens", explanation: "The residual stream is the vector of a position, to which each layer adds. Each cell applies the output head of the model to the residual stream after a layer, and shows the most probable token at temperature 1.",
-    formula: "p = softmax(head(norm(residual)))", picture: () => picture(),
+    formula: "p = softmax(head(norm(residual)))",
+    picture: () => lens && {
+      name: "logit-lens", scene: () => heat.scene("Logit lens"), data: () => ({ tokens: labels(), norm: Boolean(store.state.norm), ...lens }),
+      table: () => ({
+        header: ["layer", ...labels()],
+        rows: lens?.cells.map((row, i) => [lens?.layers[i] ?? "", ...row.map(({ top: [best] }) => (best ? `${best[1]} ${best[2].toFixed(3)}` : null))]) ?? [],
+      }),
+    },
   }, h("div", { class: "row" }, norm.element, colours.element), heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Lens | null} */
   let lens = null;
+  const labels = () => labelsOf(positionTokens(store.state));
 
   function draw() {
     const { state } = store;
     if (!lens) return;
     const { layers, cells } = lens;
     const columns = cells[0]?.length ?? 0;
-    const labels = labelsOf(positionTokens(state));
+    const columnLabels = labels();
     const values = Float32Array.from(cells.flatMap((row) => row.map((cell) => lensValue(cell, state.lens))));
     const largest = Math.max(1, Math.log10(state.model?.vocab_size ?? 10));
     heat.update({
-      rows: layers.length, columns, values, row_labels: layers, column_labels: labels, row_axis: "layer", plain_rows: true,
+      rows: layers.length, columns, values, row_labels: layers, column_labels: columnLabels, row_axis: "layer", plain_rows: true,
       column_axis: state.run?.written.length ? "token to be predicted" : state.run?.target.length ? "token (its column predicts the next token)" : "token",
       scale: "sequential", range: state.lens === "rank" ? [0, largest] : [0, 1], dark: state.dark, cell: [66, 24],
       unit: state.lens === "rank" ? "log₁₀ rank" : "",
       cell_text: (row, column) => (state.lens === "rank" ? String(cells[row]?.[column]?.rank ?? "") : label(column, cells[row]?.[column]?.top[0]?.[1] ?? "")),
-      describe: (row, column) => describe(layers[row] ?? "", column, labels[column] ?? "", cells[row]?.[column]),
+      describe: (row, column) => describe(layers[row] ?? "", column, columnLabels[column] ?? "", cells[row]?.[column]),
     });
     mark();
     card.refresh();
@@ -81,23 +89,7 @@ function createLens(app) {
     return `${layer}, position ${position} ${visible(token)}: ${top}${actual}`;
   }
 
-  function mark() {
-    heat.mark(-1, shownPosition(store.state));
-  }
-
-  /** @returns {Picture | null} */
-  function picture() {
-    if (!lens) return null;
-    const { layers, cells } = lens;
-    const labels = labelsOf(positionTokens(store.state));
-    return {
-      name: "logit-lens", scene: () => heat.scene("Logit lens"), data: () => ({ tokens: labels, norm: Boolean(store.state.norm), ...lens }),
-      table: () => ({
-        header: ["layer", ...labels],
-        rows: layers.map((layer, i) => [layer, ...(cells[i] ?? []).map(({ top }) => (top[0] ? `${top[0][1]} ${top[0][2].toFixed(3)}` : null))]),
-      }),
-    };
-  }
+  const mark = () => heat.mark(-1, shownPosition(store.state));
 
   return {
     element: h("div", { class: "panel" }, card.element),

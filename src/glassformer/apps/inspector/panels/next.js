@@ -3,7 +3,7 @@
  *
  * @import { App, Panel } from "../page/app.js"
  * @import { Bar } from "../page/charts.js"
- * @import { Model, Picture, Run, State } from "../page/types.js"
+ * @import { Model, Run, State } from "../page/types.js"
  */
 
 import { barList, barsScene } from "../page/charts.js";
@@ -19,13 +19,8 @@ import { mainSide, mainTokens, positionText, shownPosition, tokensBefore } from 
 
 const SHOWN = 15;
 
-/**
- * Return the names of the parts that the panel beside the card has switched off.
- * @param {State} state
- */
-function partsOffBeside(state) {
-  return state.panel === "ablation" ? partsOff(state.off) : "";
-}
+/** Return the names of the parts that the panel beside the card has switched off. @param {State} state */
+const partsOffBeside = ({ panel, off }) => (panel === "ablation" ? partsOff(off) : "");
 
 /**
  * Return the sampling rules in words; empty for the model's own probabilities.
@@ -34,12 +29,6 @@ function partsOffBeside(state) {
 export function rulesText({ temperature, top_k, top_p }) {
   const rules = [temperature === 1 ? "" : `temperature ${temperature}`, top_k ? `top-k ${top_k}` : "", top_p < 1 ? `top-p ${top_p}` : ""];
   return rules.filter(Boolean).join(", ");
-}
-
-/** Return the heading for a model that predicts labels or a number. @param {Run} run */
-function headingOf(run) {
-  if (run.number !== null) return "Number";
-  return run.labels ? "Labels" : "Label of the token";
 }
 
 /** Return the formula of the numbers on the card. @param {Run} run @param {Model} model */
@@ -73,7 +62,18 @@ export function createNext(app) {
     h("div", { class: "row" }, button("reset", () => store.set({ temperature: 1, top_k: 0, top_p: 1 }), { class: "quiet", title: "Temperature 1, no limit: the probabilities of the model" }),
       button("rules of generate", () => store.set(generationRules()), { class: "quiet", title: "The sampling rules of generation.json, which the command generate uses" })));
   const card = frame({
-    title: "Next token", picture: () => picture(),
+    title: "Next token",
+    picture: () => {
+      const { state } = store;
+      const { temperature, top_k, top_p } = state;
+      const title = `${where.textContent || "Labels"} (temperature ${temperature}, top-k ${top_k || "all"}, top-p ${top_p})`;
+      const rows = bars.map(({ label, value, before }) => ({ token: label, probability: value, before: before ?? value }));
+      return rows.length ? {
+        name: `next-token-${shownPosition(state)}`, scene: () => barsScene(bars, title),
+        data: () => ({ position: shownPosition(state), temperature, top_k, top_p, tokens: rows }),
+        table: () => ({ header: ["token", "probability", "probability before the rules"], rows: rows.map((row) => Object.values(row)) }),
+      } : null;
+    },
     explanation: "Probability of each token at the position.", formula: "p = softmax(logits / temperature)",
   }, where, changes, list, facts, sliders);
   card.element.classList.add("next");
@@ -111,9 +111,7 @@ export function createNext(app) {
     return JSON.stringify([store.state.run?.run, shownPosition(store.state), off, off ? store.state.mean : 0]);
   }
 
-  function isLoaded() {
-    return loaded?.key === shownKey();
-  }
+  const isLoaded = () => loaded?.key === shownKey();
 
   /** Return the sentences that name what changes the probabilities. @param {State} state @param {string} rules */
   function changesText(state, rules) {
@@ -136,7 +134,8 @@ export function createNext(app) {
     const ofText = run.labels !== null || run.number !== null;
     card.element.hidden = isLabels && !ofText && !model.labels.length; // for example a model of text vectors
     const isSteps = state.panel === "steps"; // the panel "Step by step" shows the probabilities
-    card.title.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? headingOf(run) : run.target.length ? "Next token" : "Token at the position";
+    const ofLabels = run.number !== null ? "Number" : run.labels ? "Labels" : "Label of the token";
+    card.title.textContent = isSteps ? "Sampling rules of the steps" : isLabels ? ofLabels : run.target.length ? "Next token" : "Token at the position";
     sliders.hidden = isLabels;
     const position = shownPosition(state);
     const rules = isLabels ? "" : rulesText(state);
@@ -182,8 +181,7 @@ export function createNext(app) {
     const before = softmax(logits);
     const shaped = probabilities(logits, state);
     const chosen = actualId(state, position);
-    let kept = 0;
-    for (const p of shaped) kept += p > 0 ? 1 : 0;
+    const kept = shaped.reduce((n, p) => n + Number(p > 0), 0);
     facts.textContent = `${count(kept)} of ${count(logits.length)} tokens can be chosen; entropy ${fixed(entropy(shaped), 2)} nats` +
       ` (${fixed(entropy(before), 2)} before these rules).`;
     return descending(before).slice(0, SHOWN).map((id) => ({
@@ -198,21 +196,6 @@ export function createNext(app) {
     if (!run) return -1;
     if (run.written.length) return run.written[position]?.id ?? -1;
     return run[mainSide(store.state)][position + (run.target.length ? 1 : 0)]?.id ?? -1;
-  }
-
-  /** @returns {Picture | null} */
-  function picture() {
-    if (!bars.length) return null;
-    const { state } = store;
-    const title = `${where.textContent || "Labels"} (temperature ${state.temperature}, top-k ${state.top_k || "all"}, top-p ${state.top_p})`;
-    return {
-      name: `next-token-${shownPosition(state)}`, scene: () => barsScene(bars, title),
-      table: () => ({
-        header: ["token", "probability", "probability before the rules"],
-        rows: bars.map((bar) => [bar.label, bar.value, bar.before ?? bar.value]),
-      }),
-      data: () => ({ position: shownPosition(state), temperature: state.temperature, top_k: state.top_k, top_p: state.top_p, tokens: bars.map(({ label, value, before }) => ({ token: label, probability: value, before: before ?? value })) }),
-    };
   }
 
   return {

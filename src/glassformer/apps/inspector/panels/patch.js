@@ -3,7 +3,7 @@
  * at a time. An encoder-decoder has two sources in place of the texts, and one map per stack.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Picture, Table } from "../page/types.js"
+ * @import { Table } from "../page/types.js"
  * @import { Beside } from "./texts.js"
  *
  * @typedef {{
@@ -25,13 +25,6 @@ import { spreadCells, spreadHeader, spreadText, textBox } from "./texts.js";
 /** @type {Tab} */
 export const patchTab = { id: "patch", title: "Patching", create: createPatch, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/api/patch", needs_no_run: true };
 
-/** @typedef {"clean" | "corrupted" | "answer" | "wrong" | "prefix"} Field */
-
-const STACKS = /** @type {[string, string][]} */ ([["encoder", "encoder"], ["decoder", "decoder"]]);
-
-const PARTS = /** @type {[string, string][]} */ ([["positions", "residual stream"], ["heads", "heads"]]);
-const METHODS = /** @type {[string, string][]} */ ([["exact", "exact"], ["estimate", "estimate by the gradient"]]);
-
 /**
  * Return the shares over a set of pairs as a table, with their spread and their baseline.
  * @param {Patching} result
@@ -47,7 +40,7 @@ function createPatch(app) {
   const { store } = app;
   const { model } = store.state; // for another model, a new panel is created
   const hasPair = isPair(model);
-  /** @param {Field} key @param {string} label @param {string} placeholder */
+  /** @param {"clean" | "corrupted" | "answer" | "wrong" | "prefix"} key @param {string} label @param {string} placeholder */
   const field = (key, label, placeholder) => {
     const input = h("textarea", { rows: 1, placeholder, spellcheck: "false", title: "Press Enter to patch, Shift+Enter for a new line.", oninput: () => drawStart(),
       onchange: () => store.set({ [key]: input.value }), onkeydown: sendsOn("Enter", () => submit()) });
@@ -64,21 +57,21 @@ function createPatch(app) {
   ];
   const [cleanBox, corruptedBox] = /** @type {[{input: HTMLTextAreaElement}, {input: HTMLTextAreaElement}]} */ (/** @type {unknown} */ (fields));
   const start = button("Patch", () => submit(), { class: "primary" });
-  const stacks = choice("Stack", STACKS, (stack) => {
+  const stacks = choice("Stack", [["encoder", "encoder"], ["decoder", "decoder"]], (stack) => {
     store.set({ stack });
     again();
   });
   stacks.element.hidden = !hasPair;
   let parts = "positions";
-  const kinds = choice("Patched parts", PARTS, (value) => {
+  const kinds = choice("Patched parts", [["positions", "residual stream"], ["heads", "heads"]], (value) => {
     parts = value;
-    drawChoices();
+    kinds.write(parts);
     again();
   });
   let method = "exact";
-  const methods = choice("Method", METHODS, (value) => {
+  const methods = choice("Method", [["exact", "exact"], ["estimate", "estimate by the gradient"]], (value) => {
     method = value;
-    drawChoices();
+    methods.write(method);
     draw();
   });
   methods.element.hidden = !app.source.hasGradients;
@@ -91,7 +84,11 @@ function createPatch(app) {
   const facts = h("p", { class: "detail" });
   const unknown = h("p", { class: "unknown" });
   const card = frame({
-    title: "Patching", picture: () => picture(),
+    title: "Patching",
+    picture: () => result && {
+      name: "patching", scene: () => heat.scene("Patching"), data: () => result,
+      table: () => (result && result.n_texts > 1 ? spreadTable(result) : heat.table()),
+    },
     explanation: `Shows which layers and positions cause the difference between two ${what}s. 0: same prediction as with the corrupted ${what}. 1: same prediction as with the clean ${what}.`,
     formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong)" + (app.source.hasGradients ? "; estimate = gradient · (clean − corrupted)" : ""),
   }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), more, h("div", { class: "row" }, start, kinds.element, stacks.element, methods.element, progress), withoutGradients, facts, unknown, heat.element);
@@ -149,14 +146,7 @@ function createPatch(app) {
     return n > 0 && isQuick(app, nRuns, n); // before the first run, the number of tokens is unknown
   }
 
-  function drawChoices() {
-    kinds.write(parts);
-    methods.write(method);
-  }
-
-  function chosenStack() {
-    return store.state.stack === "decoder" ? "decoder" : "encoder";
-  }
+  const chosenStack = () => (store.state.stack === "decoder" ? "decoder" : "encoder");
 
   function load() {
     const { clean, corrupted, answer, wrong, prefix } = store.state;
@@ -165,7 +155,7 @@ function createPatch(app) {
       model: store.state.model?.id ?? "", clean, corrupted, answer: answer || null, wrong: wrong || null, parts, more_clean: moreClean.lines(), more_corrupted: moreCorrupted.lines(),
       ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}),
     };
-    void latest.use(withProgress(app, app.data.once(`patch ${JSON.stringify(body)}`, () => app.source.post("/api/patch", body)), progress), (value) => {
+    void latest.use(withProgress(app, app.data.post("/api/patch", body), progress), (value) => {
       app.say("");
       result = value;
       patched = asked;
@@ -198,11 +188,6 @@ function createPatch(app) {
     card.refresh();
   }
 
-  /** @returns {Picture | null} */
-  function picture() {
-    return result ? { name: "patching", scene: () => heat.scene("Patching"), table: () => (result && result.n_texts > 1 ? spreadTable(result) : heat.table()), data: () => result } : null;
-  }
-
   return {
     element: h("div", { class: "panel" }, card.element),
     render(changed) {
@@ -210,7 +195,8 @@ function createPatch(app) {
       for (const { key, input } of fields) if (changed.has(key) || changed.has("panel")) writeField(input, state[key]);
       if (changed.has("panel") && !result && state.clean && state.corrupted && state.clean !== state.corrupted) load();
       stacks.write(chosenStack());
-      drawChoices();
+      kinds.write(parts);
+      methods.write(method);
       const given = hasPair ? state.source : state.text;
       if ((changed.has("panel") || changed.has("run")) && !state.clean && given) begin(given);
       drawStart();

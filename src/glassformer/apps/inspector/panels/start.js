@@ -32,7 +32,6 @@ export function createStart(app, session, onopen) {
   }, list, note);
   const place = h("div");
   const element = h("div", { class: "panel" }, card.element, place);
-  let shown = session;
   /** The panel of the run that is being trained, and its name. */
   let training = createTraining(app, session.folder || undefined);
   let shownName = "";
@@ -41,7 +40,6 @@ export function createStart(app, session, onopen) {
 
   /** @param {Session} next */
   function draw(next) {
-    shown = next;
     const models = next.gallery ?? [];
     const busy = models.find((model) => model.state === "training");
     fill(list, ...models.map((model) => galleryCard(model, busy)));
@@ -81,14 +79,9 @@ export function createStart(app, session, onopen) {
   async function poll() {
     if (!element.isConnected) return;
     try {
-      if (shown.gallery) draw(await app.source.get("/api/session"));
-      else {
-        const live = await app.source.get("/api/live?since=0");
-        if (live.model_step !== null) { // a checkpoint becomes the model of the folder some time after it is written
-          await open({});
-          return;
-        }
-      }
+      if (session.gallery) draw(await app.source.get("/api/session"));
+      // a checkpoint becomes the model of the folder some time after it is written
+      else if ((await app.source.get("/api/live?since=0")).model_step !== null) return await open({});
     } catch (error) {
       app.fail(error);
     }

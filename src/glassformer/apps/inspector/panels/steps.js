@@ -2,7 +2,7 @@
  * Step by step: generation token by token, with branches.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Candidate, Picture } from "../page/types.js"
+ * @import { Candidate } from "../page/types.js"
  *
  * @typedef {{top: Candidate[], entropy: number, text: string, logits: {shape: string, zlib: string}}} Next
  */
@@ -85,12 +85,26 @@ function createSteps(app) {
   const card = frame({
     title: "Step by step", formula: "next token ~ softmax(logits / temperature), then top-k, top-p",
     explanation: "The model writes token by token. Select another token to begin a branch. The card \"Sampling rules of the steps\" has the rules.",
-    picture: () => stepPicture(),
+    picture: () => next && {
+      name: `step-${at}`, scene: () => barsScene(bars(), `Candidates at step ${at}`),
+      data: () => ({ at, top: next?.top, entropy: next?.entropy, text: next?.text }),
+      table: () => ({ header: ["token", "probability", "probability before the rules"], rows: bars().map((bar) => [bar.label, bar.value, bar.before]) }),
+    },
   }, h("div", { class: "row" }, starts.element, pace.element), h("div", { class: "row" }, play, one, undo, clear, facts), text, candidates);
   const list = h("ol", { class: "branches" });
   const branchCard = frame({
     title: "Branches", explanation: "Each choice of another token begins a branch. The number is the sum of log-probabilities.",
-    picture: () => branchPicture(),
+    picture: () => ({
+      name: "branches", data: () => branches,
+      table: () => ({
+        header: ["branch", "from branch", "at step", "text", "log-probability"],
+        rows: branches.map((one, i) => [i, one.parent < 0 ? null : one.parent, one.at, textOf(one), total(one)]),
+      }),
+      scene: () => barsScene(branches.map((one) => {
+        const p = Math.exp(total(one) / Math.max(1, one.tokens.length));
+        return { label: textOf(one), value: p, text: fixed(total(one), 2) };
+      }), "Branches: mean probability per token"),
+    }),
   }, list);
   const element = h("div", { class: "panel" }, card.element, branchCard.element);
   const latest = new Latest(app, candidates);
@@ -176,15 +190,10 @@ function createSteps(app) {
       const [id, name, p] = chooseNext(next.values, next.names, store.state, Math.random());
       branches[current] = { ...branch(), tokens: [...written, { id, text: name, log_prob: Math.log(p) }] };
     }
-    goToNext(at + 1);
-    return ending() === "";
-  }
-
-  /** @param {number} place */
-  function goToNext(place) {
-    at = place;
+    at++;
     if (isPlaying) draw();
-    else goTo(place);
+    else goTo(at);
+    return ending() === "";
   }
 
   async function playOn() {
@@ -207,10 +216,7 @@ function createSteps(app) {
   function take(candidate) {
     stop();
     const written = branch().tokens;
-    if (written[at]?.id === candidate[0]) {
-      goTo(at + 1);
-      return;
-    }
+    if (written[at]?.id === candidate[0]) return goTo(at + 1);
     const made = branchAt(branch(), current, at, candidate);
     if (at === written.length) branches[current] = { ...branch(), tokens: made.tokens };
     else current = branches.push(made) - 1;
@@ -223,10 +229,9 @@ function createSteps(app) {
     const shaped = next ? probabilities(next.values, sampling) : [];
     const chosen = branch().tokens[at]?.id;
     const before = [...(store.state.run?.target.slice(0, prompt().length) ?? []), ...branch().tokens.slice(0, at)];
-    return top.slice(0, 12).map((candidate) => ({
-      label: labelAfter(before, candidate[1]), value: shaped[candidate[0]] ?? 0, before: candidate[2], text: percent(shaped[candidate[0]] ?? 0), is_marked: candidate[0] === chosen,
-      title: `id ${candidate[0]}; probability ${percent(candidate[2])} before the sampling rules. Select it to continue with it.`,
-      onclick: () => take(candidate),
+    return top.slice(0, 12).map(([id, text, p]) => ({
+      label: labelAfter(before, text), value: shaped[id] ?? 0, before: p, text: percent(shaped[id] ?? 0), is_marked: id === chosen,
+      title: `id ${id}; probability ${percent(p)} before the sampling rules. Select it to continue with it.`, onclick: () => take([id, text, p]),
     }));
   }
 
@@ -260,31 +265,14 @@ function createSteps(app) {
 
   /** @param {Branch} one */
   function branchLabel(one) {
-    const words = one.tokens.map((token) => token.text).join("").replaceAll("\n", "↵");
+    const words = textOf(one).replaceAll("\n", "↵");
     return words === "" ? "(nothing written)" : one.parent < 0 ? words : `step ${one.at}: ${words}`;
   }
 
   /** @param {Branch} one */
+  const textOf = (one) => one.tokens.map((token) => token.text).join("");
+  /** @param {Branch} one */
   const total = (one) => one.tokens.reduce((sum, token) => sum + token.log_prob, 0);
-
-  /** @returns {Picture | null} */
-  function stepPicture() {
-    const shown = bars();
-    return shown.length ? {
-      name: `step-${at}`, scene: () => barsScene(shown, `Candidates at step ${at}`), data: () => ({ at, top: next?.top, entropy: next?.entropy, text: next?.text }),
-      table: () => ({ header: ["token", "probability", "probability before the rules"], rows: shown.map((bar) => [bar.label, bar.value, bar.before]) }),
-    } : null;
-  }
-
-  /** @returns {Picture} */
-  function branchPicture() {
-    const rows = branches.map((one, i) => ({ branch: i, parent: one.parent, at: one.at, text: one.tokens.map((token) => token.text).join(""), log_prob: total(one) }));
-    return {
-      name: "branches", data: () => branches,
-      table: () => ({ header: ["branch", "from branch", "at step", "text", "log-probability"], rows: rows.map((row) => [row.branch, row.parent < 0 ? null : row.parent, row.at, row.text, row.log_prob]) }),
-      scene: () => barsScene(rows.map((row) => ({ label: row.text, value: Math.exp(row.log_prob / Math.max(1, branches[row.branch]?.tokens.length ?? 1)), text: fixed(row.log_prob, 2) })), "Branches: mean probability per token"),
-    };
-  }
 
   return {
     element,

@@ -1,9 +1,7 @@
 /**
  * Sweep: the table of the variants of a run, and a point for each seed, drawn while the runs are trained.
  *
- * @import { App } from "../page/app.js"
  * @import { Scene, Shape } from "../page/scene.js"
- * @import { Session } from "./start.js"
  *
  * @typedef {{variant: string, mean: number | null, verdict: string | null, values: Record<string, number>}} Row
  * @typedef {{rows: Row[], baseline: string, cells: string[][], legend: string, runs: Record<string, Record<string, string>>, is_running: boolean}} Sweep
@@ -46,11 +44,7 @@ function pointsScene({ rows, baseline, cells }, width) {
   return { width, height, background: paper, shapes };
 }
 
-/**
- * @param {App} app
- * @param {Session} session
- * @param {(model: string) => void} onopen called with the name of a model that the server has opened
- */
+/** @type {typeof import("./start.js").createStart} */
 export function createSweep(app, session, onopen) {
   const place = h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Table" });
   const legend = h("div", { class: "about" });

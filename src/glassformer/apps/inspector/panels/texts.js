@@ -2,7 +2,7 @@
  * Texts: a box for a set of texts, and the texts of a set in which a head or a neuron is most active.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Model, Picture } from "../page/types.js"
+ * @import { Model } from "../page/types.js"
  *
  * @typedef {{mean: number, deviation: number | null, quartiles: [number, number, number], baseline: number | null, is_beyond: boolean}} Beside
  * Statistics of a number over a set of texts. The baseline is the mean of the other parts.
@@ -25,14 +25,6 @@ export const textsTab = { id: "texts", title: "Texts", create: createTexts, exis
 const MAX_TOKENS = 48;
 /** Largest file in bytes, below the largest request of the server. */
 const MAX_FILE = 1e6;
-
-/**
- * Return the lines that have words.
- * @param {string} text
- */
-function linesOf(text) {
-  return text.split(/\r?\n/).filter((line) => line.trim());
-}
 
 /**
  * Return the parts of a model whose heads or neurons can be chosen, such as "decoder.0.head", in the order of the layers.
@@ -76,9 +68,10 @@ export function textBox(app, label) {
   const open = button("open a file", () => file.click(), { class: "quiet" });
   const element = h("div", { class: "text-set" }, h("label", { class: "field wide" }, h("span", {}, label), area), h("div", { class: "row" }, validation, open, file, count));
   const latest = new Latest(app, element);
+  const lines = () => area.value.split(/\r?\n/).filter((line) => line.trim());
 
   function write() {
-    const n = linesOf(area.value).length;
+    const n = lines().length;
     count.textContent = `${n} ${n === 1 ? "text" : "texts"}`;
   }
 
@@ -98,14 +91,14 @@ export function textBox(app, label) {
   /** @param {boolean} isAsked */
   async function readValidation(isAsked) {
     const model = app.store.state.model?.id ?? "";
-    await latest.use(app.data.once(`texts of ${model}`, () => app.source.get(`/api/texts?model=${encodeURIComponent(model)}`, model)), ({ lines }) => {
-      if (lines.length && (isAsked || !area.value)) set(lines.join("\n"));
+    await latest.use(app.data.once(`texts of ${model}`, () => app.source.get(`/api/texts?model=${encodeURIComponent(model)}`, model)), ({ lines: found }) => {
+      if (found.length && (isAsked || !area.value)) set(found.join("\n"));
       else if (isAsked) app.say("The validation data of this model was not found: write texts, or open a file.");
     });
   }
 
   write();
-  return { element, lines: () => linesOf(area.value), readValidation };
+  return { element, lines, readValidation };
 }
 
 /** @param {App} app @returns {Panel} */
@@ -121,7 +114,16 @@ function createTexts(app) {
   const facts = h("p", { class: "detail" });
   const list = h("ol", { class: "strong-texts" });
   const card = frame({
-    title: "Strongest texts", picture: () => picture(),
+    title: "Strongest texts",
+    picture: () => found && {
+      name: `${found.units}.${found.unit}`, data: () => found,
+      scene: () => stripScene(found?.texts.map((text) => ({ title: titleOf(text), items: items(text) })) ?? []),
+      table: () => ({
+        header: ["text", "strength", "random text: median", "95 %", "tokens"],
+        rows: found?.texts.map(({ number: place, strength, tokens }) =>
+          [place + 1, strength, found?.median ?? null, found?.high ?? null, tokens.map(visible).join(" ")]) ?? [],
+      }),
+    },
     explanation: "The texts in which a head or a neuron is most active, with its activity at each token. Head: length of the vector that it adds to the residual stream. Neuron: its value after the activation. The baseline is a random text of the set. The first token of a decoder is left out.",
     formula: "strength of a text = largest activity of its tokens",
   }, box.element, h("div", { class: "row" }, parts.element, number.element, start, progress), facts, list);
@@ -141,10 +143,9 @@ function createTexts(app) {
   }
 
   function load() {
-    const lines = box.lines();
     const [units, unit] = chosen();
-    const body = { model: store.state.model?.id ?? "", lines, units, unit };
-    void latest.use(withProgress(app, app.data.once(`strongest ${JSON.stringify(body)}`, () => app.source.post("/api/strongest", body)), progress), (value) => {
+    const request = app.data.post("/api/strongest", { model: store.state.model?.id ?? "", lines: box.lines(), units, unit });
+    void latest.use(withProgress(app, request, progress), (value) => {
       app.say("");
       found = value;
       draw();
@@ -177,19 +178,6 @@ function createTexts(app) {
     facts.textContent = `${units} ${unit} of ${nUnits}, ${nTexts} texts. A random text: median ${fixed(median)}, 95 % have at most ${fixed(high)}.`;
     fill(list, ...texts.map((text) => h("li", {}, h("p", { class: "about" }, titleOf(text)), tokenStrip(items(text), titleOf(text)))));
     card.refresh();
-  }
-
-  /** @returns {Picture | null} */
-  function picture() {
-    if (!found) return null;
-    const { texts, units, unit, median, high } = found;
-    return {
-      name: `${units}.${unit}`, data: () => found, scene: () => stripScene(texts.map((text) => ({ title: titleOf(text), items: items(text) }))),
-      table: () => ({
-        header: ["text", "strength", "random text: median", "95 %", "tokens"],
-        rows: texts.map(({ number: place, strength, tokens }) => [place + 1, strength, median, high, tokens.map(visible).join(" ")]),
-      }),
-    };
   }
 
   return {

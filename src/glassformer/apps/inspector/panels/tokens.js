@@ -2,7 +2,7 @@
  * Tokens of the texts, coloured by a number of each token.
  *
  * @import { App, Panel } from "../page/app.js"
- * @import { Picture, Side, State, Token } from "../page/types.js"
+ * @import { Side, State, Token } from "../page/types.js"
  * @import { StripItem } from "../page/strip.js"
  */
 
@@ -18,18 +18,14 @@ const COLOURS = /** @type {[string, string][]} */ ([
   ["log_prob", "log-probability"], ["rank", "rank"], ["entropy", "entropy"], ["none", "no colour"],
 ]);
 
-/**
- * Describe a token in one line.
- * @param {Token} token
- * @param {number} index
- */
-function describeToken(token, index) {
-  const bytes = token.bytes.map((byte) => byte.toString(16).padStart(2, "0").toUpperCase()).join(" ");
-  const facts = [`${index}: ${visible(token.text)}`, `id ${token.id}`, token.is_special ? "special token" : bytes ? `hexadecimal bytes ${bytes}` : null];
-  if (token.log_prob !== null) facts.push(`log-probability ${fixed(token.log_prob, 2)} (${percent(Math.exp(token.log_prob))})`);
-  if (token.rank !== null) facts.push(`rank ${token.rank}`);
-  if (token.entropy !== null) facts.push(`entropy ${fixed(token.entropy, 2)} nats`);
-  return facts.filter((fact) => fact !== null).join(" · ");
+/** Describe a token in one line. @param {Token} token @param {number} index */
+function describeToken({ text, id, bytes, is_special, log_prob, rank, entropy }, index) {
+  const hexadecimal = bytes.map((byte) => byte.toString(16).padStart(2, "0").toUpperCase()).join(" ");
+  return [
+    `${index}: ${visible(text)}`, `id ${id}`, is_special ? "special token" : hexadecimal && `hexadecimal bytes ${hexadecimal}`,
+    log_prob !== null && `log-probability ${fixed(log_prob, 2)} (${percent(Math.exp(log_prob))})`,
+    rank !== null && `rank ${rank}`, entropy !== null && `entropy ${fixed(entropy, 2)} nats`,
+  ].filter(Boolean).join(" · ");
 }
 
 /**
@@ -47,10 +43,8 @@ export function shownSides({ run }) {
 function stripItems(state, side) {
   return (state.run?.[side] ?? []).map((token, index) => {
     const value = surprise(token, state.colour);
-    return {
-      text: token.text, place: { side, index }, title: describeToken(token, index),
-      colour: value === null ? null : tokenColour(value, state.dark),
-    };
+    const colour = value === null ? null : tokenColour(value, state.dark);
+    return { text: token.text, place: { side, index }, title: describeToken(token, index), colour };
   });
 }
 
@@ -66,7 +60,21 @@ export function createTokens(app) {
   const facts = h("p", { class: "facts" });
   const colours = select("colour", COLOURS, (colour) => store.set({ colour }));
   const card = frame({
-    title: "Tokens", picture: () => picture(store.state),
+    title: "Tokens",
+    picture: () => {
+      const { run } = store.state;
+      const sides = shownSides(store.state);
+      return run && {
+        name: "tokens", data: () => Object.fromEntries(sides.map(([side]) => [side, run[side]])),
+        table: () => ({
+          header: ["side", "position", "text", "id", "bytes", "log-probability", "rank", "entropy", "most probable"],
+          rows: sides.flatMap(([side]) => run[side].map((token, i) => [
+            side, i, token.text, token.id, token.bytes.join(" "), token.log_prob, token.rank, token.entropy, token.top[0]?.[1] ?? null,
+          ])),
+        }),
+        scene: () => stripScene(sides.map(([side, title]) => ({ title, items: stripItems(store.state, side) }))),
+      };
+    },
     explanation: "Hover a token to highlight it in all panels; click it to select its position. Positions count from 0.",
   }, lists, h("div", { class: "token-foot" }, detail, legend));
   card.tools.prepend(colours.element);
@@ -77,23 +85,17 @@ export function createTokens(app) {
 
   function draw() {
     const { state } = store;
-    fill(lists, ...shownSides(state).map(([side, title]) => {
-      return h("div", { class: "token-side" }, title ? h("h3", {}, title) : null, tokenStrip(stripItems(state, side), `Tokens ${title}`));
-    }));
+    fill(lists, ...shownSides(state).map(([side, title]) =>
+      h("div", { class: "token-side" }, title ? h("h3", {}, title) : null, tokenStrip(stripItems(state, side), `Tokens ${title}`))));
     const { run } = state;
     facts.textContent = run?.loss === null || run?.loss === undefined ? ""
       : `${state.ablated?.run === run.run && state.panel === "ablation" ? "With all parts on: loss" : "Loss"} ${fixed(run.loss)} nats per token (${run.n_scored} tokens), perplexity ${compact(Math.exp(run.loss))}.`;
-    drawLegend();
+    const ends = scaleEnds(state.colour);
+    legend.hidden = !ends || !shownSides(state).some(([side]) => run?.[side].some((token) => surprise(token, state.colour) !== null));
+    if (ends) fill(legend, ...legendParts(tokenLegend(state.dark), ...ends));
     drawSelected();
     reserve();
     markTokens(store);
-  }
-
-  function drawLegend() {
-    const { colour, dark, run } = store.state;
-    const ends = scaleEnds(colour);
-    legend.hidden = !ends || !shownSides(store.state).some(([side]) => run?.[side].some((token) => surprise(token, colour) !== null));
-    if (ends) fill(legend, ...legendParts(tokenLegend(dark), ...ends));
   }
 
   /** Reserve the height of the longest detail text, so that the page does not move under the pointer. */
@@ -143,23 +145,5 @@ export function createTokens(app) {
       else if (changed.has("hover")) drawDetail();
       if (changed.has("size")) reserve();
     },
-  };
-}
-
-/** @param {State} state @returns {Picture | null} */
-function picture(state) {
-  if (!state.run) return null;
-  const { run } = state;
-  const sides = shownSides(state);
-  return {
-    name: "tokens",
-    data: () => Object.fromEntries(sides.map(([side]) => [side, run[side]])),
-    table: () => ({
-      header: ["side", "position", "text", "id", "bytes", "log-probability", "rank", "entropy", "most probable"],
-      rows: sides.flatMap(([side]) => run[side].map((token, i) => [
-        side, i, token.text, token.id, token.bytes.join(" "), token.log_prob, token.rank, token.entropy, token.top[0]?.[1] ?? null,
-      ])),
-    }),
-    scene: () => stripScene(sides.map(([side, title]) => ({ title, items: stripItems(state, side) }))),
   };
 }

@@ -2,7 +2,6 @@
  * Training: the numbers that a run logs, drawn while it is running.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Picture } from "../page/types.js"
  * @import { Curve } from "../page/charts.js"
  *
  * @typedef {{folder: string, offset: number, lines: Record<string, any>[], is_running: boolean, checkpoints: number[], max_steps: number | null,
@@ -58,12 +57,11 @@ export function titleOf(name, metrics) {
 export function seriesOf(lines) {
   /** @type {Map<string, [number, number][]>} */
   const series = new Map();
-  for (const line of lines) {
-    for (const [name, value] of Object.entries(line)) {
-      if (name === "step" || typeof value !== "number") continue;
-      const points = series.get(name) ?? [];
-      points.push([line.step, value]);
-      series.set(name, points);
+  for (const { step, ...numbers } of lines) {
+    for (const [name, value] of Object.entries(numbers)) {
+      if (typeof value !== "number") continue;
+      if (!series.has(name)) series.set(name, []);
+      series.get(name)?.push([step, value]);
     }
   }
   return series;
@@ -75,12 +73,10 @@ export function seriesOf(lines) {
  * @param {number} maxSteps
  */
 export function timeLeft(series, maxSteps) {
-  const times = series.get("step_ms") ?? [];
-  const recent = times.slice(-10);
-  const last = times.at(-1);
-  if (!last || !recent.length) return NaN;
+  const recent = (series.get("step_ms") ?? []).slice(-10);
+  const [last = NaN] = recent.at(-1) ?? [];
   const mean = recent.reduce((sum, [, ms]) => sum + ms, 0) / recent.length;
-  return (Math.max(0, maxSteps - last[0]) * mean) / 1000;
+  return (Math.max(0, maxSteps - last) * mean) / 1000;
 }
 
 /**
@@ -112,7 +108,14 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   const lossPlace = h("div");
   const loss = frame({
     title: "Loss", explanation: "Nats per target against the step. Training lines are means with dropout; evaluation lines are without it.",
-    formula: "loss = −mean log p(target)", picture: () => picture(),
+    formula: "loss = −mean log p(target)",
+    picture: () => {
+      const [curves, title] = [shownCurves(), loss.title.textContent ?? ""];
+      return curves.length ? {
+        name: (chosen || "loss").replace("/", "-"), scene: () => curvesScene(curves, { width: 800, height: 400, title }),
+        table: () => curvesTable(curves), data: () => curves,
+      } : null;
+    },
   }, facts, lossPlace);
   /** Name of the logged numbers that are drawn; empty for the losses. */
   let chosen = "";
@@ -173,14 +176,15 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   function draw() {
     const series = seriesOf(lines);
     const last = lines.at(-1);
-    const latest = (/** @type {string} */ name) => series.get(name)?.at(-1)?.[1];
+    const latest = (/** @type {string} */ name, unit = "") => {
+      const value = series.get(name)?.at(-1)?.[1];
+      return value === undefined ? null : compact(value) + unit;
+    };
     /** @type {[string, string | null][]} */
     const shown = [
       ["state", stateOf(live?.is_running ?? false, lastStep !== null)],
       ["step", last ? `${count(last.step)}${live?.max_steps ? ` of ${count(live.max_steps)}` : ""}` : "no line yet"],
-      ["loss", latest("train/loss") === undefined ? null : compact(latest("train/loss") ?? NaN)],
-      ["validation", latest("eval/valid_loss") === undefined ? null : compact(latest("eval/valid_loss") ?? NaN)],
-      ["rate", latest("tokens_per_s") === undefined ? null : `${compact(latest("tokens_per_s") ?? NaN)} tokens/s`],
+      ["loss", latest("train/loss")], ["validation", latest("eval/valid_loss")], ["rate", latest("tokens_per_s", " tokens/s")],
       ["time left", live?.is_running && live.max_steps && series.has("step_ms") ? duration(timeLeft(series, live.max_steps)) : null],
       ["checkpoints", live?.checkpoints.length ? String(live.checkpoints.length) : null],
     ];
@@ -195,15 +199,6 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
     sampleCard.element.hidden = !sampleLines().length;
     loss.refresh();
     sampleCard.refresh();
-  }
-
-  /** @returns {Picture | null} */
-  function picture() {
-    const [curves, title] = [shownCurves(), loss.title.textContent ?? ""];
-    return curves.length ? {
-      name: (chosen || "loss").replace("/", "-"), scene: () => curvesScene(curves, { width: 800, height: 400, title }),
-      table: () => curvesTable(curves), data: () => curves,
-    } : null;
   }
 
   return {

@@ -17,15 +17,12 @@ const PATH = "v1/completions";
 
 /** @typedef {{prompt: string, answer: Answer, written: Written, look: string}} Continuation */
 
-/** @param {App} app @returns {View} */
-export function continuationView(app) {
-  return textView(app, { label: "Text", placeholder: "A text that the model continues", action: "Continue", keys: "Ctrl+Enter" }, false);
-}
+/** @param {App} app */
+export const continuationView = (app) =>
+  textView(app, { label: "Text", placeholder: "A text that the model continues", action: "Continue", keys: "Ctrl+Enter" }, false);
 
-/** @param {App} app @returns {View} */
-export function targetView(app) {
-  return textView(app, { label: "Source", placeholder: "A text to translate", action: "Translate", keys: "Ctrl+Enter" }, true);
-}
+/** @param {App} app */
+export const targetView = (app) => textView(app, { label: "Source", placeholder: "A text to translate", action: "Translate", keys: "Ctrl+Enter" }, true);
 
 /** @param {App} app @param {Words} words @param {boolean} isSource true if the answer is a target of the text, not its continuation @returns {View} */
 function textView(app, words, isSource) {

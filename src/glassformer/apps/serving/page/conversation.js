@@ -2,7 +2,7 @@
  * A conversation with a model: its messages, their versions, and the box for the next one. An edit, or another
  * answer to a message, begins a branch. All branches are kept.
  *
- * @import { Alternative, Piece } from "./answer.js"
+ * @import { Piece } from "./answer.js"
  * @import { App, View } from "./main.js"
  *
  * @typedef {{
@@ -58,10 +58,7 @@ export class Conversation {
     return message;
   }
 
-  /**
-   * Return the number of a version of a message, and the number of versions.
-   * @param {Message} message
-   */
+  /** Return the number of a version of a message, and the number of versions. @param {Message} message */
   version({ parent }) {
     return { number: (parent?.chosen ?? 0) + 1, of: parent?.next.length ?? 1 };
   }
@@ -142,7 +139,7 @@ export function conversationView(app) {
   function writtenOf(message, found) {
     const known = answers.get(message);
     if (known) return known;
-    const made = new Written(app, found, (/** @type {number} */ place, /** @type {Alternative} */ alternative) => {
+    const made = new Written(app, found, (place, alternative) => {
       if (message.parent) void answer(message.parent, found.with(place, alternative));
     });
     answers.set(message, made);
@@ -192,18 +189,16 @@ export function conversationView(app) {
     draw();
     const { next, chosen } = /** @type {Message} */ (message.parent);
     const at = conversation.shown().indexOf(/** @type {Message} */ (next[chosen]));
-    const buttons = /** @type {NodeListOf<HTMLButtonElement>} */ (list.children[at]?.querySelectorAll(".versions button"));
-    const [back, forth] = buttons;
-    const wanted = step < 0 ? back : forth;
-    (wanted?.disabled ? (step < 0 ? forth : back) : wanted)?.focus();
+    const buttons = /** @type {HTMLButtonElement[]} */ ([...list.children[at]?.querySelectorAll(".versions button") ?? []]);
+    if (step > 0) buttons.reverse();
+    buttons.find(({ disabled }) => !disabled)?.focus();
   }
 
   /** @param {Message} message */
   function editor(message) {
-    const area = h("textarea", { "aria-label": "Edited message", oninput: () => grow(area, MAX_HEIGHT), onkeydown: sendsOn("Enter", () => submit()) });
-    area.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") close();
-    });
+    const events = { oninput: () => grow(area, MAX_HEIGHT), onkeydown: sendsOn("Enter", () => submit()) };
+    const area = h("textarea", { "aria-label": "Edited message", ...events }, message.text);
+    area.addEventListener("keydown", ({ key }) => key === "Escape" && close());
     const close = () => {
       edited = null;
       draw();
@@ -213,7 +208,6 @@ export function conversationView(app) {
       if (area.value.trim() && message.parent) void answer(conversation.add(message.parent, "user", area.value));
       else draw();
     };
-    area.value = message.text;
     requestAnimationFrame(() => {
       grow(area, MAX_HEIGHT);
       area.focus();

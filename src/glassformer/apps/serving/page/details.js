@@ -34,9 +34,9 @@ export class Details {
     /** @type {HTMLElement | null} */
     this.of = null;
     this.isKept = false;
-    document.addEventListener("pointerover", (event) => this.#point(event));
+    document.addEventListener("pointerover", ({ target, pointerType }) => this.isKept || pointerType === "touch" || this.#at(target, false));
     document.addEventListener("focusin", (event) => this.#focus(event));
-    document.addEventListener("click", (event) => this.#click(event));
+    document.addEventListener("click", ({ target }) => this.#at(target, true));
     document.addEventListener("keydown", (event) => this.#key(event));
     addEventListener("resize", () => this.close());
     addEventListener("scroll", () => this.of && this.#place(this.of), { passive: true });
@@ -56,28 +56,19 @@ export class Details {
     return element instanceof HTMLElement && known.has(element) ? element : null;
   }
 
-  /** @param {PointerEvent} event */
-  #point(event) {
-    if (this.isKept || event.pointerType === "touch") return;
-    const piece = this.#pieceOf(event.target);
-    if (piece) this.#show(piece, false);
-    else if (!this.element.contains(/** @type {Node} */ (event.target))) this.close();
+  /** Show the tokens of an element, or close the card if the element is outside. @param {EventTarget | null} target @param {boolean} isKept */
+  #at(target, isKept) {
+    const piece = this.#pieceOf(target);
+    if (piece) this.#show(piece, isKept);
+    else if (!this.element.contains(/** @type {Node} */ (target))) this.close();
   }
 
   /** @param {FocusEvent} event */
-  #focus(event) {
-    const piece = this.#pieceOf(event.target);
-    if (piece && piece !== this.of) {
-      this.#show(piece, false);
-      this.speak(spoken(known.get(piece)?.().tokens ?? []));
-    } else if (!piece && !this.element.contains(/** @type {Node} */ (event.target))) this.close();
-  }
-
-  /** @param {MouseEvent} event */
-  #click(event) {
-    const piece = this.#pieceOf(event.target);
-    if (piece) this.#show(piece, true);
-    else if (!this.element.contains(/** @type {Node} */ (event.target))) this.close();
+  #focus({ target }) {
+    const piece = this.#pieceOf(target);
+    if (piece && piece === this.of) return;
+    this.#at(target, false);
+    if (piece) this.speak(spoken(known.get(piece)?.().tokens ?? []));
   }
 
   /** @param {KeyboardEvent} event */

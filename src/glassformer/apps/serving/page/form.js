@@ -6,6 +6,7 @@
  */
 
 import { button, fill, grow, h, sendsOn } from "../../inspector/page/dom.js";
+import { Latest } from "../../inspector/page/app.js";
 import { ServerError } from "../../inspector/page/source.js";
 import { post } from "./requests.js";
 
@@ -71,23 +72,11 @@ export function formView(app, { label, placeholder, action, controls, ask }) {
   });
   const run = button(action, () => void submit(), { class: "primary", title: "Ctrl+Enter" });
   const results = h("div", { class: "panel", "aria-live": "polite" });
+  const latest = new Latest(app, results);
   let ofModel = "";
-  let number = 0;
 
   async function submit() {
-    if (!area.value.trim()) return;
-    const mine = ++number;
-    results.setAttribute("aria-busy", "true");
-    try {
-      const found = await ask(area.value, area);
-      if (mine !== number) return;
-      app.say("");
-      fill(results, ...found);
-    } catch (error) {
-      if (mine === number) app.fail(error);
-    } finally {
-      if (mine === number) results.removeAttribute("aria-busy");
-    }
+    if (area.value.trim()) await latest.use(ask(area.value, area), (found) => fill(results, ...found));
   }
 
   const element = h("div", { class: "panel" },
@@ -101,14 +90,10 @@ export function formView(app, { label, placeholder, action, controls, ask }) {
   };
 }
 
-/**
- * Return a link that opens the inspector.
- * @param {string} address
- */
-export function lookLink(address) {
-  return h("a", {
-    class: "quiet look", href: address, target: "_blank", rel: "noopener", title: "Open the inspector with this text: attention, logit lens, ablation",
-  }, "look inside");
+/** Return a link that opens the inspector. @param {string} href */
+export function lookLink(href) {
+  const title = "Open the inspector with this text: attention, logit lens, ablation";
+  return h("a", { class: "quiet look", href, target: "_blank", rel: "noopener", title }, "look inside");
 }
 
 /**

@@ -48,10 +48,7 @@ function targetsOf(targets, model, source) {
     fill(place, target.alignment ? alignmentCard(target.alignment) : null, look);
   }
   choose(0);
-  return [h("div", { class: "beside" },
-    h("section", { class: "card frame", "aria-label": "Targets" }, h("h2", {}, targets.length > 1 ? "Targets, best first" : "Target"),
-      h("div", { class: "targets" }, ...buttons)),
-    place)];
+  return [h("div", { class: "beside" }, card(targets.length > 1 ? "Targets, best first" : "Target", h("div", { class: "targets" }, ...buttons)), place)];
 }
 
 /** @param {Alignment} alignment */
@@ -100,9 +97,7 @@ export function maskView(app) {
 }
 
 /** @param {App} app */
-function isPair(app) {
-  return app.model.abilities.includes("translate");
-}
+const isPair = (app) => app.model.abilities.includes("translate");
 
 /** Write a candidate in place of a mask. @param {HTMLTextAreaElement} area @param {number} number @param {string} text */
 function use(area, number, text) {
@@ -145,6 +140,4 @@ export function tagView(app) {
 }
 
 /** @param {string} title @param {...HTMLElement} children */
-function card(title, ...children) {
-  return h("section", { class: "card frame", "aria-label": title }, h("h2", {}, title), ...children);
-}
+const card = (title, ...children) => h("section", { class: "card frame", "aria-label": title }, h("h2", {}, title), ...children);

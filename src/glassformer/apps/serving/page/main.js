@@ -1,7 +1,6 @@
 /**
  * The page of `glassformer serve`: the models, and a view for each of their abilities.
  *
- *
  * @typedef {{
  *   id: string, abilities: string[], max_len: number, learned: string, n_parameters: number,
  *   defaults: Record<string, number>, special_tokens: string[],
@@ -17,7 +16,7 @@
  * `draw` draws the view again after a change of the model, the settings or the colours.
  */
 
-import { arrowKeys, button, byId, fill, h, select } from "../../inspector/page/dom.js";
+import { arrowKeys, button, byId, fill, h, refill, select } from "../../inspector/page/dom.js";
 import { count } from "../../inspector/page/text.js";
 import { storedDark, themeButton, useTheme } from "../../inspector/page/theme.js";
 import { ServerError } from "../../inspector/page/source.js";
@@ -64,10 +63,7 @@ function start() {
 
   /** @param {unknown} error */
   function fail(error) {
-    if (error instanceof ServerError && error.status === 401) {
-      askForKey();
-      return;
-    }
+    if (error instanceof ServerError && error.status === 401) return askForKey();
     write(error instanceof Error ? error.message : String(error), true);
     if (!(error instanceof ServerError)) console.error(error);
   }
@@ -81,8 +77,7 @@ function start() {
     try {
       models = (await get("v1/models")).data;
     } catch (error) {
-      fail(error);
-      return;
+      return fail(error);
     }
     write("", false);
     const view = new URLSearchParams(location.hash.slice(1));
@@ -102,12 +97,6 @@ function start() {
     draw();
   }
 
-  /** @param {string} next */
-  function open(next) {
-    viewId = next;
-    draw();
-  }
-
   function draw() {
     const view = chosen();
     const hash = new URLSearchParams({ model: app.model.id, ...(view ? { view: view.id } : {}) });
@@ -122,10 +111,8 @@ function start() {
   function drawView() {
     const view = chosen();
     app.details.close();
-    if (!view) {
-      fill(byId("view"), h("p", { class: "card empty" }, `The page has no form for this model. Its endpoints: ${app.model.abilities.join(", ") || "none"}.`));
-      return;
-    }
+    const endpoints = app.model.abilities.join(", ") || "none";
+    if (!view) return fill(byId("view"), h("p", { class: "card empty" }, `The page has no form for this model. Its endpoints: ${endpoints}.`));
     let made = opened.get(view.id);
     if (!made) opened.set(view.id, made = view.create(app));
     if (byId("view").firstChild !== made.element) fill(byId("view"), made.element);
@@ -133,12 +120,14 @@ function start() {
   }
 
   function drawTabs() {
-    const hasFocus = byId("tabs").contains(document.activeElement);
     byId("tabs").hidden = views().length < 2;
-    fill(byId("tabs"), ...views().map(({ id: one, title }) => button(title, () => open(one), {
+    const open = (/** @type {string} */ next) => {
+      viewId = next;
+      draw();
+    };
+    refill(byId("tabs"), ...views().map(({ id: one, title }) => button(title, () => open(one), {
       role: "tab", "aria-selected": String(one === chosen()?.id), "aria-controls": "view", tabindex: one === chosen()?.id ? 0 : -1,
     })));
-    if (hasFocus) /** @type {HTMLElement | null} */ (byId("tabs").querySelector('[aria-selected="true"]'))?.focus();
   }
 
   function drawHeader() {

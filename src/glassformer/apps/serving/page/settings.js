@@ -42,13 +42,16 @@ export class Settings {
    * @param {boolean} dark
    */
   draw(model, hasSystem, dark) {
-    const system = h("textarea", { rows: 2, placeholder: "optional", oninput: () => { this.system = system.value; } });
-    system.value = this.system;
+    const system = h("textarea", { rows: 2, placeholder: "optional", oninput: () => { this.system = system.value; } }, this.system);
     const longest = Math.min(1024, model.max_len);
+    const reset = () => {
+      [this.own, this.seed] = [{}, null];
+      this.draw(model, hasSystem, dark);
+    };
     fill(this.element,
       h("section", { class: "card frame", "aria-label": "Settings" },
         h("div", { class: "frame-heading" }, h("h2", {}, "Settings"), h("div", { class: "tools" },
-          button("reset", () => this.#reset(model, hasSystem, dark), { class: "quiet", title: "Use the settings of the model" }))),
+          button("reset", () => reset(), { class: "quiet", title: "Use the settings of the model" }))),
         hasSystem ? h("label", { class: "field wide" }, h("span", {}, "system message"), system) : null,
         this.#slider(model, "temperature", "temperature", { min: 0, max: 2, step: 0.05 }),
         this.#slider(model, "top-p", "top_p", { min: 0.05, max: 1, step: 0.05 }),
@@ -70,34 +73,23 @@ export class Settings {
 
   #seed() {
     const input = h("input", {
-      type: "number", min: 0, placeholder: "random", "aria-label": "seed",
+      type: "number", min: 0, placeholder: "random", "aria-label": "seed", value: this.seed,
       oninput: () => { this.seed = input.value === "" || !input.validity.valid ? null : Number(input.value); },
     });
-    if (this.seed !== null) input.value = String(this.seed);
     return h("label", { class: "slider seed" }, h("span", {}, "seed"), input);
   }
 
   /** @param {boolean} dark */
   #colours(dark) {
-    const box = h("input", {
-      type: "checkbox", onchange: () => {
-        this.has_colours = box.checked;
-        legend.hidden = !box.checked;
-        this.onchange();
-      },
-    });
-    box.checked = this.has_colours;
+    const box = h("input", { type: "checkbox", checked: this.has_colours, onchange: () => {
+      this.has_colours = box.checked;
+      legend.hidden = !box.checked;
+      this.onchange();
+    } });
     const legend = h("div", { class: "legend", hidden: !this.has_colours }, ...legendParts(tokenLegend(dark), "expected", "surprising"));
     return h("section", { class: "card frame", "aria-label": "Probabilities" },
       h("h2", {}, "Probabilities"),
       h("label", { class: "check" }, box, "Colour the tokens"), legend,
       h("p", { class: "about" }, "Point at a token to see its probability and the other tokens that the model considered. Click it to keep them open."));
-  }
-
-  /** @param {Model} model @param {boolean} hasSystem @param {boolean} dark */
-  #reset(model, hasSystem, dark) {
-    this.own = {};
-    this.seed = null;
-    this.draw(model, hasSystem, dark);
   }
 }

@@ -5,7 +5,7 @@
  * @import { Alternative, Answer, Token } from "./answer.js"
  */
 
-import { css, inkOn, surprise, tokenColour } from "../../inspector/page/colours.js";
+import { painted, surprise, tokenColour } from "../../inspector/page/colours.js";
 import { arrowKeys, fill, h } from "../../inspector/page/dom.js";
 import { fixed } from "../../inspector/page/text.js";
 import { isWritable, speed } from "./answer.js";
@@ -53,15 +53,10 @@ export class Written {
 
   /** @param {string} text @param {Token[]} tokens @param {number} place @param {string} kind */
   #append(text, tokens, place, kind) {
-    const element = h("span", { class: `piece${kind}`, tabindex: place ? -1 : 0 }, text);
-    const { has_colours: hasColours } = this.app.settings;
     const log_prob = tokens.reduce((sum, token) => sum + token.log_prob, 0);
-    const value = hasColours ? surprise({ log_prob, rank: null, entropy: null }, "log_prob") : null;
-    if (value !== null) {
-      const colour = tokenColour(value, this.app.dark);
-      element.style.background = css(colour);
-      element.style.color = inkOn(colour);
-    }
+    const value = this.app.settings.has_colours ? surprise({ log_prob, rank: null, entropy: null }, "log_prob") : null;
+    const style = painted(value === null ? null : tokenColour(value, this.app.dark));
+    const element = h("span", { class: `piece${kind}`, tabindex: place ? -1 : 0, style }, text);
     showsTokens(element, () => ({
       tokens, can: ({ text }) => isWritable(text, this.app.model.special_tokens),
       choose: this.answer.finish !== null && this.choose ? (alternative) => this.choose?.(place, alternative) : null,
@@ -76,9 +71,9 @@ export function factsOf(answer) {
   const ends = { stop: "", length: isFull ? "ended because the context is full" : "ended by the limit of new tokens", stopped: "stopped", problem: "" };
   const perSecond = speed(answer);
   return [
-    !answer.n_new ? "" : `${answer.n_new} token${answer.n_new === 1 ? "" : "s"}`,
+    answer.n_new && `${answer.n_new} token${answer.n_new === 1 ? "" : "s"}`,
     Number.isNaN(perSecond) ? "" : `${fixed(perSecond, 1)} tokens/s`,
-    answer.n_new ? `first after ${fixed(answer.first_s, 2)} s` : "",
+    answer.n_new && `first after ${fixed(answer.first_s, 2)} s`,
     Number.isNaN(answer.perplexity) ? "" : `perplexity ${fixed(answer.perplexity, 2)}`,
     answer.seed === null ? "" : `seed ${answer.seed}`,
     ends[answer.finish ?? "stop"],
