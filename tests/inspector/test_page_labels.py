@@ -115,4 +115,4 @@ def test_the_flow_names_the_vectors_that_the_labels_read(
     )
     read = "The vector of the chosen token" if kind == "tags" else "The mean of the vectors of all tokens"
     if kind != "regression":  # a number has no probabilities, and so no last stage
-        assert found.page.locator(".flow-text p").first.inner_text().startswith(f"{read} gives a score")
+        assert found.page.locator(".flow-sentence").inner_text().startswith(f"{read} gives a score")

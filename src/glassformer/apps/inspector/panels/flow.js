@@ -58,7 +58,7 @@ function createFlow(app) {
   const place = h("div", { class: "flow-picture", tabindex: 0, role: "img", "aria-label": "Flow of the data through the model" });
   const cut = h("p", { class: "about" });
   const title = h("h3");
-  const sentence = h("p");
+  const sentence = h("p", { class: "flow-sentence" });
   const formula = h("p", { class: "formula" });
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
