@@ -317,9 +317,8 @@ class _StackActivations:
         of_key = 2 * (w.key if has_groups else w.query)
         n += kernels.attended * (own * 2 * w.query + keys * of_key)
         if is_self and not has_groups and w.key < w.query:
-            n += (
-                kernels.attended * own * w.key
-            )  # the query is a part of one tensor with the keys before they are repeated
+            # the query is a part of one tensor with the keys before they are repeated
+            n += kernels.attended * own * w.key
         if kernels.attended > kernels.product:
             n += kernels.product * own * w.query  # a second copy, for the projection
         n += own * w.n_heads * _FP32

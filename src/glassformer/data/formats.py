@@ -128,7 +128,11 @@ def read(address: str, request: Request) -> Iterator[Record]:
     path = files.as_path(address, "path")
     layout = layout_of(path, request.format, request.encoding)
     if layout == "lines":
-        yield from _read_lines(path, request)
+        with closing(text_lines(path, request.encoding)) as rows:  # an error in a row closes the file
+            for number, line in enumerate(rows, 1):
+                if line.strip():
+                    where = f"{path}:{number}"
+                    yield Record(where, files.parse_json_line(line, where), request.settings)
     elif layout == "list":
         for number, fields in enumerate(_listed(_json_or_none(read_text(path, request.encoding))) or (), 1):
             yield Record(f"record {number} of {path}", fields, request.settings)
@@ -146,14 +150,6 @@ def not_records(path: Path) -> UserError:
         f"{path} is not records: expected JSON, or rows of equally many columns, separated by tabs, commas or "
         "semicolons; if it is a table, set data.format"
     )
-
-
-def _read_lines(path: Path, request: Request) -> Iterator[Record]:
-    with closing(text_lines(path, request.encoding)) as rows:  # an error in a row closes the file
-        for number, line in enumerate(rows, 1):
-            if line.strip():
-                where = f"{path}:{number}"
-                yield Record(where, files.parse_json_line(line, where), request.settings)
 
 
 def read_parquet(address: str, request: Request) -> Iterator[Record]:

@@ -261,19 +261,16 @@ def build_positions(
         case c.LearnedPositions(offset):
             return p.LearnedPositions(n_positions, config.table_width, offset), {}, None
         case c.RotaryPositions() as rotary:
-            return None, _rotaries(rotary, config.attention_widths(stack).d_head), None
+            bases, plain = [base for base in dict.fromkeys(rotary.bases) if base], replace(rotary, scaling=None)
+            # the rotary module of each base; only the module of `positions.base` has the scaling
+            of_base = {b: rotary if b == rotary.base else replace(plain, base=b) for b in bases}
+            d_head = config.attention_widths(stack).d_head
+            return None, {base: _rotary(positions, d_head) for base, positions in of_base.items()}, None
         case c.AlibiPositions():
             return None, {}, p.AlibiBias(stack.n_heads)
         case c.RelativePositions(n_buckets, max_distance):
             return None, {}, p.RelativeBias(stack.n_heads, n_buckets, max_distance, bidirectional=not causal)
     return None, {}, None
-
-
-def _rotaries(positions: c.RotaryPositions, d_head: int) -> dict[float, p.Rotary]:
-    """Build the rotary module of each base; only the module of `positions.base` has the scaling."""
-    bases = [base for base in dict.fromkeys(positions.bases) if base]
-    plain = replace(positions, scaling=None)
-    return {b: _rotary(positions if b == positions.base else replace(plain, base=b), d_head) for b in bases}
 
 
 def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:

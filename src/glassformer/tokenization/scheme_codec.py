@@ -127,7 +127,8 @@ class SchemeCodec:
                 rows += split_rows(list(joined), len(block))
             if not ids_of.pays:
                 self._ids_of = None
-        return rows + self._encode_in_rust(pieces[len(rows) :])
+        encodings = self._rust.encode_batch_fast(pieces[len(rows) :], add_special_tokens=False)
+        return rows + [self._as_ordinary(encoding.ids) for encoding in encodings]
 
     def _encode_chunk(self, chunk: str) -> list[int]:
         """Encode one chunk with the model of the library alone, which is faster than all its steps."""
@@ -144,10 +145,6 @@ class SchemeCodec:
     @cached_property
     def _unknown_id(self) -> int | None:
         return None if self._unknown is None else self._vocab[self._unknown]
-
-    def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
-        encodings = self._rust.encode_batch_fast(pieces, add_special_tokens=False)
-        return [self._as_ordinary(encoding.ids) for encoding in encodings]
 
     def _as_ordinary(self, ids: list[int]) -> list[int]:
         """Replace special tokens by `[UNK]`: the model of `whole_words` encodes a word `[MASK]` as a special token."""
