@@ -45,7 +45,7 @@ from glassformer.common.errors import (
     require_type,
     unknown_place,
 )
-from glassformer.tokenization import rust_tokenizer
+from glassformer.tokenization import rust_tokenizer, validate_tokenizer_json
 from glassformer.tokenization.bpe import learn_bpe, learn_words, starting_vocabulary
 from glassformer.tokenization.chunks import count_chunks
 from glassformer.tokenization.frames import Frames, pad
@@ -54,18 +54,10 @@ from glassformer.tokenization.reference import Explanation, ReferenceEncoder
 from glassformer.tokenization.rust_tokenizer import Vocabulary
 from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
 from glassformer.tokenization.schemes import BYTE_TO_CHARACTER, Scheme, TextStream, checked_ids, token_bytes
-from glassformer.tokenization.validate_tokenizer_json import (
-    MAX_TOKENIZER_BYTES,
-    ROLES,
-    TemplateText,
-    check_chat_template,
-    check_file,
-    check_roles,
-)
 
 Learner = Literal["glassformer", "greatest_pair", "tokenizers"]
 
-ROLE_OF = {f"[{role.upper()}]": role for role in ROLES}
+ROLE_OF = {f"[{role.upper()}]": role for role in validate_tokenizer_json.ROLES}
 """The role of each default special token."""
 SPECIAL_TOKENS = tuple(ROLE_OF)
 """The default special tokens; their ids are 0 to 6."""
@@ -171,7 +163,7 @@ class Tokenizer:
         rust: tokenizers.Tokenizer | None = None,
         frequencies: Sequence[int] | None = None,
         roles: Mapping[str, str] | None = None,
-        chat_template: TemplateText | None = None,
+        chat_template: validate_tokenizer_json.TemplateText | None = None,
         **others: Any,
     ) -> None:
         """Wrap a tokenizer of the Rust library; raise `UserError` for an unsupported one."""
@@ -202,7 +194,7 @@ class Tokenizer:
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
         # 3. Ids of the roles
         names = {role: name for name, role in ROLE_OF.items()} if roles is None else roles
-        ids = [self.vocab.get(names.get(role, "")) for role in ROLES]
+        ids = [self.vocab.get(names.get(role, "")) for role in validate_tokenizer_json.ROLES]
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
@@ -312,7 +304,7 @@ class Tokenizer:
         path = files.as_path(path, "path")
         if path.is_dir():
             path = path / "tokenizer.json"
-        text = files.read_text(path, MAX_TOKENIZER_BYTES)
+        text = files.read_text(path, validate_tokenizer_json.MAX_TOKENIZER_BYTES)
         try:
             return cls.from_json(text)
         except UserError as error:
@@ -329,15 +321,17 @@ class Tokenizer:
         return cls(rust, model.get("frequencies"), model.get("roles"), model.get("chat_template"))
 
     @classmethod
-    def imported(cls, text: str, roles: Mapping[str, str], chat_template: TemplateText | None = None) -> "Tokenizer":
+    def imported(
+        cls, text: str, roles: Mapping[str, str], chat_template: validate_tokenizer_json.TemplateText | None = None
+    ) -> "Tokenizer":
         """Import the tokenizer of another model from the text of its `tokenizer.json`.
 
         `roles` maps roles (`pad unk bos eos cls sep mask`) to tokens, which become special, as in `transformers`. The
         file defines the special tokens around a text. Raises `UserError` for an unsupported file, and for a token of
         `roles` that the file lacks.
         """
-        check_roles(roles)
-        check_chat_template(chat_template)
+        validate_tokenizer_json.check_roles(roles)
+        validate_tokenizer_json.check_chat_template(chat_template)
         model, rust = _read(text)
         return cls(rust, model.get("frequencies"), roles, chat_template)
 
@@ -371,9 +365,9 @@ class Tokenizer:
             roles = {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}}
         return Tokenizer(rust, frequencies, roles or self.roles, self.chat_template)
 
-    def with_chat_template(self, template: TemplateText | None) -> "Tokenizer":
+    def with_chat_template(self, template: validate_tokenizer_json.TemplateText | None) -> "Tokenizer":
         """Return this tokenizer with another chat template; raise `UserError` for one of another type."""
-        check_chat_template(template)
+        validate_tokenizer_json.check_chat_template(template)
         return _unpickled(self._rust.to_str(), self.frequencies, self.roles, template)
 
     @cached_property
@@ -631,7 +625,7 @@ def _unpickled(text: str, *settings: Any) -> Tokenizer:
 def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:
     with rust_tokenizer.no_panic("it is not a valid tokenizer.json"):
         description = files.parse_json(text)
-        check_file(description)
+        validate_tokenizer_json.check_file(description)
         return description["model"], tokenizers.Tokenizer.from_str(text)
 
 
