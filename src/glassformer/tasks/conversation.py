@@ -77,6 +77,9 @@ class ConversationTask(TrainableTask):
     def writer(self, model: ModelParts) -> Writer:
         return Writer(model.network, model.tokenizer, model.device, model.name, model.generation)
 
+    def scorer(self, model: ModelParts) -> Writer:
+        return self.writer(model)
+
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         data, conversations = preparation.records_of(model, self.data, places, "conversations", log)
         encoder = ConversationEncoder(model.tokenizer, model.name)

@@ -166,7 +166,7 @@ class Task(ABC):
 
     def scorer(self, model: ModelParts) -> Scorer | None:
         """Return the object that computes the probability of given texts."""
-        return self.translator(model) or self.writer(model)
+        return self.translator(model)
 
     def filler(self, model: ModelParts) -> Filler | None:
         """Return the object that fills the masks of a text."""
