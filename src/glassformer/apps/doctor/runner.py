@@ -23,26 +23,10 @@ from glassformer.apps.doctor.probe import (
 )
 from glassformer.common.errors import UserError, did_you_mean, first_line
 
-CHECKS: tuple[Check, ...] = (
-    properties.vocabulary,
-    properties.deterministic,
-    properties.causality,
-    properties.causality_by_gradient,
-    properties.visibility,
-    properties.large_scores,
-    properties.zero_scores,
-    properties.padding_right,
-    properties.padding_left,
-    properties.empty_rows,
-    properties.batch,
-    properties.cache,
-    learning.accumulation,
-    learning.loss_padding,
-    learning.shift,
-    learning.loss_at_start,
-    learning.learns,
+CHECKS: tuple[Check, ...] = tuple(
+    one for module in (properties, learning) for one in vars(module).values() if type(one) is Check
 )
-"""All checks, in the order in which they run and are printed."""
+"""All checks, in the order in which they run and are printed: that of their definitions."""
 
 
 @dataclass(frozen=True)
