@@ -25,13 +25,11 @@ def err(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-@contextmanager
-def reporting(*, is_quiet: bool = False) -> "Iterator[TerminalReporter]":
-    """Yield a reporter for the block; its libraries are imported here, after the arguments were checked."""
+def reporting(*, is_quiet: bool = False) -> "TerminalReporter":
+    """Return a reporter for a block; its libraries are imported here, after the arguments were checked."""
     from glassformer.training.terminal import TerminalReporter
 
-    with TerminalReporter(is_quiet=is_quiet) as reporter:
-        yield reporter
+    return TerminalReporter(is_quiet=is_quiet)
 
 
 @contextmanager
