@@ -15,16 +15,8 @@ from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
 from glassformer.config.presets import changed, preset
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.models import heads
 from glassformer.models.blocks import BLOCKS, Block, Residual
-from glassformer.models.heads import (
-    Pooler,
-    PositionLogits,
-    SequenceLogits,
-    SequenceVector,
-    TokenLogits,
-    TokenTransform,
-    vocabulary_projection,
-)
 from glassformer.models.init import init_weights
 from glassformer.models.recurrent import RecurrentModel, build_recurrent, init_recurrent_weights
 from glassformer.models.stacks import Decoder, Encoder, StackParts
@@ -286,18 +278,18 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
                 f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data"
             )
         case c.PositionHead() as head:
-            return PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
+            return heads.PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
         case c.SequenceHead() as head:
             pooler = _pooler(config, head)
             projection = layers.Linear(config.d_model, head.n_labels, bias=head.bias)
-            return SequenceLogits(head.pooling, pooler, projection, (head.mean, head.std or 1.0))
+            return heads.SequenceLogits(head.pooling, pooler, projection, (head.mean, head.std or 1.0))
         case c.VectorHead() as head:
-            return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
+            return heads.SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
         case head:
             transform = _transform(config, head, config.table_width)
-            return TokenLogits(
+            return heads.TokenLogits(
                 config.d_model,
-                vocabulary_projection(table, config.table_width, tied=config.tie_output),
+                heads.vocabulary_projection(table, config.table_width, tied=config.tie_output),
                 transform=transform,
                 bias=head.bias,
                 scale=config.logit_scale or config.d_model**-0.5,
@@ -305,16 +297,20 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
             )
 
 
-def _transform(config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int) -> TokenTransform | None:
+def _transform(
+    config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int
+) -> heads.TokenTransform | None:
     """Build the layers before an output projection that reads vectors of `width`; None without `head.transform`."""
     if not head.transform:
         return None
     dense = layers.Linear(config.d_model, width, bias=config.head_bias)
-    return TokenTransform(dense, layers.ACTIVATIONS[config.activation], _norm(config)(width))
+    return heads.TokenTransform(dense, layers.ACTIVATIONS[config.activation], _norm(config)(width))
 
 
-def _pooler(config: c.TransformerConfig, head: c.SequenceHead | c.VectorHead) -> Pooler | None:
+def _pooler(config: c.TransformerConfig, head: c.SequenceHead | c.VectorHead) -> heads.Pooler | None:
     if head.pooler == "none":
         return None
     norm = _norm(config)(config.d_model) if getattr(head, "pooler_norm", False) else None
-    return Pooler(layers.Linear(config.d_model, config.d_model, bias=config.head_bias), POOLERS.get(head.pooler), norm)
+    return heads.Pooler(
+        layers.Linear(config.d_model, config.d_model, bias=config.head_bias), POOLERS.get(head.pooler), norm
+    )

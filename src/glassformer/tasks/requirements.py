@@ -7,16 +7,9 @@ from typing import TypeGuard, TypeVar
 
 from glassformer.common.errors import UserError
 from glassformer.config import run as r
+from glassformer.config import transformer as c
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.train import AUTO, TrainConfig
-from glassformer.config.transformer import (
-    NoPositions,
-    PositionHead,
-    RotaryPositions,
-    SequenceHead,
-    TokenHead,
-    TransformerConfig,
-)
 from glassformer.evaluation import metrics, rewards
 
 Data = TypeVar("Data", r.TextData, r.PairData, r.LabelData, r.ConversationData, r.PreferenceData, r.PromptData)
@@ -36,17 +29,19 @@ class TextRequirements:
         """True if tokens are predicted from earlier tokens; then documents get a start token, and bytes are counted."""
         return not self.has_encoder
 
-    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
+    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[c.TransformerConfig]:
         """Return True if a model has exactly the stacks that the objective needs."""
         stacks = self.has_encoder, self.has_decoder
-        return isinstance(model, TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
+        return (
+            isinstance(model, c.TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
+        )
 
     def check(self, run: r.Run) -> None:
         require_data(run, r.TextData)
         model = run.model
         if not self.has_its_stacks(model):
             raise UserError(self.sentence)
-        if not isinstance(model.head, TokenHead):
+        if not isinstance(model.head, c.TokenHead):
             raise UserError(f"{self.sentence} and a head of kind tokens")
         for name in ("max_len", "source_max_len"):
             longest = getattr(model, name)
@@ -64,10 +59,10 @@ def check_pairs(run: r.Run) -> None:
     """Raise `UserError` if a run does not suit the objective that learns from pairs."""
     require_data(run, r.PairData)
     model = run.model
-    if isinstance(model, TransformerConfig):
+    if isinstance(model, c.TransformerConfig):
         if not model.is_encoder_decoder:
             raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
-        if not isinstance(model.head, TokenHead):
+        if not isinstance(model.head, c.TokenHead):
             raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
     if not isinstance(run.generation, r.BeamConfig) and run.generation != r.GenerationConfig():
         raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
@@ -83,7 +78,7 @@ def check_answers(data: type[r.ConversationData] | type[r.PreferenceData] | type
     """Raise `UserError` if a run does not suit an objective that learns the answers of an assistant."""
     require_data(run, data)
     model, kind = run.model, data.kind
-    if not (CAUSAL_TEXT.has_its_stacks(model) and isinstance(model.head, TokenHead)):
+    if not (CAUSAL_TEXT.has_its_stacks(model) and isinstance(model.head, c.TokenHead)):
         raise UserError(f"{kind} need a Transformer with only [model.decoder] and a head of kind tokens")
     if not isinstance(run.generation, r.GenerationConfig):
         raise UserError(f"generation.kind: expected sampling for {kind}, got {run.generation.kind}")
@@ -117,11 +112,11 @@ def check_compared(data: type[r.PreferenceData] | type[r.PromptData], run: r.Run
                 )
 
 
-def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: r.Run) -> None:
+def check_labels(outputs: Sequence[str], head: type[c.PositionHead] | type[c.SequenceHead], run: r.Run) -> None:
     """Raise `UserError` if a run does not suit an objective that learns these `data.outputs` with this head."""
     require_data(run, r.LabelData, outputs)
     model, data = run.model, data_of(run, r.LabelData)
-    if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+    if not isinstance(model, c.TransformerConfig) or (model.encoder is not None and model.decoder is not None):
         raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
     if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
         raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
@@ -152,8 +147,8 @@ MASKED_TEXT = TextRequirements(
 DENOISED_TEXT = TextRequirements(
     "denoising needs a Transformer with both [model.encoder] and [model.decoder]", has_encoder=True, has_decoder=True
 )
-_CLASSES = partial(check_labels, ("classes", "multi_label", "regression"), SequenceHead)
-_TAGS = partial(check_labels, ("tags",), PositionHead)
+_CLASSES = partial(check_labels, ("classes", "multi_label", "regression"), c.SequenceHead)
+_TAGS = partial(check_labels, ("tags",), c.PositionHead)
 _CONVERSATIONS = partial(check_answers, r.ConversationData)
 _PREFERENCES, _PROMPTS = partial(check_compared, r.PreferenceData), partial(check_compared, r.PromptData)
 
@@ -310,21 +305,21 @@ def require_token_transformer(config: object, user: str) -> None:
     `user` names the feature that needs both, for the message.
     """
     needs = f"{user} needs a Transformer with a head over tokens"
-    if not isinstance(config, TransformerConfig):
+    if not isinstance(config, c.TransformerConfig):
         raise UserError(f"{needs}: this model is recurrent and has no residual stream")
-    if not isinstance(config.head, TokenHead):
+    if not isinstance(config.head, c.TokenHead):
         raise UserError(f"{needs}: this model predicts labels or vectors")
 
 
 def require_positions(config: ModelConfig, stack: str | None) -> None:
     """Raise `UserError` for a model without a position encoding, or without this stack."""
-    if not isinstance(config, TransformerConfig):
+    if not isinstance(config, c.TransformerConfig):
         raise UserError("a recurrent model has no positions: it reads tokens in order")
     if stack is not None and stack not in config.stacks:
         raise UserError(f"this model has no {stack}")
     positions = config.positions
-    is_unturned = isinstance(positions, RotaryPositions) and not any(positions.bases)
-    if isinstance(positions, NoPositions) or is_unturned:
+    is_unturned = isinstance(positions, c.RotaryPositions) and not any(positions.bases)
+    if isinstance(positions, c.NoPositions) or is_unturned:
         raise UserError("this model has no positions: its mask alone gives the order")
 
 
