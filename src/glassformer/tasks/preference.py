@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from glassformer.common.errors import Log, Progress, UserError
+from glassformer.common.errors import Log, Progress, placed
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.run import (
     GenerationConfig,
@@ -313,10 +313,8 @@ class Policy:
         return row.whole(answer)
 
     def _rewarded(self, prompt: Prompt, text: str) -> float:
-        try:
+        with placed(prompt.where):
             return self.reward(text, prompt.fields)
-        except UserError as error:
-            raise UserError(f"{prompt.where}: {error}") from error
 
 
 @torch.no_grad()

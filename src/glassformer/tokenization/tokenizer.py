@@ -42,6 +42,7 @@ from glassformer.common.errors import (
     UserError,
     count_unknown,
     no_attribute,
+    placed,
     require_type,
     unknown_place,
 )
@@ -305,10 +306,8 @@ class Tokenizer:
         if path.is_dir():
             path = path / "tokenizer.json"
         text = files.read_text(path, validate_tokenizer_json.MAX_TOKENIZER_BYTES)
-        try:
+        with placed(f"{path} cannot be used as a tokenizer"):
             return cls.from_json(text)
-        except UserError as error:
-            raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json` atomically; equal tokenizers give equal bytes."""
