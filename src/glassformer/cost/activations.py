@@ -98,8 +98,7 @@ def position_cost(config: c.TransformerConfig, side: StackShape, n_tokens: int) 
     modules = [module for module in (added, *rotaries.values(), bias) if isinstance(module, nn.Module)]
     own = {x.untyped_storage()._cdata for module in modules for x in (*module.parameters(), *module.buffers())}
     n_bytes = sum(storage.nbytes() for number, storage in storages.items() if number not in own)
-    learns_bias = scores is not None and scores.requires_grad
-    return PositionCost(n_bytes, bool(rotaries), bias is not None, learns_bias)
+    return PositionCost(n_bytes, bool(rotaries), bias is not None, scores is not None and scores.requires_grad)
 
 
 @dataclass(frozen=True)

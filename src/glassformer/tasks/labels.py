@@ -189,8 +189,7 @@ class PreparedLabels:
         self.rows = replace(rows, log=lambda _: None)  # truncation is logged once
 
     def _train(self, rows: "LabelRows", dropout_seed: int) -> list[Example]:
-        dropout = BpeDropout(self.run.tokenizer.bpe_dropout, dropout_seed)
-        return rows.encode(self.records, "training texts", dropout)
+        return rows.encode(self.records, "training texts", BpeDropout(self.run.tokenizer.bpe_dropout, dropout_seed))
 
     @property
     def summary(self) -> str:
@@ -211,8 +210,7 @@ class PreparedLabels:
 
         seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
-        slice_of_train = self.train[:ROWS_OF_TRAIN_EVALUATED]
-        evaluated = {"train": slice_of_train, "valid": self.valid}
+        evaluated = {"train": self.train[:ROWS_OF_TRAIN_EVALUATED], "valid": self.valid}
 
         return TrainingData(
             self.task.objective(run),

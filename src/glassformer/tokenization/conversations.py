@@ -334,9 +334,8 @@ def _equals_but_for_masks(text: str, masked: str) -> bool:
     >>> _equals_but_for_masks("a<s>b", f"a{MASK * 3}b"), _equals_but_for_masks("b", f"a{MASK * 3}b")
     (True, False)
     """
-    if len(text) != len(masked):
-        return False
-    return all(text[m.start() : m.end()] == m.group() for m in re.finditer(f"[^{MASK}]+", masked))
+    unmasked = re.finditer(f"[^{MASK}]+", masked)
+    return len(text) == len(masked) and all(text[m.start() : m.end()] == m.group() for m in unmasked)
 
 
 def _n_within(places: np.ndarray, end: int) -> int:

@@ -293,8 +293,7 @@ class Trainer:
         load_weights(self.network, mean / WEIGHTS, part_of)
         self.evaluations.average = None  # checkpoints already contain the moving average, if there is one
         is_new = ranks.is_first and not has_weights_of(folder, mean)
-        log = self.log if is_new else NoLog()
-        reports, _ = self.evaluations.measure(step, log, self.progress.best, "mean")
+        reports, _ = self.evaluations.measure(step, self.log if is_new else NoLog(), self.progress.best, "mean")
         if is_new:
             publish(mean, folder, step)
         return reports

@@ -190,8 +190,7 @@ def resolve_auto(run: Run, host: Host) -> tuple[Run, str]:
     own_choice, why_compile = choose_compile(train.compile, run.model, device, has_one_shape, seconds)
     compiles = bool(ranks.of_first(own_choice)[0])
     if compiles or why_compile:
-        compilation = "compiled" if compiles else "not compiled"
-        messages.append(_with_reason(compilation, why_compile))
+        messages.append(_with_reason("compiled" if compiles else "not compiled", why_compile))
     return replace(run, train=replace(train, compile=compiles)), ", ".join(messages)
 
 

@@ -254,8 +254,7 @@ class TrainStep:
             of_parts = []
             for n_done, part in enumerate(parts, 1):
                 is_last = number == len(micro_batches) - 1 and n_done == len(parts)
-                sums = self._backward_of(part, factor, is_last)
-                of_parts.append(sums.nats)
+                of_parts.append(self._backward_of(part, factor, is_last).nats)
             nats.append(torch.stack(of_parts).sum())
         return torch.stack(nats)
 

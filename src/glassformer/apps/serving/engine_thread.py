@@ -125,8 +125,7 @@ class EngineThread:
         if finish is not None:
             text += written.flush()
             del self._rows[step.row]
-        n_tokens = int(step.token is not None)
-        piece = Piece(number, step.row, text, begin, n_tokens, step.likely, finish)
+        piece = Piece(number, step.row, text, begin, int(step.token is not None), step.likely, finish)
         pieces.setdefault(reader, []).append(piece)
 
     def _fail(self, error: BaseException) -> None:

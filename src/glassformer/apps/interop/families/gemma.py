@@ -24,8 +24,7 @@ NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
 def read_gemma(hf: HFConfig, fields: Fields) -> Fields:
     """Read the keys of Gemma 1, for which transformers replaces "gelu" by the tanh approximation of GELU."""
     hf.only("hidden_activation", "gelu_pytorch_tanh")
-    activation = hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")
-    return {"activation": activation}
+    return {"activation": hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")}
 
 
 def _read_cap(hf: HFConfig, key: str, default: float) -> float:
