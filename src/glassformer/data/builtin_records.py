@@ -109,8 +109,7 @@ def number_words(number: int) -> str:
     multiple, rest = f"{number_words(number // size)} {name}", number % size
     if not rest:
         return multiple
-    link = "and " if rest < 100 else ""
-    return f"{multiple} {link}{number_words(rest)}"
+    return f"{multiple} {'and ' * (rest < 100)}{number_words(rest)}"
 
 
 def distinct(draw: Callable[[], T], n: int) -> Iterator[T]:

@@ -181,7 +181,7 @@ def run_for(
     Returns the run, and a note with the kind of the data and the reason for it; '' for files of text. `given` are
     settings that describe the data (`recognition.SETTINGS`). Raises `UserError` for a missing file or an unclear kind.
     """
-    paths = [_path_of(source) for source in sources]
+    paths = [str(files.as_path(one, "source")) if addresses.is_file(str(one)) else str(one) for one in sources]
     given = given or {}
     if len(paths) == 2 and kind in ("pairs", None) and all(map(addresses.is_single_file, paths)):
         recognised = aligned(paths[0], paths[1], given.get("encoding", "utf-8").split())
@@ -254,11 +254,6 @@ def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> r.Run:
     return builders[data.kind](name, data, n_bytes)
 
 
-def _path_of(source: str | Path) -> str:
-    address = str(source)
-    return str(files.as_path(source, "source")) if addresses.is_file(address) else address
-
-
 def _name_of(address: str) -> str:
     if not addresses.is_file(address):
         return re.sub(r"\W+", "-", address.partition(":")[2]).strip("-")
@@ -307,7 +302,8 @@ def text_run(name: str, data: r.TextData, n_bytes: int) -> r.Run:
     )
     generation = r.GenerationConfig(temperature=0.8, top_k=50)
     run = r.Run(name, model=model, tokenizer=_tokenizer(found), data=data, generation=generation)
-    return replace(_of_size(run, found), train=replace(_train(found), batch_size=ROWS))
+    run = replace(run, model=sized(run, found.size).model)
+    return replace(run, train=replace(_train(found), batch_size=ROWS))
 
 
 def conversation_run(name: str, data: r.ConversationData, n_bytes: int) -> r.Run:
@@ -351,7 +347,8 @@ def pair_run(name: str, data: r.PairData, n_bytes: int, *, of_characters: bool) 
         objective=r.Seq2SeqConfig(label_smoothing=smoothing),
         generation=generation,
     )
-    return replace(_of_size(run, found), data=replace(data, batch_tokens=found.batch), train=train)
+    run = replace(run, model=sized(run, found.size).model)
+    return replace(run, data=replace(data, batch_tokens=found.batch), train=train)
 
 
 def label_run(name: str, data: r.LabelData, n_bytes: int) -> r.Run:
@@ -371,12 +368,8 @@ def label_run(name: str, data: r.LabelData, n_bytes: int) -> r.Run:
     if data.outputs != "regression":
         train = replace(train, early_stopping=_watch(AUTO, train))
     run = r.Run(name, model=model, tokenizer=_tokenizer(found), data=data, objective=objective)
-    return replace(_of_size(run, found), data=replace(data, batch_tokens=found.batch), train=train)
-
-
-def _of_size(run: r.Run, found: Sizes) -> r.Run:
-    """Return the run with its model scaled to the size."""
-    return replace(run, model=sized(run, found.size).model)
+    run = replace(run, model=sized(run, found.size).model)
+    return replace(run, data=replace(data, batch_tokens=found.batch), train=train)
 
 
 def _model(found: Sizes, *, encoder: c.Stack, decoder: c.Stack | None = None) -> c.TransformerConfig:
@@ -398,9 +391,7 @@ def _model(found: Sizes, *, encoder: c.Stack, decoder: c.Stack | None = None) ->
 
 
 def _tokenizer(found: Sizes) -> r.TokenizerConfig:
-    if not found.vocab_size:
-        return r.TokenizerConfig(vocab_size=0, scheme="char")
-    return r.TokenizerConfig(vocab_size=found.vocab_size, scheme="byte")
+    return r.TokenizerConfig(vocab_size=found.vocab_size, scheme="byte" if found.vocab_size else "char")
 
 
 def _train(found: Sizes) -> TrainConfig:

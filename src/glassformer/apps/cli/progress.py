@@ -118,7 +118,7 @@ def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:
             units[0] += f" ({best})"
         if valid.bits_per_byte is not None:
             units.append(f"{valid.bits_per_byte:.3f} bits per byte")
-    example = ' "… [MASK] …"' if task.verb == "fill" else ""
+    example = ' "… [MASK] …"' * (task.verb == "fill")
     return {
         "done": ", ".join([*units, f"after {duration(seconds)}"]),
         "model": f"{folder} (weights of step {Manifest.read(folder).step})",

@@ -61,17 +61,21 @@ def main(
         given = inputs_outputs.GivenTexts.read(text, input)
     if output is not None:
         inputs_outputs.require_output(output, [*directories, input])
-    loading.require(directories, "translate")
     model = loading.ensemble(directories, "translate")
     model.require_source()
     if source_language is not None or target_language is not None:
         model = model.with_languages(source_language, target_language)
     inputs_outputs.require_effect(model, search)
     settings = search | {"n_best": n_best, "prefix": prefix}
-    if given is None:
-        _converse(model, settings)
-    else:
+    if given is not None:
         _translate(model, given, output, settings)
+        return 0
+    for source in inputs_outputs.typed_lines("one source per line; an empty line or Ctrl-D ends"):
+        if not source.strip():
+            break
+        with inputs_outputs.reported_errors():
+            for translation in model.translations([source], **settings)[0]:
+                print(one_line(translation.text) if n_best == 1 else _scored(translation))
     return 0
 
 
@@ -90,16 +94,6 @@ def _translate(model: "Model", given: inputs_outputs.GivenTexts, output: Path | 
         sys.stdout.write(written)
     else:
         files.write_text(output, written)
-
-
-def _converse(model: "Model", settings: dict[str, Any]) -> None:
-    """Translate each line that is typed on the terminal, until an empty one."""
-    for source in inputs_outputs.typed_lines("one source per line; an empty line or Ctrl-D ends"):
-        if not source.strip():
-            return
-        with inputs_outputs.reported_errors():
-            for translation in model.translations([source], **settings)[0]:
-                print(one_line(translation.text) if settings["n_best"] == 1 else _scored(translation))
 
 
 def _scored(target: "Translation") -> str:

@@ -56,7 +56,7 @@ def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[
         settings.setdefault("min_new_tokens", 0)
     least = settings.get("min_new_tokens", defaults_of(served).min_new_tokens)
     if least > n_new:
-        is_own = "" if body.min_tokens is not None else " (the default of the model)"
+        is_own = " (the default of the model)" * (body.min_tokens is None)
         raise ApiError(
             400,
             f"min_tokens is {least:,}{is_own} and {param} is {n_new:,}: lower the first, or raise the second",
