@@ -132,11 +132,6 @@ def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
             yield word.lower(), target
 
 
-def _number_words() -> Iterator[tuple[str, str]]:
-    for number in random.Random(0).sample(range(LARGEST_NUMBER + 1), N_NUMBERS):
-        yield number_words(number), f"{number:,}"
-
-
 def _dates() -> Iterator[tuple[str, str]]:
     rng = random.Random(0)
     first = datetime.date(1900, 1, 1)
@@ -181,7 +176,9 @@ def _in_parts(pairs: Callable[[], Iterator[tuple[str, str]]]) -> Callable[[], It
 PAIRS = {
     "cmudict": _in_parts(lambda: _cmudict(keeps_stress=False)),
     "cmudict-stress": _in_parts(lambda: _cmudict(keeps_stress=True)),
-    "number-words": _in_parts(_number_words),
+    "number-words": _in_parts(
+        lambda: ((number_words(n), f"{n:,}") for n in random.Random(0).sample(range(LARGEST_NUMBER + 1), N_NUMBERS))
+    ),
     "dates": _in_parts(_dates),
     "reverse": _in_parts(_reverse),
 }

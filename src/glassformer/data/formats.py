@@ -236,8 +236,7 @@ def read_conll(address: str, request: Request) -> Iterator[Record]:
     first, n_columns = 0, 0
     for number, line in enumerate([*lines(read_text(path, request.encoding)), ""], 1):  # a blank line ends a sentence
         if line.strip() and not line.startswith(DOCUMENT_START):
-            separator = "\t" if "\t" in line else None
-            columns = [cell.strip() for cell in line.split(separator)]
+            columns = [cell.strip() for cell in line.split("\t" if "\t" in line else None)]
             n_columns = n_columns or len(columns)
             if len(columns) < 2 or not (columns[0] and columns[-1]):
                 raise UserError(f"{path}:{number}: expected a word and its tag, got {line!r:.40}")

@@ -255,8 +255,7 @@ class RecurrentDecoder(nn.Module, ABC):
                 layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
             # 2. The readout, which the next step may read.
             read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)  # (B, 1, ·), (B, 1, C)
-            attentional = None if state.attentional is None else read[:, 0]
-            after = replace(state, layers=layers, attentional=attentional)
+            after = replace(state, layers=layers, attentional=None if state.attentional is None else read[:, 0])
             # 3. Padding does not change the state of its row.
             if in_rows is not None:
                 after = after.or_else(state, in_rows)

@@ -78,8 +78,7 @@ class PreferenceTask(ConversationTask):
         examples = rows.encode(preferences)
         if rows.n_left_out:
             log(str(rows))
-        reference = reference_of(model.run, model.device)
-        compared = with_reference(model.run, reference, examples, model.device)
+        compared = with_reference(model.run, reference_of(model.run, model.device), examples, model.device)
         return EvaluationData(
             lambda: batching.evaluation_batches(batching.example_rows(compared, "preferences"), data.batch_tokens),
             objective_of(model.run),

@@ -188,8 +188,7 @@ class Facts:
 def _predicts_labels(run: r.Run) -> str:
     data = data_of(run, r.LabelData)
     predicted = {"regression": "a number", "multi_label": "labels"}.get(data.outputs, "a label")
-    read = "a text" if data.second_field is None else "two texts"
-    return f"predict {predicted} for {read}"
+    return f"predict {predicted} for {'a text' if data.second_field is None else 'two texts'}"
 
 
 _CHATS, _ANSWER = ("chat", "generate", "score"), "answer in a conversation"

@@ -33,19 +33,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from glassformer.common import files
+from glassformer.common import errors, files
 from glassformer.common.arguments import number, takes_other_names
-from glassformer.common.errors import (
-    UNKNOWN_SHOWN,
-    Progress,
-    UnknownText,
-    UserError,
-    count_unknown,
-    no_attribute,
-    placed,
-    require_type,
-    unknown_place,
-)
 from glassformer.tokenization import rust_tokenizer, validate_tokenizer_json
 from glassformer.tokenization.bpe import learn_bpe, learn_words, starting_vocabulary
 from glassformer.tokenization.chunks import count_chunks
@@ -169,7 +158,7 @@ class Tokenizer:
     ) -> None:
         """Wrap a tokenizer of the Rust library; raise `UserError` for an unsupported one."""
         if others or not isinstance(rust, tokenizers.Tokenizer):
-            raise UserError(
+            raise errors.UserError(
                 f"Tokenizer(…): expected a tokenizers.Tokenizer, got {[*others] or type(rust).__name__}; read a file "
                 "with Tokenizer.load(path), or train one with Tokenizer.train(texts, vocab_size=…)"
             )
@@ -178,7 +167,7 @@ class Tokenizer:
         # 1. Special tokens of the roles
         for role, token in (roles or {}).items():
             if rust.token_to_id(token) is None:
-                raise UserError(f"its {role} token {token!r:.60} is not in its vocabulary")
+                raise errors.UserError(f"its {role} token {token!r:.60} is not in its vocabulary")
             rust_tokenizer.add_special_tokens(rust, [token])
         # 2. Vocabulary
         self._rust = rust
@@ -230,7 +219,7 @@ class Tokenizer:
         learner: Learner = "glassformer",
         special_tokens: Sequence[str] = SPECIAL_TOKENS,
         min_frequency: int = 2,
-        progress: Progress | None = None,
+        progress: errors.Progress | None = None,
     ) -> "Tokenizer":
         """Train a tokenizer on texts, which are read once, one at a time, on one text, or on the text file of a path.
 
@@ -250,9 +239,9 @@ class Tokenizer:
         elif isinstance(texts, (str, Path)):
             texts = [files.read_text(files.as_path(texts, "texts"))]
         if (vocab_size is None) == (merges is None):
-            raise UserError("give vocab_size, the number of all tokens, or merges, the number of merges")
+            raise errors.UserError("give vocab_size, the number of all tokens, or merges, the number of merges")
         if vocab_size is None and (scheme == "whole_words" or learner == "tokenizers"):
-            raise UserError(
+            raise errors.UserError(
                 f"merges has no effect with {'whole words' if scheme == 'whole_words' else learner}: give vocab_size"
             )
         asked: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special_tokens}
@@ -294,7 +283,7 @@ class Tokenizer:
         >>> Tokenizer.from_merges(vocab, [("a", "b")], scheme="char").encode("abba")
         [2, 1, 0]
         """
-        require_type(vocab, Mapping, "vocab", "the id of each token, as a dictionary")
+        errors.require_type(vocab, Mapping, "vocab", "the id of each token, as a dictionary")
         gaps = sorted(set(range(max(vocab.values(), default=-1))) - set(vocab.values()))
         unused = {f"<|unused_{i}|>": i for i in gaps}
         return cls(rust_tokenizer.assemble(scheme, [*special_tokens, *unused], {**vocab, **unused}, list(merges)))
@@ -306,7 +295,7 @@ class Tokenizer:
         if path.is_dir():
             path = path / "tokenizer.json"
         text = files.read_text(path, validate_tokenizer_json.MAX_TOKENIZER_BYTES)
-        with placed(f"{path} cannot be used as a tokenizer"):
+        with errors.placed(f"{path} cannot be used as a tokenizer"):
             return cls.from_json(text)
 
     def save(self, path: str | Path) -> None:
@@ -356,7 +345,7 @@ class Tokenizer:
             return self
         rust_tokenizer.check_special_tokens([*self.special_tokens, *new])
         if taken := [token for token in new if token in self.vocab]:
-            raise UserError(f"{taken[0]} is an ordinary token of the tokenizer; choose another special token")
+            raise errors.UserError(f"{taken[0]} is an ordinary token of the tokenizer; choose another special token")
         rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
         rust_tokenizer.add_special_tokens(rust, new)
         frequencies = None if self.frequencies is None else [*self.frequencies, *[0] * len(new)]
@@ -416,7 +405,7 @@ class Tokenizer:
 
         def __getattr__(self, name: str) -> Any:
             """Raise an `AttributeError` that names what to use instead of a method of another library."""
-            raise no_attribute("a Tokenizer", name, _OTHER_NAMES.get(name))
+            raise errors.no_attribute("a Tokenizer", name, _OTHER_NAMES.get(name))
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token as written in the vocabulary (`Ġthe`), or None."""
@@ -451,10 +440,12 @@ class Tokenizer:
     ) -> list[list[int]]:
         """Return the ids of each text as `encode` does; dropout uses one random stream for all texts."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
-            raise UserError(f"texts: expected a list of str, got {type(texts).__name__}; use encode for one text")
+            raise errors.UserError(
+                f"texts: expected a list of str, got {type(texts).__name__}; use encode for one text"
+            )
         texts = list(texts)
         if wrong := [text for text in texts if not isinstance(text, str)]:
-            raise UserError(f"texts: expected a list of str, got an item of type {type(wrong[0]).__name__}")
+            raise errors.UserError(f"texts: expected a list of str, got an item of type {type(wrong[0]).__name__}")
         self._check_allowed(allow_special)
         if dropout == 0.0:
             rows = self._codec.encode(texts, allow_special)
@@ -480,10 +471,10 @@ class Tokenizer:
             text = texts[next(i for i, n in enumerate(n_of) if n)]
             ids, offsets = self._codec.encode_with_offsets(text, allow_special)
             spans = [span for i, span in zip(ids, offsets, strict=True) if i == token and text[slice(*span)] != written]
-            return [unknown_place(text, *span) for span in spans[:UNKNOWN_SHOWN]]
+            return [errors.unknown_place(text, *span) for span in spans[: errors.UNKNOWN_SHOWN]]
 
         if any(n_of):
-            count_unknown(sum(n_of), places)
+            errors.count_unknown(sum(n_of), places)
 
     def encode_with_offsets(
         self, text: str, *, allow_special: Collection[str] = ()
@@ -508,12 +499,14 @@ class Tokenizer:
 
     def _check_text(self, text: object, allow_special: Collection[str] = ()) -> None:
         if not isinstance(text, str):
-            raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
+            raise errors.UserError(
+                f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts"
+            )
         self._check_allowed(allow_special)
 
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
-            raise UserError(f"allow_special: {min(missing)} is not a special token of this tokenizer; remove it")
+            raise errors.UserError(f"allow_special: {min(missing)} is not a special token of this tokenizer; remove it")
 
     @property
     def words_stand_alone(self) -> bool:
@@ -542,7 +535,7 @@ class Tokenizer:
         frequencies: Counter[int] = Counter()
         n_texts = n_words = n_bytes = 0
         for text in texts:
-            with UnknownText(is_silent=True):  # the report has their number
+            with errors.UnknownText(is_silent=True):  # the report has their number
                 frequencies.update(self.encode(text))
             n_texts += 1
             n_words += len(text.split())
@@ -561,7 +554,7 @@ class Tokenizer:
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Pad ids at the right with `[PAD]` to an array (B, T), and return it with the attention mask."""
         if self.pad_id is None:
-            raise UserError("this tokenizer has no special token [PAD]; add it with with_special_tokens")
+            raise errors.UserError("this tokenizer has no special token [PAD]; add it with with_special_tokens")
         return pad(sequences, self.pad_id)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
