@@ -62,6 +62,11 @@ class ApiError(Exception):
         return JSONResponse(self.to_json(), self.status, self.headers)
 
 
+def refusal(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the error for a wrong parameter of a request."""
+    return ApiError(400, message, param=param, code=code)
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Return an error in the form of the server. An unknown error is a failure of the server (500), and is logged."""
     match error:
@@ -115,23 +120,19 @@ def _invalid(error: RequestValidationError) -> ApiError:
         name = context["name"]
         param = ".".join([*place, name])
         if kind == "not_obeyed":
-            return _wrong(
+            return refusal(
                 f"{param}: the server cannot obey this value, which would change the text; leave {name} out", param
             )
-        return _wrong(f"unknown parameter {param!r}: {did_you_mean(name, context['known'])}", param)
+        return refusal(f"unknown parameter {param!r}: {did_you_mean(name, context['known'])}", param)
     if kind == "missing":
         place = [str(part)[:MAX_SHOWN] for part in first["loc"][1:]]
     param = ".".join(place)
     if not param:
         return ApiError(400, "the request has no body, or its body is not a JSON object")
     if kind == "missing":
-        return _wrong(f"the parameter {param!r} is missing", param)
+        return refusal(f"the parameter {param!r} is missing", param)
     message = first["msg"]
-    return _wrong(f"{param}: {message[:1].lower()}{message[1:]}, got {first.get('input')!r:.60}", param)
-
-
-def _wrong(message: str, param: str) -> ApiError:
-    return ApiError(400, message, param=param)
+    return refusal(f"{param}: {message[:1].lower()}{message[1:]}, got {first.get('input')!r:.60}", param)
 
 
 def _place(location: Sequence[str | int], body: Any) -> list[str]:

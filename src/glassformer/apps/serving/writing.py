@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from glassformer.apps.serving import schemas, texts
 from glassformer.apps.serving.engine_thread import Piece
-from glassformer.apps.serving.errors import ApiError
+from glassformer.apps.serving.errors import refusal
 from glassformer.apps.serving.guard import note_ignored
 from glassformer.apps.serving.models import Served, TheModels
 from glassformer.inference.chat import fitted
@@ -34,11 +34,9 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
     served.require("completions")
     note_ignored(request, body.ignored())
     if body.best_of not in (None, body.n):
-        raise ApiError(400, "best_of: the server returns all n texts; leave best_of out", param="best_of")
+        raise refusal("best_of: the server returns all n texts; leave best_of out", "best_of")
     if body.max_tokens == 0 and not body.echo:
-        raise ApiError(
-            400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
-        )
+        raise refusal("max_tokens is 0, so there is nothing to generate: set echo, or a larger number", "max_tokens")
     texts.require_n(models, len(schemas.prompts_of(body.prompt)) * body.n)
     return await texts.answer(request, models, completion_job, served, body)
 
@@ -91,7 +89,7 @@ def completion_job(served: Served, body: schemas.CompletionRequest) -> Completio
     given = texts.sampling_of(served, body, body.max_tokens, "max_tokens")
     if model.is_seq2seq:
         if body.echo:
-            raise ApiError(400, "echo: the model writes targets of sources; leave echo out", param="echo")
+            raise refusal("echo: the model writes targets of sources; leave echo out", "echo")
         # An encoder-decoder reads the prompts as sources, and writes targets from their start
         config, start = with_settings(texts.defaults_of(served), given), model.translator.target_ids("")
         ends = [model.translator.end_id, *config.end_ids]
@@ -165,7 +163,7 @@ def require_chat(served: Served, body: schemas.ChatRequest, request: Request) ->
     served.require("chat")
     note_ignored(request, body.ignored())
     if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs: set logprobs to true", param="top_logprobs")
+        raise refusal("top_logprobs needs logprobs: set logprobs to true", "top_logprobs")
 
 
 class ChatJob(texts.Job[schemas.ChatRequest]):
@@ -201,12 +199,11 @@ def chat_job(served: Served, body: schemas.ChatRequest) -> ChatJob:
         ids, way_out = model.conversation_encoder.prompt(messages), "shorten it"
         if found is not None:
             way_out += ', or set truncation to "auto"'
-        raise ApiError(
-            400,
+        raise refusal(
             f"the conversation has {len(ids):,} tokens, and the context of {model.config.max_len:,} has no room for an "
             f"answer: {way_out}",
-            param="messages",
-            code="context_length_exceeded",
+            "messages",
+            "context_length_exceeded",
         )
     prompt, left_out = found
     # The beginning of the answer, if the client gives one
@@ -227,10 +224,9 @@ def _begun(messages: list[dict[str, Any]]) -> str:
     """Remove the last message, and return its text, which the answer continues."""
     last = messages.pop()
     if last["role"] != "assistant" or not messages:
-        raise ApiError(
-            400,
+        raise refusal(
             "continue_final_message: the last of two or more messages must be one of the assistant",
-            param="continue_final_message",
+            "continue_final_message",
         )
     text: str = last["content"]
     return text
