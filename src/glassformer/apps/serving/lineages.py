@@ -113,8 +113,7 @@ class Embed(Use[schemas.EmbeddingRequest]):
     def check(self) -> None:
         size = self.model.embedder.size
         if self.body.dimensions not in (None, size):
-            message = f"dimensions: the vectors of {self.served.name} have {size:,} numbers"
-            raise refusal(message, "dimensions")
+            raise refusal(f"dimensions: the vectors of {self.served.name} have {size:,} numbers", "dimensions")
 
     def n_tokens(self, one: TextOrIds) -> int:
         return len(self._row(one).token_ids)
