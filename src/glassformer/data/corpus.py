@@ -31,6 +31,7 @@ from glassformer.common.formatting import plural
 from glassformer.config.run import TextData
 from glassformer.data import texts
 from glassformer.data.split import cut_of, held_out, require_fraction, share_news
+from glassformer.data.texts import PIECE_CHARACTERS
 
 SplitSide = Literal["train", "valid"]
 Hashes = npt.NDArray[np.uint64]
@@ -203,7 +204,7 @@ class Corpus:
 
     def _paragraph_near(self, document: int, part: "Part") -> int:
         """Return `part.begin`, moved to the nearest beginning of a paragraph, else of a line."""
-        slack = min(int(MISSING * part.n_characters), texts.PIECE_CHARACTERS)
+        slack = min(int(MISSING * part.n_characters), PIECE_CHARACTERS)
         begin, end = max(0, part.begin - slack), part.begin + slack
         number = offset = 0
         parts = []
