@@ -119,8 +119,7 @@ def __getattr__(name: str) -> Any:
         nn = import_module(f"{__name__}.nn")
         if name in nn.__all__ or name in nn.OTHER_NAMES:
             return getattr(nn, name)
-    near = _OTHER_NAMES.get(name) or nearest_name(name, __all__, cutoff=0.75)
-    raise no_member("glassformer", name, near)
+    raise no_member("glassformer", name, _OTHER_NAMES.get(name) or nearest_name(name, __all__, cutoff=0.75))
 
 
 def __dir__() -> list[str]:

@@ -153,17 +153,14 @@ def renamed(owner: str, named: Mapping[str, Any], parameters: Iterable[str]) -> 
         if not meanings[name]:
             advice = ADVICE.get(name) or did_you_mean(name, parameters, "the arguments are")
             raise TypeError(f"{owner} has no argument {name!r}: {advice}")
-        free = [here for here in meanings[name] if here not in found]
-        if free:
+        if free := [here for here in meanings[name] if here not in found]:
             found[free[0]] = named[name]
-        elif found[meanings[name][0]] is not named[name] and not _is_same(found[meanings[name][0]], named[name]):
+            continue
+        both = found[meanings[name][0]], named[name]
+        are_simple = all(isinstance(value, int | float | str) for value in both)  # others, as tensors, are not compared
+        if both[0] is not both[1] and not (are_simple and both[0] == both[1]):
             raise TypeError(f"{owner}: {meanings[name][0]} is given twice, the second time as {name}")
     return found
-
-
-def _is_same(first: object, second: object) -> bool:
-    """Return True for equal numbers or texts; other objects, such as tensors, are not compared."""
-    return isinstance(first, int | float | str) and isinstance(second, int | float | str) and first == second
 
 
 def takes_other_names(function: F, also: Iterable[str] = ()) -> F:

@@ -42,6 +42,15 @@ class UserError(Exception):
         super().__init__(text)
 
 
+@contextmanager
+def placed(where: object) -> Iterator[None]:
+    """Put the place before the message of a `UserError` of the block."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
 class Note(UserWarning):
     """A notice that needs no action; the command line prints it as one line."""
 

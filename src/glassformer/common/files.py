@@ -30,9 +30,9 @@ MAX_TEXT_BYTES = 256 * 1024 * 1024  # for files that are read whole: pairs, labe
 MAX_JSON_BYTES = 16 * 1024 * 1024  # about 1000 × a real configuration, manifest or weights header
 MAX_JSON_DEPTH = 64
 MAX_DIGITS = 40  # of an integer: more than 128 bits
-_BLOCK = 1 << 20
 _DAY = 86400.0  # seconds
 _REPLACED = "-replaced"
+_ANOTHER_PLACE = "choose a writable place"
 """End of the name of a folder that `new_folder` is replacing."""
 
 
@@ -57,15 +57,14 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a whole file atomically; raise `UserError` if the place is not writable."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        fsync_folder(path.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; choose a writable place") from error
+        with writing(path, _ANOTHER_PLACE):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            fsync_folder(path.parent)
     finally:
         with suppress(OSError):  # on a failing disk, report only the first error
             temporary.unlink(missing_ok=True)
@@ -254,11 +253,8 @@ def _refuse_objects(path: Path, head: bytes) -> None:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal; the file is read block by block."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync_file(path: Path) -> None:
@@ -330,12 +326,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
+def writing(place: Path, hint: str = "files written before are complete") -> Iterator[None]:
     """Convert any OSError raised in the block into a one-line `UserError`."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {place}: {reason(error)}; files written before are complete") from error
+        raise UserError(f"cannot write {place}: {reason(error)}; {hint}") from error
 
 
 def require_writable(folder: Path) -> None:
@@ -345,10 +341,8 @@ def require_writable(folder: Path) -> None:
         place = place.parent
     if not place.is_dir():
         raise UserError(f"cannot write {folder}: {place} is a file; choose another folder")
-    try:
+    with writing(folder, _ANOTHER_PLACE):
         os.rmdir(tempfile.mkdtemp(prefix=".glassformer-", dir=place))
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {reason(error)}; choose a writable place") from error
 
 
 def require_file_place(path: Path) -> None:
@@ -412,19 +406,18 @@ def new_folder(final: Path) -> Iterator[Path]:
     """
     temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}-{_host()}")
     try:
-        restore_replaced(final.parent, final.name)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        for path in sorted(temporary.rglob("*")):
-            if path.is_file():
-                fsync_file(path)
-            else:
-                fsync_folder(path)
-        fsync_folder(temporary)
-        _put_in_place(temporary, final)
-    except OSError as error:
-        raise UserError(f"cannot write {final}: {reason(error)}; choose a writable place") from error
+        with writing(final, _ANOTHER_PLACE):
+            restore_replaced(final.parent, final.name)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            yield temporary
+            for path in sorted(temporary.rglob("*")):
+                if path.is_file():
+                    fsync_file(path)
+                else:
+                    fsync_folder(path)
+            fsync_folder(temporary)
+            _put_in_place(temporary, final)
     finally:
         restore_replaced(final.parent, final.name)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -457,7 +450,9 @@ def clean_unfinished(parent: Path, name: str) -> None:
                 continue
             is_of_here = made_by[2] in (None, _host())
             alive = is_alive(int(made_by[1])) if is_of_here else None
-            if alive is False or (alive is None and _last_touch(path) < time.time() - _DAY):
+            if alive is None:  # it is left alone if it was changed in the last day
+                alive = max(file.stat().st_mtime for file in (path, *path.rglob("*"))) >= time.time() - _DAY
+            if not alive:
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -479,10 +474,6 @@ def is_alive(process: int) -> bool | None:
     except ProcessLookupError:
         return False
     return True
-
-
-def _last_touch(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:

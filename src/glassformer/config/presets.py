@@ -12,76 +12,63 @@ from typing import Any, Literal, TypeVar, overload
 
 from glassformer.common.arguments import renamed
 from glassformer.common.errors import UserError, did_you_mean
+from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.transformer import (
-    FanInInit,
-    LearnedPositions,
-    Llama3Scaling,
-    NormalInit,
-    RelativePositions,
-    RotaryPositions,
-    SequenceHead,
-    SinusoidalPositions,
-    Stack,
-    TokenHead,
-    TransformerConfig,
-    XavierInit,
-)
 
 _DROPOUTS = frozenset(("embedding_dropout", "residual_dropout", "attention_dropout", "output_dropout"))
 M = TypeVar("M", bound=ModelConfig)
 _NO_BIASES: dict[str, Any] = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 
 
-def _gpt(n_layers: int, n_heads: int, d_model: int, max_len: int = 1024, dropout: float = 0.1) -> TransformerConfig:
+def _gpt(n_layers: int, n_heads: int, d_model: int, max_len: int = 1024, dropout: float = 0.1) -> c.TransformerConfig:
     """Build GPT-2 (Radford 2019): pre-norm, learned positions, tied head, all biases."""
-    return TransformerConfig(
-        decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
+    return c.TransformerConfig(
+        decoder=c.Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,
         vocab_size=50257,
         max_len=max_len,
-        positions=LearnedPositions(),
+        positions=c.LearnedPositions(),
         activation="gelu_tanh",
         embedding_dropout=dropout,
         residual_dropout=dropout,
         attention_dropout=dropout,
-        init=NormalInit(0.02, residual="scaled"),
+        init=c.NormalInit(0.02, residual="scaled"),
     )
 
 
-def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
+def _gpt3(n_layers: int, n_heads: int, d_model: int) -> c.TransformerConfig:
     """Build GPT-3 (Brown 2020, table 2.1); its alternating sparse layers are dense here."""
     return _gpt(n_layers, n_heads, d_model, max_len=2048, dropout=0.0)
 
 
-def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> TransformerConfig:
+def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> c.TransformerConfig:
     """Build the small model that trains best here (see `docs/log/2026-quality.md`).
 
     Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no bias, zero residual projections, untied head."""
-    return TransformerConfig(
-        decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
+    return c.TransformerConfig(
+        decoder=c.Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,
         max_len=max_len,
         tie_output=False,
-        positions=RotaryPositions(),
+        positions=c.RotaryPositions(),
         norm="rmsnorm",
         norm_weight=False,
         qk_norm=True,
         activation="relu2",
         **_NO_BIASES,
-        init=FanInInit(),
+        init=c.FanInInit(),
     )
 
 
-def _bert(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
+def _bert(n_layers: int, n_heads: int, d_model: int) -> c.TransformerConfig:
     """Build BERT (Devlin 2019) with its masked-LM head."""
-    return TransformerConfig(
-        encoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
+    return c.TransformerConfig(
+        encoder=c.Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,
         vocab_size=30522,
         n_token_types=2,
         max_len=512,
-        positions=LearnedPositions(),
+        positions=c.LearnedPositions(),
         norm_eps=1e-12,
         norm_order="post",
         final_norm=False,
@@ -90,33 +77,33 @@ def _bert(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
         embedding_dropout=0.1,
         residual_dropout=0.1,
         attention_dropout=0.1,
-        head=TokenHead(transform=True, bias="learned"),
-        init=NormalInit(0.02),
+        head=c.TokenHead(transform=True, bias="learned"),
+        init=c.NormalInit(0.02),
         pad_id=0,
         unk_id=100,
         mask_id=103,
     )
 
 
-def _bart(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
+def _bart(n_layers: int, n_heads: int, d_model: int) -> c.TransformerConfig:
     """Build BART (Lewis 2020)."""
-    stack = Stack(n_layers, n_heads, d_ff=4 * d_model)
-    return TransformerConfig(
+    stack = c.Stack(n_layers, n_heads, d_ff=4 * d_model)
+    return c.TransformerConfig(
         encoder=stack,
         decoder=stack,
         d_model=d_model,
         vocab_size=50265,
         max_len=1024,
         share_embeddings=True,
-        positions=LearnedPositions(offset=2),
+        positions=c.LearnedPositions(offset=2),
         norm_order="post",
         final_norm=False,
         embedding_norm=True,
         activation="gelu",
         embedding_dropout=0.1,
         residual_dropout=0.1,
-        head=TokenHead(bias="constant"),
-        init=NormalInit(0.02),
+        head=c.TokenHead(bias="constant"),
+        init=c.NormalInit(0.02),
         bos_id=0,
         pad_id=1,
         eos_id=2,
@@ -126,38 +113,38 @@ def _bart(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
     )
 
 
-def _paper(d_model: int, d_ff: int, n_heads: int, dropout: float) -> TransformerConfig:
+def _paper(d_model: int, d_ff: int, n_heads: int, dropout: float) -> c.TransformerConfig:
     """Build a model of Vaswani (2017), table 3, with the 37,000 shared English-German tokens of section 5.1."""
-    stack = Stack(6, n_heads, d_ff=d_ff)
-    return TransformerConfig(
+    stack = c.Stack(6, n_heads, d_ff=d_ff)
+    return c.TransformerConfig(
         encoder=stack,
         decoder=stack,
         d_model=d_model,
         vocab_size=37000,
         max_len=512,
         share_embeddings=True,
-        positions=SinusoidalPositions(),
+        positions=c.SinusoidalPositions(),
         norm_order="post",
         final_norm=False,
         activation="relu",
         embedding_scale=0.0,
         embedding_dropout=dropout,
         residual_dropout=dropout,
-        init=XavierInit(),
+        init=c.XavierInit(),
     )
 
 
-def _t5(n_layers: int, n_heads: int, d_model: int, d_ff: int) -> TransformerConfig:
+def _t5(n_layers: int, n_heads: int, d_model: int, d_ff: int) -> c.TransformerConfig:
     """Build T5 (Raffel 2020), version 1.0."""
-    stack = Stack(n_layers, n_heads, d_head=64, d_ff=d_ff)
-    return TransformerConfig(
+    stack = c.Stack(n_layers, n_heads, d_head=64, d_ff=d_ff)
+    return c.TransformerConfig(
         encoder=stack,
         decoder=stack,
         d_model=d_model,
         vocab_size=32128,
         max_len=512,
         share_embeddings=True,
-        positions=RelativePositions(n_buckets=32, max_distance=128),
+        positions=c.RelativePositions(n_buckets=32, max_distance=128),
         norm="rmsnorm",
         norm_eps=1e-6,
         activation="relu",
@@ -168,7 +155,7 @@ def _t5(n_layers: int, n_heads: int, d_model: int, d_ff: int) -> TransformerConf
         residual_dropout=0.1,
         attention_dropout=0.1,
         ff_dropout=0.1,
-        init=NormalInit(0.02),
+        init=c.NormalInit(0.02),
         pad_id=0,
         eos_id=1,
         unk_id=2,
@@ -179,23 +166,23 @@ def _t5(n_layers: int, n_heads: int, d_model: int, d_ff: int) -> TransformerConf
 _MARIAN = replace(
     _paper(512, 2048, 8, dropout=0.1),
     vocab_size=58101,
-    positions=SinusoidalPositions(layout="halves"),
+    positions=c.SinusoidalPositions(layout="halves"),
     activation="silu",
-    head=TokenHead(bias="constant"),
-    init=NormalInit(0.02),
+    head=c.TokenHead(bias="constant"),
+    init=c.NormalInit(0.02),
     pad_id=58100,
     eos_id=0,
     unk_id=1,
     decoder_start_id=58100,
 )
 
-_LLAMA_3_1_8B = TransformerConfig(
-    decoder=Stack(32, 32, n_kv_heads=8, d_head=128, d_ff=14336),
+_LLAMA_3_1_8B = c.TransformerConfig(
+    decoder=c.Stack(32, 32, n_kv_heads=8, d_head=128, d_ff=14336),
     d_model=4096,
     vocab_size=128256,
     max_len=131072,
     tie_output=False,
-    positions=RotaryPositions(base=500000.0, scaling=Llama3Scaling(8.0, 1.0, 4.0, 8192)),
+    positions=c.RotaryPositions(base=500000.0, scaling=c.Llama3Scaling(8.0, 1.0, 4.0, 8192)),
     norm="rmsnorm",
     activation="silu",
     gated_ff=True,
@@ -204,7 +191,7 @@ _LLAMA_3_1_8B = TransformerConfig(
     eos_id=128001,
 )
 
-PRESETS: dict[str, TransformerConfig] = {
+PRESETS: dict[str, c.TransformerConfig] = {
     "gpt-mini": _gpt(6, 6, 192, max_len=256),
     "modern-mini": _modern(4, 4, 128, max_len=256),
     "modern-small": _modern(6, 6, 384, max_len=256),
@@ -301,7 +288,7 @@ def names() -> list[str]:
 @overload
 def preset(name: Literal["bahdanau", "luong", "seq2seq"], **changes: Any) -> RecurrentConfig: ...
 @overload
-def preset(name: str, **changes: Any) -> TransformerConfig: ...
+def preset(name: str, **changes: Any) -> c.TransformerConfig: ...
 def preset(name: str, **changes: Any) -> ModelConfig:
     """Return the preset of this name, with `changes` as in `changed`; raise `UserError` if the name is unknown.
 
@@ -326,7 +313,7 @@ def changed(config: M, changes: Mapping[str, Any]) -> M:
     >>> small.d_model, small.decoder.n_layers, small.decoder.d_ff
     (96, 2, 384)
     """
-    own, of_stack = [field.name for field in fields(config)], [field.name for field in fields(Stack)]
+    own, of_stack = [field.name for field in fields(config)], [field.name for field in fields(c.Stack)]
     stacks = {side: stack for side in ("encoder", "decoder") if (stack := getattr(config, side, None)) is not None}
     names = [*own, *of_stack, "n_labels", "dropout"] if stacks else [*own, "dropout"]
     named = renamed(type(config).__name__, changes, names)
@@ -339,11 +326,11 @@ def changed(config: M, changes: Mapping[str, Any]) -> M:
     if (dropout := named.pop("dropout", None)) is not None:
         named = dict.fromkeys(_DROPOUTS.intersection(own), dropout) | named
     if (n_labels := named.pop("n_labels", None)) is not None:
-        named["head"] = SequenceHead(n_labels)
+        named["head"] = c.SequenceHead(n_labels)
     inner = {name: named.pop(name) for name in of_stack if name in named and name not in own}
     for side, stack in stacks.items():
         new = dict(inner)
-        if "d_model" in named and isinstance(config, TransformerConfig):
+        if "d_model" in named and isinstance(config, c.TransformerConfig):
             new.setdefault("d_ff", stack.d_ff * named["d_model"] // config.d_model)
         if inner and named.get(side) is not None:
             raise UserError(f"{side} is given, and {min(inner)}, which is one of its fields: give one")

@@ -88,6 +88,7 @@ class PackedRows:
 class Columns:
     """Facts about the records of a kind of data; a kind overrides what differs."""
 
+    section: ClassVar[str] = "data."
     columns: ClassVar[tuple[str, ...]]
     """The settings that name fields of a record, in the order of the parts of a tuple in memory."""
     may_lack_columns: ClassVar[bool] = False
@@ -108,7 +109,6 @@ class TextData(Columns):
     """Plain text: its files, and how documents become rows of tokens."""
 
     kind: ClassVar[str] = "text"
-    section: ClassVar[str] = "data."
     is_default_kind: ClassVar[bool] = True
     columns: ClassVar[tuple[str, ...]] = ("text_field",)
     path: str | None = setting(
@@ -139,7 +139,6 @@ class PairData(Columns):
     """Pairs of a source and a target: two aligned files, or one file with both sides."""
 
     kind: ClassVar[str] = "pairs"
-    section: ClassVar[str] = "data."
     columns: ClassVar[tuple[str, ...]] = ("source_field", "target_field")
     source: str | None = setting(None, "source side: a text file, one sentence per line")
     target: str | None = setting(None, "target side: line i is the target of source line i")
@@ -169,7 +168,6 @@ class LabelData(Columns):
     """Texts, or pairs of texts, each with a label: a class, a number, or one tag per word."""
 
     kind: ClassVar[str] = "labels"
-    section: ClassVar[str] = "data."
     columns: ClassVar[tuple[str, ...]] = ("text_field", "label_field", "second_field")
     has_perplexity: ClassVar[bool] = False
     path: str | None = setting(
@@ -198,7 +196,6 @@ class ConversationData(Columns):
     """Conversations: messages of a system, a user and an assistant, or a prompt and its completion."""
 
     kind: ClassVar[str] = "conversations"
-    section: ClassVar[str] = "data."
     columns: ClassVar[tuple[str, ...]] = ("messages_field", "prompt_field", "completion_field")
     may_lack_columns: ClassVar[bool] = True
     beside: ClassVar[tuple[str, ...] | None] = ("input", "system")  # of the forms of Alpaca and ShareGPT
@@ -223,7 +220,6 @@ class PreferenceData(Columns):
     """Pairs of answers to the same prompt: one that was preferred, and one that was rejected."""
 
     kind: ClassVar[str] = "preferences"
-    section: ClassVar[str] = "data."
     columns: ClassVar[tuple[str, ...]] = ("prompt_field", "chosen_field", "rejected_field")
     may_lack_columns: ClassVar[bool] = True
     has_perplexity: ClassVar[bool] = False
@@ -246,7 +242,6 @@ class PromptData(Columns):
     """Prompts whose answers the model samples, with the fields that rewards read."""
 
     kind: ClassVar[str] = "prompts"
-    section: ClassVar[str] = "data."
     columns: ClassVar[tuple[str, ...]] = ("prompt_field",)
     beside: ClassVar[tuple[str, ...] | None] = None  # rewards may read every field
     has_perplexity: ClassVar[bool] = False
@@ -262,40 +257,40 @@ class PromptData(Columns):
 DataConfig = TextData | PairData | LabelData | ConversationData | PreferenceData | PromptData
 
 
+class _Objective:
+    section: ClassVar[str] = "objective."
+
+
 @checked
-class CausalConfig:
+class CausalConfig(_Objective):
     """Predict the next token at every position."""
 
     kind: ClassVar[str] = "causal"
-    section: ClassVar[str] = "objective."
     is_default_kind: ClassVar[bool] = True
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-class Seq2SeqConfig:
+class Seq2SeqConfig(_Objective):
     """Predict each target token from the source and the previous target tokens (teacher forcing)."""
 
     kind: ClassVar[str] = "seq2seq"
-    section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.1, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-class ConversationConfig:
+class ConversationConfig(_Objective):
     """Predict each token of the assistant's answers from the conversation before it."""
 
     kind: ClassVar[str] = "conversation"
-    section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-class PreferenceConfig:
+class PreferenceConfig(_Objective):
     """Prefer the chosen answer to the rejected one more than the initial model does (DPO; Rafailov 2023)."""
 
     kind: ClassVar[str] = "preference"
-    section: ClassVar[str] = "objective."
     label_smoothing: ClassVar[float] = 0.0
     loss: Literal["dpo", "ipo"] = setting(
         "dpo", "dpo (Rafailov 2023, equation 7), or ipo (Azar 2023, equation 17, of log probabilities per token)"
@@ -306,11 +301,10 @@ class PreferenceConfig:
 
 
 @checked
-class GroupPolicyConfig:
+class GroupPolicyConfig(_Objective):
     """Answer so that rewards rise: each sampled answer is compared with others to its prompt (GRPO; Shao 2024)."""
 
     kind: ClassVar[str] = "group_policy"
-    section: ClassVar[str] = "objective."
     label_smoothing: ClassVar[float] = 0.0
     rewards: tuple[str, ...] = setting(
         ("exact",),
@@ -408,11 +402,10 @@ class BeamConfig:
 
 
 @checked
-class MaskedConfig:
+class MaskedConfig(_Objective):
     """Predict masked tokens from the context on both sides (Devlin 2019)."""
 
     kind: ClassVar[str] = "masked"
-    section: ClassVar[str] = "objective."
     mask_prob: float = setting(
         0.15, "probability that a token is predicted; 80 % of these are masked, 10 % replaced, 10 % unchanged", "(0, 1)"
     )
@@ -421,21 +414,19 @@ class MaskedConfig:
 
 
 @checked
-class InfillingConfig:
+class InfillingConfig(_Objective):
     """Restore a text in which each span became one mask token and sentences were shuffled (Lewis 2020)."""
 
     kind: ClassVar[str] = "infilling"
-    section: ClassVar[str] = "objective."
     permute_sentences: bool = setting(True, "shuffle the sentences")
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-class SpansConfig:
+class SpansConfig(_Objective):
     """Predict the spans that sentinel tokens replace (Raffel 2020)."""
 
     kind: ClassVar[str] = "spans"
-    section: ClassVar[str] = "objective."
     n_sentinels: int = setting(
         32, "sentinel tokens [SPAN_0], [SPAN_1] … that replace the spans of a row", "≥ 2", at_most(MAX_SENTINELS)
     )
@@ -449,21 +440,19 @@ CLASS_WEIGHTS_DOC = (
 
 
 @checked
-class ClassificationConfig:
+class ClassificationConfig(_Objective):
     """Predict the class of a text or text pair, or a number if the labels are numbers (regression)."""
 
     kind: ClassVar[str] = "classification"
-    section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.0, "probability spread over the classes; not part of reported losses", "[0, 1)")
     class_weights: Literal["none", "balanced"] = setting("none", CLASS_WEIGHTS_DOC)
 
 
 @checked
-class TaggingConfig:
+class TaggingConfig(_Objective):
     """Predict the tag of each word at its first token."""
 
     kind: ClassVar[str] = "tagging"
-    section: ClassVar[str] = "objective."
     label_smoothing: float = setting(0.0, "probability spread over the tags; not part of reported losses", "[0, 1)")
     class_weights: Literal["none", "balanced"] = setting("none", CLASS_WEIGHTS_DOC)
 

@@ -98,8 +98,7 @@ def position_cost(config: c.TransformerConfig, side: StackShape, n_tokens: int) 
     modules = [module for module in (added, *rotaries.values(), bias) if isinstance(module, nn.Module)]
     own = {x.untyped_storage()._cdata for module in modules for x in (*module.parameters(), *module.buffers())}
     n_bytes = sum(storage.nbytes() for number, storage in storages.items() if number not in own)
-    learns_bias = scores is not None and scores.requires_grad
-    return PositionCost(n_bytes, bool(rotaries), bias is not None, learns_bias)
+    return PositionCost(n_bytes, bool(rotaries), bias is not None, scores is not None and scores.requires_grad)
 
 
 @dataclass(frozen=True)
@@ -317,9 +316,8 @@ class _StackActivations:
         of_key = 2 * (w.key if has_groups else w.query)
         n += kernels.attended * (own * 2 * w.query + keys * of_key)
         if is_self and not has_groups and w.key < w.query:
-            n += (
-                kernels.attended * own * w.key
-            )  # the query is a part of one tensor with the keys before they are repeated
+            # the query is a part of one tensor with the keys before they are repeated
+            n += kernels.attended * own * w.key
         if kernels.attended > kernels.product:
             n += kernels.product * own * w.query  # a second copy, for the projection
         n += own * w.n_heads * _FP32

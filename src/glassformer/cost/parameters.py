@@ -89,10 +89,12 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
             n["embeddings"] += parameter.numel()
         else:
             n["layers"] += parameter.numel()
+    layers = [module for module in network.modules() if isinstance(module, nn.ModuleList | nn.RNNBase)]
+    matrices = {p for layer in layers for p in layer.parameters() if p.ndim == 2}
     return ParameterCounts(
         **n,
         largest_layer=_largest_layer(network, n["layers"]),
-        matrices=_matrices(network),
+        matrices=sum(p.numel() for p in matrices),
         inactive=_inactive(network),
     )
 
@@ -113,9 +115,3 @@ def _largest_layer(network: Network, n_layers: int) -> int:
     stacks = [stack for stack in (network.encoder, network.decoder) if stack is not None]
     blocks = [block for stack in stacks for block in stack.blocks]
     return max((sum(p.numel() for p in block.parameters()) for block in blocks), default=0)
-
-
-def _matrices(network: nn.Module) -> int:
-    layers = [module for module in network.modules() if isinstance(module, nn.ModuleList | nn.RNNBase)]
-    matrices = {p for layer in layers for p in layer.parameters() if p.ndim == 2}
-    return sum(p.numel() for p in matrices)

@@ -212,7 +212,13 @@ def find_files(path: Path, others: list[Path]) -> dict[Path, str]:
 
 def _files_at(path: Path, others: list[Path]) -> list[tuple[Path, str]]:
     if is_pattern(path):
-        return _files_of_pattern(path)
+        folder, pattern = split_pattern(path)
+        with files.reading(folder):
+            folder.stat()
+        matches = [file for file in _files_in(folder) if _matches(file.relative_to(folder).parts, pattern)]
+        if not matches:
+            raise UserError(f"no file matches {path}: `**` means any number of folders, as in src/**/*.py")
+        return [(file, _fault_of_place(file, folder)) for file in matches]
     if os.path.islink(path) and not files.exists(path):
         raise UserError(f"{path} {BROKEN_LINK}")
     with files.reading(path):
@@ -220,16 +226,6 @@ def _files_at(path: Path, others: list[Path]) -> list[tuple[Path, str]]:
     if stat.S_ISDIR(status.st_mode):
         return _files_of_folder(path, others)
     return [(path, "")]
-
-
-def _files_of_pattern(path: Path) -> list[tuple[Path, str]]:
-    folder, pattern = split_pattern(path)
-    with files.reading(folder):
-        folder.stat()
-    matches = [file for file in _files_in(folder) if _matches(file.relative_to(folder).parts, pattern)]
-    if not matches:
-        raise UserError(f"no file matches {path}: `**` means any number of folders, as in src/**/*.py")
-    return [(file, _fault_of_place(file, folder)) for file in matches]
 
 
 def _files_of_folder(folder: Path, others: list[Path]) -> list[tuple[Path, str]]:

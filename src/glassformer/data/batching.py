@@ -33,8 +33,7 @@ Ids = npt.NDArray[np.int64]
 NOT_SCORED = -100
 """Label of a position that is not a target."""
 FILLING = -1
-"""Document number of the tokens that pad a packed row. They are not scored, and no document attends to them.
-"""
+"""Document number of the tokens that pad a packed row: not scored, and no document attends to them."""
 WIDTH_OF_A_BUCKET = 1.1
 """Largest ratio between two lengths in one bucket of `TokenBudget`."""
 
@@ -343,8 +342,7 @@ def evaluation_windows(
     its boundary. With `overlap` 0, for objectives whose targets are the row itself, each id is in exactly one window.
     """
     require_positive(batch_size=batch_size)
-    whole = np.array([0]), np.array([tokens.n_tokens])
-    starts, lengths = whole
+    starts, lengths = np.array([0]), np.array([tokens.n_tokens])
     if separates_documents:
         starts, lengths = tokens.document_starts, tokens.document_lengths
     starts, lengths = _windows(starts, lengths, context, overlap)

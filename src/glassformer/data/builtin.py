@@ -44,8 +44,7 @@ def read(address: str, request: Request) -> Iterator[Record]:
     """Yield the records of `builtin:NAME` or of one of its parts, with their own names of fields or the request's."""
     names = find(address, request.kind).names or request.names
     for number, row in enumerate(rows(address, request.kind), 1):
-        fields = dict(zip(names, row, strict=True))
-        yield Record(f"record {number} of {address}", fields, request.settings)
+        yield Record(f"record {number} of {address}", dict(zip(names, row, strict=True)), request.settings)
 
 
 def rows(address: str, kind: Kind) -> Iterator[Row]:

@@ -109,8 +109,7 @@ def number_words(number: int) -> str:
     multiple, rest = f"{number_words(number // size)} {name}", number % size
     if not rest:
         return multiple
-    link = "and " if rest < 100 else ""
-    return f"{multiple} {link}{number_words(rest)}"
+    return f"{multiple} {'and ' * (rest < 100)}{number_words(rest)}"
 
 
 def distinct(draw: Callable[[], T], n: int) -> Iterator[T]:
@@ -131,11 +130,6 @@ def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
         spelled = (" ".join(phonemes).translate(without) for phonemes in pronunciations)
         for target in dict.fromkeys(spelled):  # without stress, some variants are equal
             yield word.lower(), target
-
-
-def _number_words() -> Iterator[tuple[str, str]]:
-    for number in random.Random(0).sample(range(LARGEST_NUMBER + 1), N_NUMBERS):
-        yield number_words(number), f"{number:,}"
 
 
 def _dates() -> Iterator[tuple[str, str]]:
@@ -182,7 +176,9 @@ def _in_parts(pairs: Callable[[], Iterator[tuple[str, str]]]) -> Callable[[], It
 PAIRS = {
     "cmudict": _in_parts(lambda: _cmudict(keeps_stress=False)),
     "cmudict-stress": _in_parts(lambda: _cmudict(keeps_stress=True)),
-    "number-words": _in_parts(_number_words),
+    "number-words": _in_parts(
+        lambda: ((number_words(n), f"{n:,}") for n in random.Random(0).sample(range(LARGEST_NUMBER + 1), N_NUMBERS))
+    ),
     "dates": _in_parts(_dates),
     "reverse": _in_parts(_reverse),
 }

@@ -115,9 +115,9 @@ def is_missing(value: Any) -> bool:
     >>> is_missing(None), is_missing([]), is_missing([{"role": "user", "content": None}]), is_missing("text")
     (True, True, True, False)
     """
-    if value is None or (isinstance(value, list) and not value):
-        return True
-    return isinstance(value, list) and any(
+    if not isinstance(value, list):
+        return value is None
+    return not value or any(
         isinstance(one, Mapping) and "content" in one and one["content"] is None and not one.get("tool_calls")
         for one in value
     )

@@ -29,16 +29,9 @@ import numpy.typing as npt
 from glassformer.common.errors import UserError
 from glassformer.common.formatting import plural
 from glassformer.config.run import TextData
+from glassformer.data import texts
 from glassformer.data.split import cut_of, held_out, require_fraction, share_news
-from glassformer.data.texts import (
-    PIECE_CHARACTERS,
-    Counts,
-    Paths,
-    Piece,
-    find_sources,
-    read_pieces,
-    without_text,
-)
+from glassformer.data.texts import PIECE_CHARACTERS
 
 SplitSide = Literal["train", "valid"]
 Hashes = npt.NDArray[np.uint64]
@@ -61,7 +54,7 @@ class Scan:
     n_characters: Lengths
     n_bytes: int  # total size of all documents, as UTF-8
     n_files: int
-    counts: Counts
+    counts: texts.Counts
 
     @property
     def n_documents(self) -> int:
@@ -111,8 +104,8 @@ class Corpus:
         description |= {name: value for name, value in settings.items() if value != getattr(TextData, name)}
         return hashlib.sha256(json.dumps(description).encode()).hexdigest()
 
-    def _hashes(self, paths: Paths) -> list[tuple[bool, str]]:
-        return [(source.is_jsonl, source.sha256()) for source in find_sources(paths, self.data)]
+    def _hashes(self, paths: texts.Paths) -> list[tuple[bool, str]]:
+        return [(source.is_jsonl, source.sha256()) for source in texts.find_sources(paths, self.data)]
 
     @cached_property
     def scans(self) -> list[Scan]:
@@ -189,14 +182,14 @@ class Corpus:
             parts.append(f"{n_whole:,}{ends} of {len(of_power):,} documents of {lengths}")
         return [f"held out for validation: {'; '.join(parts)}"] if len(parts) > 1 else []
 
-    def pieces(self, side: SplitSide) -> Iterator[Piece]:
+    def pieces(self, side: SplitSide) -> Iterator[texts.Piece]:
         """Yield the documents of one side, in pieces that can be encoded separately (`texts.cut`)."""
         if side == "valid" and self.valid_paths:
-            yield from read_pieces(self.valid_paths, self.data)
+            yield from texts.read_pieces(self.valid_paths, self.data)
             return
         sides, wanted = self.plan.side, {"train": TRAINS, "valid": VALIDATES}[side]
         document = offset = 0
-        for piece in read_pieces(self.paths, self.data):
+        for piece in texts.read_pieces(self.paths, self.data):
             if sides[document] == wanted:
                 yield piece
             elif sides[document] == CUT and (part := _part(piece, self.plan.cut - offset, side)) is not None:
@@ -215,7 +208,7 @@ class Corpus:
         begin, end = max(0, part.begin - slack), part.begin + slack
         number = offset = 0
         parts = []
-        for piece in read_pieces(self.paths, self.data):
+        for piece in texts.read_pieces(self.paths, self.data):
             if number == document:
                 parts.append(piece.text[max(0, begin - offset) : max(0, end - offset)])
                 offset += len(piece.text)
@@ -224,11 +217,11 @@ class Corpus:
             number += piece.ends_document
         return begin + nearest_break("".join(parts), part.begin - begin)
 
-    def _scan(self, paths: Paths) -> Scan:
-        counts = Counts()
+    def _scan(self, paths: texts.Paths) -> Scan:
+        counts = texts.Counts()
         hashes, n_characters, n_bytes = array("Q"), array("q"), 0
         digest, length = hashlib.blake2b(digest_size=8), 0
-        for piece in read_pieces(paths, self.data, counts=counts):
+        for piece in texts.read_pieces(paths, self.data, counts=counts):
             data = piece.text.encode()
             digest.update(data)
             length += len(piece.text)
@@ -238,9 +231,9 @@ class Corpus:
                 n_characters.append(length)
                 digest, length = hashlib.blake2b(digest_size=8), 0
         if not hashes:
-            raise without_text(", ".join(map(str, paths)))
+            raise texts.without_text(", ".join(map(str, paths)))
         of_documents = np.array(hashes, dtype=np.uint64), np.array(n_characters, dtype=np.int64)
-        return Scan(*of_documents, n_bytes, len(find_sources(paths, self.data)), counts)
+        return Scan(*of_documents, n_bytes, len(texts.find_sources(paths, self.data)), counts)
 
 
 @dataclass(frozen=True)
@@ -290,11 +283,11 @@ def nearest_break(text: str, position: int) -> int:
     return position
 
 
-def _part(piece: Piece, cut: int, side: SplitSide) -> Piece | None:
+def _part(piece: texts.Piece, cut: int, side: SplitSide) -> texts.Piece | None:
     """Return the part of a piece before (train) or after (valid) character `cut`; None if it is empty."""
     if side == "train":
         is_last = len(piece.text) >= cut
-        part = Piece(piece.text[: max(0, cut)], ends_document=is_last, is_cut_after=is_last)
+        part = texts.Piece(piece.text[: max(0, cut)], ends_document=is_last, is_cut_after=is_last)
     else:
-        part = Piece(piece.text[max(0, cut) :], piece.ends_document, is_cut_before=cut >= 0)
+        part = texts.Piece(piece.text[max(0, cut) :], piece.ends_document, is_cut_before=cut >= 0)
     return part if part.text else None

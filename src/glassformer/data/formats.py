@@ -128,7 +128,11 @@ def read(address: str, request: Request) -> Iterator[Record]:
     path = files.as_path(address, "path")
     layout = layout_of(path, request.format, request.encoding)
     if layout == "lines":
-        yield from _read_lines(path, request)
+        with closing(text_lines(path, request.encoding)) as rows:  # an error in a row closes the file
+            for number, line in enumerate(rows, 1):
+                if line.strip():
+                    where = f"{path}:{number}"
+                    yield Record(where, files.parse_json_line(line, where), request.settings)
     elif layout == "list":
         for number, fields in enumerate(_listed(_json_or_none(read_text(path, request.encoding))) or (), 1):
             yield Record(f"record {number} of {path}", fields, request.settings)
@@ -146,14 +150,6 @@ def not_records(path: Path) -> UserError:
         f"{path} is not records: expected JSON, or rows of equally many columns, separated by tabs, commas or "
         "semicolons; if it is a table, set data.format"
     )
-
-
-def _read_lines(path: Path, request: Request) -> Iterator[Record]:
-    with closing(text_lines(path, request.encoding)) as rows:  # an error in a row closes the file
-        for number, line in enumerate(rows, 1):
-            if line.strip():
-                where = f"{path}:{number}"
-                yield Record(where, files.parse_json_line(line, where), request.settings)
 
 
 def read_parquet(address: str, request: Request) -> Iterator[Record]:
@@ -240,8 +236,7 @@ def read_conll(address: str, request: Request) -> Iterator[Record]:
     first, n_columns = 0, 0
     for number, line in enumerate([*lines(read_text(path, request.encoding)), ""], 1):  # a blank line ends a sentence
         if line.strip() and not line.startswith(DOCUMENT_START):
-            separator = "\t" if "\t" in line else None
-            columns = [cell.strip() for cell in line.split(separator)]
+            columns = [cell.strip() for cell in line.split("\t" if "\t" in line else None)]
             n_columns = n_columns or len(columns)
             if len(columns) < 2 or not (columns[0] and columns[-1]):
                 raise UserError(f"{path}:{number}: expected a word and its tag, got {line!r:.40}")

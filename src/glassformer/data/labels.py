@@ -59,7 +59,10 @@ def _labelled(data: LabelData, record: Record) -> Labelled | None:
 
 def _label(record: Record, value: Any, name: str) -> str:
     """Return a label as a text: for a class index of a dataset, the class name; for a missing label, ''."""
-    names = _class_names(record.features, name)
+    features: Any = record.features  # of a dataset, whose field may contain class indices, or lists of them
+    for key in name.split("."):
+        features = features.get(key) if isinstance(features, Mapping) else None
+    names: Sequence[str] | None = getattr(getattr(features, "feature", features), "names", None)
     if names is not None and isinstance(value, int):
         if not 0 <= value < len(names):
             raise UserError(f"{record.where}: the label {value} is not a class; use a split that has labels")
@@ -82,13 +85,6 @@ def _labels(record: Record, values: Any, name: str) -> tuple[str, ...]:
             f"{values!r:.40}; use a .jsonl file"
         )
     return tuple(_label(record, value, name) for value in values)
-
-
-def _class_names(features: Any, name: str) -> Sequence[str] | None:
-    """Return the class names of a field with class indices, or lists of them, in a dataset; None for another field."""
-    for key in name.split("."):
-        features = features.get(key) if isinstance(features, Mapping) else None
-    return getattr(getattr(features, "feature", features), "names", None)
 
 
 def _tagged(data: LabelData, record: Record) -> Labelled | None:

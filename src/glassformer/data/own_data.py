@@ -14,31 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from glassformer.common import files
 from glassformer.common.errors import UserError, warn
 from glassformer.config import recipes
+from glassformer.config import run as r
+from glassformer.config import transformer as c
 from glassformer.config.presets import preset
-from glassformer.config.run import (
-    BeamConfig,
-    ClassificationConfig,
-    ConversationConfig,
-    ConversationData,
-    GenerationConfig,
-    LabelData,
-    PairData,
-    Run,
-    Seq2SeqConfig,
-    TaggingConfig,
-    TextData,
-    TokenizerConfig,
-)
 from glassformer.config.sizes import learning_rate, sized
 from glassformer.config.train import AUTO, EarlyStopping, LinearSchedule, MuonConfig, TrainConfig
-from glassformer.config.transformer import (
-    NormalInit,
-    PositionHead,
-    RotaryPositions,
-    SequenceHead,
-    Stack,
-    TransformerConfig,
-)
 from glassformer.data import addresses
 from glassformer.data.in_memory import address_of, rows_of
 from glassformer.data.kinds import require_readable
@@ -56,7 +36,7 @@ MAX_JOINED = 1 << 15
 """Maximum total length of the names of several sources, in characters."""
 
 
-D = TypeVar("D", bound=TextData | PairData | LabelData | ConversationData)
+D = TypeVar("D", bound=r.TextData | r.PairData | r.LabelData | r.ConversationData)
 
 SMALL = 1 << 20
 """Bytes of data of the lowest level; each further level has at most eight times as many."""
@@ -134,7 +114,9 @@ MAX_CHARACTERS = 32.0
 """Maximum mean number of characters of values that are read character by character (see `MAX_WORDS`)."""
 
 
-def run_of(*sources: str | Path, kind: Kind | None = None, changes: Mapping[str, Any] | None = None) -> tuple[Run, str]:
+def run_of(
+    *sources: str | Path, kind: Kind | None = None, changes: Mapping[str, Any] | None = None
+) -> tuple[r.Run, str]:
     """Return the run that `glassformer train SOURCE…` starts, and a note on how own data is recognised, else ''.
 
     The sources are the name of a recipe, a TOML file, or own data (`run_for`): a file, a folder, a pattern such as
@@ -193,13 +175,13 @@ def note(evidence: str) -> None:
 
 def run_for(
     sources: Sequence[str | Path], kind: Kind | None = None, given: Mapping[str, str] | None = None
-) -> tuple[Run, str]:
+) -> tuple[r.Run, str]:
     """Build the run for one file, folder, pattern or dataset, or for the two files of pairs.
 
     Returns the run, and a note with the kind of the data and the reason for it; '' for files of text. `given` are
     settings that describe the data (`recognition.SETTINGS`). Raises `UserError` for a missing file or an unclear kind.
     """
-    paths = [_path_of(source) for source in sources]
+    paths = [str(files.as_path(one, "source")) if addresses.is_file(str(one)) else str(one) for one in sources]
     given = given or {}
     if len(paths) == 2 and kind in ("pairs", None) and all(map(addresses.is_single_file, paths)):
         recognised = aligned(paths[0], paths[1], given.get("encoding", "utf-8").split())
@@ -235,7 +217,7 @@ def _as_given(data: D, given: Mapping[str, str]) -> D:
 
 def run_in_memory(
     data: Iterable[object], kind: Kind | None = None, changes: Mapping[str, Any] | None = None
-) -> tuple[Run, str, str]:
+) -> tuple[r.Run, str, str]:
     """Build the run for data in memory; return the run, its records as a jsonl text, and a note on the recognised kind.
 
     The run has no path until the records are in a file. Raises `UserError` for a record that cannot be read.
@@ -253,28 +235,23 @@ def run_in_memory(
     )
 
 
-def _by_character(run: Run) -> str:
+def _by_character(run: r.Run) -> str:
     """Return the end of the note for a run that reads short texts by character; '' for another run."""
     if run.tokenizer.scheme != "char":
         return ""
     return ", which are short and are read by character (set tokenizer.scheme and tokenizer.vocab_size for tokens)"
 
 
-def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> Run:
+def run_of_data(name: str, recognised: Recognised, n_bytes: int) -> r.Run:
     """Build the run for data of a known kind and amount."""
-    if isinstance(data := recognised.data, PairData):
+    if isinstance(data := recognised.data, r.PairData):
         return pair_run(name, data, n_bytes, of_characters=any(map(_are_words, recognised.rows.values())))
-    builders: Mapping[str, Callable[[str, Any, int], Run]] = {
+    builders: Mapping[str, Callable[[str, Any, int], r.Run]] = {
         "text": text_run,
         "labels": label_run,
         "conversations": conversation_run,
     }
     return builders[data.kind](name, data, n_bytes)
-
-
-def _path_of(source: str | Path) -> str:
-    address = str(source)
-    return str(files.as_path(source, "source")) if addresses.is_file(address) else address
 
 
 def _name_of(address: str) -> str:
@@ -285,12 +262,12 @@ def _name_of(address: str) -> str:
     return files.name_of(Path(address))
 
 
-def _n_bytes(data: TextData | PairData | LabelData | ConversationData) -> int:
+def _n_bytes(data: r.TextData | r.PairData | r.LabelData | r.ConversationData) -> int:
     """Return the size of the data: of its files in bytes, or of its texts if they are compressed or not in files."""
-    if isinstance(data, PairData) and data.path is None:
+    if isinstance(data, r.PairData) and data.path is None:
         return sum(n_bytes(Path(str(side))) for side in (data.source, data.target))
     address = str(data.path)
-    if isinstance(data, TextData):
+    if isinstance(data, r.TextData):
         return sum(source.n_bytes() for source in find_sources([address], data))
     if addresses.is_single_file(address) and (addresses.source_of(address) or addresses.BY_CONTENT).is_plain:
         return n_bytes(Path(address))
@@ -309,7 +286,7 @@ def _are_words(values: Sequence[str]) -> bool:
     return n_words <= MAX_WORDS and n_characters <= MAX_CHARACTERS
 
 
-def text_run(name: str, data: TextData, n_bytes: int) -> Run:
+def text_run(name: str, data: r.TextData, n_bytes: int) -> r.Run:
     """Build a run for texts of `n_bytes`: a language model.
 
     The training takes 1 to 2 minutes on two cores for a short text, and about 15 for tens of MB. Use a GPU for more.
@@ -321,37 +298,38 @@ def text_run(name: str, data: TextData, n_bytes: int) -> Run:
         tie_output=True,
         embedding_dropout=found.dropout,
         residual_dropout=found.dropout,
-        init=NormalInit(),
+        init=c.NormalInit(),
     )
-    generation = GenerationConfig(temperature=0.8, top_k=50)
-    run = Run(name, model=model, tokenizer=_tokenizer(found), data=data, generation=generation)
-    return replace(_of_size(run, found), train=replace(_train(found), batch_size=ROWS))
+    generation = r.GenerationConfig(temperature=0.8, top_k=50)
+    run = r.Run(name, model=model, tokenizer=_tokenizer(found), data=data, generation=generation)
+    run = replace(run, model=sized(run, found.size).model)
+    return replace(run, train=replace(_train(found), batch_size=ROWS))
 
 
-def conversation_run(name: str, data: ConversationData, n_bytes: int) -> Run:
+def conversation_run(name: str, data: r.ConversationData, n_bytes: int) -> r.Run:
     """Build a run for conversations of `n_bytes`: a language model that answers.
 
     For a model that knows more than these conversations, train with `--init` from a language model instead.
     """
-    run = text_run(name, TextData(), n_bytes)
+    run = text_run(name, r.TextData(), n_bytes)
     context = 2 * run.model.max_len
     return replace(
         run,
         model=replace(run.model, max_len=context),
         data=replace(data, batch_tokens=ROWS * context),
-        objective=ConversationConfig(),
+        objective=r.ConversationConfig(),
         train=replace(run.train, batch_size=TrainConfig().batch_size),
-        generation=GenerationConfig(temperature=0.3),
+        generation=r.GenerationConfig(temperature=0.3),
     )
 
 
-def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) -> Run:
+def pair_run(name: str, data: r.PairData, n_bytes: int, *, of_characters: bool) -> r.Run:
     """Build a run for pairs of `n_bytes`: a Transformer with an encoder and a decoder."""
-    rule, smoothing, generation = SENTENCE_PAIRS, 0.1, BeamConfig(beam=4, max_ratio=2.0)
+    rule, smoothing, generation = SENTENCE_PAIRS, 0.1, r.BeamConfig(beam=4, max_ratio=2.0)
     if of_characters:
-        rule, smoothing, generation = CHARACTER_PAIRS, 0.0, BeamConfig(beam=1, max_ratio=0.0)
+        rule, smoothing, generation = CHARACTER_PAIRS, 0.0, r.BeamConfig(beam=1, max_ratio=0.0)
     found = sizes(rule, n_bytes)
-    stack = Stack(1, 4, d_ff=2 * WIDTH)
+    stack = c.Stack(1, 4, d_ff=2 * WIDTH)
     model = replace(
         _model(found, encoder=stack, decoder=stack),
         share_embeddings=not of_characters,
@@ -361,44 +339,41 @@ def pair_run(name: str, data: PairData, n_bytes: int, *, of_characters: bool) ->
     train = _train(found)
     if of_characters:
         train = replace(train, early_stopping=_watch("exact_match", train))
-    run = Run(
+    run = r.Run(
         name,
         model=model,
         tokenizer=_tokenizer(found),
         data=data,
-        objective=Seq2SeqConfig(label_smoothing=smoothing),
+        objective=r.Seq2SeqConfig(label_smoothing=smoothing),
         generation=generation,
     )
-    return replace(_of_size(run, found), data=replace(data, batch_tokens=found.batch), train=train)
+    run = replace(run, model=sized(run, found.size).model)
+    return replace(run, data=replace(data, batch_tokens=found.batch), train=train)
 
 
-def label_run(name: str, data: LabelData, n_bytes: int) -> Run:
+def label_run(name: str, data: r.LabelData, n_bytes: int) -> r.Run:
     """Build a run for labelled texts of `n_bytes`: a Transformer encoder."""
     rule = CLASSES
-    head: SequenceHead | PositionHead = SequenceHead(pooling="mean")
-    objective: ClassificationConfig | TaggingConfig = ClassificationConfig(label_smoothing=0.0)
+    head: c.SequenceHead | c.PositionHead = c.SequenceHead(pooling="mean")
+    objective: r.ClassificationConfig | r.TaggingConfig = r.ClassificationConfig(label_smoothing=0.0)
     if data.outputs == "classes":
-        objective = ClassificationConfig(label_smoothing=0.1)
+        objective = r.ClassificationConfig(label_smoothing=0.1)
     elif data.outputs == "tags":
-        rule, head, objective = TAGS, PositionHead(), TaggingConfig()
+        rule, head, objective = TAGS, c.PositionHead(), r.TaggingConfig()
     found = sizes(rule, n_bytes)
-    model = replace(_model(found, encoder=Stack(1, 4, d_ff=4 * WIDTH)), head=head)
+    model = replace(_model(found, encoder=c.Stack(1, 4, d_ff=4 * WIDTH)), head=head)
     if data.second_field is not None:
         model = replace(model, n_token_types=2)
     train = _train(found)
     if data.outputs != "regression":
         train = replace(train, early_stopping=_watch(AUTO, train))
-    run = Run(name, model=model, tokenizer=_tokenizer(found), data=data, objective=objective)
-    return replace(_of_size(run, found), data=replace(data, batch_tokens=found.batch), train=train)
+    run = r.Run(name, model=model, tokenizer=_tokenizer(found), data=data, objective=objective)
+    run = replace(run, model=sized(run, found.size).model)
+    return replace(run, data=replace(data, batch_tokens=found.batch), train=train)
 
 
-def _of_size(run: Run, found: Sizes) -> Run:
-    """Return the run with its model scaled to the size."""
-    return replace(run, model=sized(run, found.size).model)
-
-
-def _model(found: Sizes, *, encoder: Stack, decoder: Stack | None = None) -> TransformerConfig:
-    return TransformerConfig(
+def _model(found: Sizes, *, encoder: c.Stack, decoder: c.Stack | None = None) -> c.TransformerConfig:
+    return c.TransformerConfig(
         encoder=encoder,
         decoder=decoder,
         d_model=WIDTH,
@@ -410,15 +385,13 @@ def _model(found: Sizes, *, encoder: Stack, decoder: Stack | None = None) -> Tra
         ff_bias=False,
         embedding_dropout=found.dropout,
         residual_dropout=found.dropout,
-        positions=RotaryPositions(),
-        init=NormalInit(0.04),
+        positions=c.RotaryPositions(),
+        init=c.NormalInit(0.04),
     )
 
 
-def _tokenizer(found: Sizes) -> TokenizerConfig:
-    if not found.vocab_size:
-        return TokenizerConfig(vocab_size=0, scheme="char")
-    return TokenizerConfig(vocab_size=found.vocab_size, scheme="byte")
+def _tokenizer(found: Sizes) -> r.TokenizerConfig:
+    return r.TokenizerConfig(vocab_size=found.vocab_size, scheme="byte" if found.vocab_size else "char")
 
 
 def _train(found: Sizes) -> TrainConfig:

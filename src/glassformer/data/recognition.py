@@ -11,6 +11,7 @@ as text, with a note.
 """
 
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -429,24 +430,14 @@ def _sample_of_table(path: Path, form: str, encodings: Sequence[str]) -> tuple[C
     if len(header) == 2:
         return columns, header
     # Further columns: if the values of each begin alike, such as licences, the first two columns are read
-    alike = {name: _common_beginning(columns[name][1:]) for name in numbers[2:]}
+    texts = {name: columns[name][1:] for name in numbers[2:]}
+    common = os.path.commonprefix  # of texts, character by character
+    alike = {name: common([*one] * (len(one) > 1)) for name, one in texts.items()}
     read = numbers[:2] if all(len(beginning) >= MIN_ALIKE for beginning in alike.values()) else numbers
     is_data = read != numbers and all(line_1[name].startswith(beginning) for name, beginning in alike.items())
     if is_data or len(set(header)) < len(header):
         return {name: columns[name] for name in read}, ()
     return {line_1[name]: columns[name][1:] for name in read}, ()
-
-
-def _common_beginning(texts: Sequence[str]) -> str:
-    """Return the characters with which all texts begin; none for fewer than two texts.
-
-    >>> _common_beginning(["CC-BY 2.0 #1", "CC-BY 2.0 #22"]), _common_beginning(["alone"])
-    ('CC-BY 2.0 #', '')
-    """
-    if len(texts) < 2:
-        return ""
-    first, last = min(texts), max(texts)
-    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
 def _first(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from glassformer.common.chat_messages import ASSISTANT, Message
-from glassformer.common.errors import UserError
+from glassformer.common.errors import UserError, placed
 from glassformer.config.run import Run
 from glassformer.data.batching import NOT_SCORED, Example, pack
 from glassformer.data.conversations import Conversation, ConversationCorpus, Messages, Preference, Prompt
@@ -196,10 +196,8 @@ def encoded_at(
     where: str, encoder: ConversationEncoder, messages: Sequence[Message], scored: Scored = "assistant"
 ) -> EncodedConversation:
     """Return a conversation as ids; raise `UserError`, with its place `where`, if it cannot be encoded."""
-    try:
+    with placed(where):
         return encoder.encode(messages, scored)
-    except UserError as error:
-        raise type(error)(f"{where}: {error}") from error
 
 
 def example_of(encoded: EncodedConversation, length: int) -> Example:

@@ -29,16 +29,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.common import files
-from glassformer.common.errors import (
-    UNKNOWN_SHOWN,
-    Progress,
-    UnknownText,
-    UserError,
-    is_out_of_memory,
-    quoted,
-    unknown_sentence,
-)
+from glassformer.common import errors, files
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.run import TokenizerConfig
 from glassformer.data.corpus import Corpus, SplitSide
@@ -81,10 +72,10 @@ class TokenFile:
         for begin in range(0, 0 if token is None else self.n_tokens, BATCH_TOKENS):
             found = np.flatnonzero(self.ids[begin : begin + BATCH_TOKENS] == token) + begin
             n += len(found)
-            for at in found[: UNKNOWN_SHOWN - len(places)].tolist():
+            for at in found[: errors.UNKNOWN_SHOWN - len(places)].tolist():
                 before = tokenizer.decode(self.ids[max(0, at - 12) : at].tolist())
-                places.append(f"token {at + 1:,}, after {quoted(before[-30:])}")
-        return [unknown_sentence(n, part + self.name, places)] if n else []
+                places.append(f"token {at + 1:,}, after {errors.quoted(before[-30:])}")
+        return [errors.unknown_sentence(n, part + self.name, places)] if n else []
 
     @property
     def n_documents(self) -> int:
@@ -124,7 +115,7 @@ class TokenCache:
     """A folder of encoded corpora, and how a process of a run uses it."""
 
     folder: Path
-    progress: Progress | None = None  # called with (bytes of text done, total bytes); for pairs: numbers of texts
+    progress: errors.Progress | None = None  # called with (bytes of text done, total); for pairs: numbers of texts
     checks_hashes: bool = True  # False: only sizes of the ids are checked; another process of the run checks the hashes
     in_every_rank: bool = False  # True: all ranks of a run encode at the same time, and share the processors
 
@@ -150,7 +141,7 @@ class TokenCache:
             if streams is not None:
                 return streams, folder
             time.sleep(0.1)
-        raise UserError(f"the tokens read back from {folder} differ from the tokens written; check the disk")
+        raise errors.UserError(f"the tokens read back from {folder} differ from the tokens written; check the disk")
 
     def write(
         self,
@@ -211,7 +202,7 @@ def prepare(
         texts = {side: (corpus.pieces(side), encodings[side]) for side in SIDES}
         sidecar |= cache.write(folder, texts, corpus.n_bytes, lambda part: part.n_bytes)
         if empty := next((side for side in SIDES if not sidecar[side]["n_tokens"]), None):
-            raise UserError(f"{_NAMES[empty]} ({corpus.name}) has no tokens; use more text")
+            raise errors.UserError(f"{_NAMES[empty]} ({corpus.name}) has no tokens; use more text")
         return sidecar
 
     key: list[Any] = [corpus.digest, tokenizer.fingerprint, dropout.share]
@@ -236,7 +227,7 @@ def encode_text(
     pieces = (piece for document in itertools.chain(first, rest) for piece in cut([document]))
     stream = in_memory(pieces, Encoding(tokenizer, start_id, end_id), name)
     if not stream.n_tokens:
-        raise UserError(f"{name} has no tokens; use more text")
+        raise errors.UserError(f"{name} has no tokens; use more text")
     return stream
 
 
@@ -317,7 +308,7 @@ class Encoding:
         ids: list[int] = []
         starts: list[int] = []
         begins = batch.begins
-        with UnknownText(is_silent=True):  # counted in the ids, which may come from the cache
+        with errors.UnknownText(is_silent=True):  # counted in the ids, which may come from the cache
             encoded = self.tokenizer.encode_batch(texts, dropout=self.dropout.share, seed=seed)
         for piece, piece_ids in zip(batch.pieces, encoded, strict=True):
             # The start token, or the end token of the document before
@@ -416,8 +407,8 @@ def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = T
         n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
         streams = {s: _open_stream(folder, s, sidecar[s], name, checks_hashes) for s, name in names.items()}
         return {stem: replace(stream, n_shared=n_shared) for stem, stream in streams.items()}
-    except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        if is_out_of_memory(error):  # too little address space for the mapped files
+    except (errors.UserError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        if errors.is_out_of_memory(error):  # too little address space for the mapped files
             raise
         return None
 

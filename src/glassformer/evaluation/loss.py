@@ -57,8 +57,7 @@ class Division:
 
     def joined(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of all processes in one dictionary; numbers keep their bits in JSON."""
-        texts = self.texts(json.dumps(own))
-        return {name: value for text in texts for name, value in json.loads(text).items()}
+        return {name: value for text in self.texts(json.dumps(own)) for name, value in json.loads(text).items()}
 
 
 ALONE = Division()
@@ -156,8 +155,7 @@ def evaluate_loss(
         return float(sums.nats), float(sums.total), sums.n_targets
 
     def sums_of(batch: Batch) -> tuple[float, float, int]:
-        parts = in_parts(range(batch.n_rows), partial(sums_of_rows, batch))
-        nats, totals, counts = zip(*parts, strict=True)
+        nats, totals, counts = zip(*in_parts(range(batch.n_rows), partial(sums_of_rows, batch)), strict=True)
         return sum(nats), sum(totals), sum(counts)
 
     # Three sums per batch; the batches of other processes count as zeros
@@ -180,8 +178,7 @@ def evaluate_loss(
     nats, total, n_targets = 0.0, 0.0, 0
     for of_batch in zip(of_all, of_all, of_all, strict=True):
         nats, total, n_targets = nats + of_batch[0], total + of_batch[1], n_targets + int(of_batch[2])
-    smoothed = total if objective.label_smoothing else None
-    return EvaluationSums(nats, n_targets, smoothed, objective.is_density)
+    return EvaluationSums(nats, n_targets, total if objective.label_smoothing else None, objective.is_density)
 
 
 # Masked language models: accuracy at masks, and pseudo-perplexity

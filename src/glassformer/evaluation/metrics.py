@@ -78,19 +78,13 @@ METRICS: dict[str, Metric] = {
     ),
     "accuracy": Metric(
         "accuracy",
-        {
-            "classes": lambda report, *_: report.accuracy,
-            "words": lambda report, *_: report.accuracy,
-            "multi_label": _of_labels("multi_label_accuracy"),
-        },
+        dict.fromkeys(("classes", "words"), lambda report, *_: report.accuracy)
+        | {"multi_label": _of_labels("multi_label_accuracy")},
     ),
     "macro_f1": Metric(
         "macro F1",
-        {
-            "classes": lambda report, *_: report.macro_f1,
-            "words": lambda report, *_: report.macro_f1,
-            "multi_label": _of_labels("multi_label_f1"),
-        },
+        dict.fromkeys(("classes", "words"), lambda report, *_: report.macro_f1)
+        | {"multi_label": _of_labels("multi_label_f1")},
     ),
     "calibration_error": Metric("calibration error", {"classes": lambda report, *_: report.calibration_error}, False),
     "span_f1": Metric("span F1", {"spans": _of_labels("span_f1")}),

@@ -78,11 +78,8 @@ class Constraints:
         device: torch.device | str,
     ) -> None:
         """Set the rules of `config`, the ids that are never chosen (`suppress_ids`), and the ids that end a row."""
-        self.penalty, self.size, self.min_new = (
-            config.repetition_penalty,
-            config.no_repeat_ngram_size,
-            config.min_new_tokens,
-        )
+        self.penalty, self.size = config.repetition_penalty, config.no_repeat_ngram_size
+        self.min_new = config.min_new_tokens
         self.ends = tuple(ends)
         self._suppressed = None
         if len(suppress_ids):

@@ -190,10 +190,7 @@ class ModelDrafter:
                     drawn_from[number].append(q)
             for number, token in zip(active, chosen.tolist(), strict=True):
                 drafted[number].append(token)
-        drafts = []
-        for ids, q in zip(drafted, drawn_from, strict=True):
-            drafts.append(Draft(ids, torch.stack(q)) if q else Draft(ids))
-        return drafts
+        return [Draft(ids, torch.stack(q) if q else None) for ids, q in zip(drafted, drawn_from, strict=True)]
 
     def _begin(self, length: int) -> int:
         """Return the first position that the model reads of `length` ids, the context and the draft together."""

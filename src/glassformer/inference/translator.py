@@ -1,6 +1,6 @@
 """Translation from source text to target text, with one model or an ensemble: tokenizers and beam search."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,28 +83,14 @@ class Translator:
         return Search(config, self.start_id, self.end_id, self.max_len, n_best, suppress_ids, n_forced)
 
     def hypotheses(
-        self,
-        sources: Sequence[Sequence[int]],
-        search: Search,
-        *,
-        prefix: str = "",
-        progress: Callable[[int, int], None] | None = None,
-        takes: Callable[[int], bool] | None = None,
+        self, sources: Sequence[Sequence[int]], search: Search, *, prefix: str = "", **options: Any
     ) -> list[list[Hypothesis]]:
         """Return the best targets of encoded sources (`source_ids`), best first; each target begins with `prefix`.
 
-        If `takes` is given, batch n is searched only if `takes(n)` is True. Sources of other batches have no targets.
+        `options` are those of `decode_sorted`: `progress` and `takes`.
         """
         before = [*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)]
-        return decode_sorted(
-            self.model,
-            sources,
-            search,
-            prefix=before,
-            device=self.device,
-            progress=progress,
-            takes=takes,
-        )
+        return decode_sorted(self.model, sources, search, prefix=before, device=self.device, **options)
 
     def translate(self, sources: Sequence[str], config: BeamConfig, **options: Any) -> list[list[Translation]]:
         """Return the best targets of every source; `options` are those of `translate_ids`."""

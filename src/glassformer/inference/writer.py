@@ -123,8 +123,7 @@ class Writer:
             for number, token in step.items():
                 if number in empty:
                     empty.remove(number)
-                    prompt = prompts[number // len(settings.samples)]
-                    live[number] = RowText(self.tokenizer, prompt, settings), []
+                    live[number] = RowText(self.tokenizer, prompts[number // len(settings.samples)], settings), []
                 row, pieces = live[number]
                 pieces.append(row.push(token))
                 if row.is_stopped:

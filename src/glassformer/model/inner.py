@@ -143,7 +143,6 @@ class OpenModel(TrainedModel):
     def inspect(self, text: str | None = None, **settings: Any) -> Any:
         """Open a page in the browser that shows the inner values of this model; see `glassformer.inspect`."""
         with needs("the inspector", "serve"):
-            server = import_module(
-                f"{__package__.split('.')[0]}.apps.inspector.server"
-            )  # by name: `model` must not import `apps`
+            # by name: `model` must not import `apps`
+            server = import_module(f"{__package__.split('.')[0]}.apps.inspector.server")
         return server.inspect(self, text, **settings)

@@ -15,39 +15,21 @@ from glassformer.common.errors import UserError
 from glassformer.config import transformer as c
 from glassformer.config.presets import changed, preset
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.models import heads
 from glassformer.models.blocks import BLOCKS, Block, Residual
-from glassformer.models.heads import (
-    Pooler,
-    PositionLogits,
-    SequenceLogits,
-    SequenceVector,
-    TokenLogits,
-    TokenTransform,
-    vocabulary_projection,
-)
 from glassformer.models.init import init_weights
 from glassformer.models.recurrent import RecurrentModel, build_recurrent, init_recurrent_weights
 from glassformer.models.stacks import Decoder, Encoder, StackParts
 from glassformer.models.transformer import Transformer
+from glassformer.nn import layers
 from glassformer.nn import positions as p
 from glassformer.nn.attention import Attention, HeadSizes, MultiHeadAttention, Projections
 from glassformer.nn.experts import Experts, Router
-from glassformer.nn.layers import (
-    ACTIVATIONS,
-    Activation,
-    Embeddings,
-    EmbeddingTables,
-    FeedForward,
-    LayerNorm,
-    Linear,
-    NormFactory,
-    RMSNorm,
-)
 
 Network = Transformer | RecurrentModel
 """A network that `build_model` returns."""
 
-POOLERS: dict[str, Activation] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
+POOLERS: dict[str, layers.Activation] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
 """Activation of each pooler; the other poolers, "none" and "unused", have no activation."""
 
 
@@ -154,11 +136,11 @@ def _transformer(config: c.TransformerConfig) -> Transformer:
     return Transformer(config, encoder, decoder, _head(config, table))
 
 
-def _norm(config: c.TransformerConfig) -> NormFactory:
+def _norm(config: c.TransformerConfig) -> layers.NormFactory:
     if config.norm == "rmsnorm":
-        return functools.partial(RMSNorm, eps=config.norm_eps, weight=config.norm_weight)
+        return functools.partial(layers.RMSNorm, eps=config.norm_eps, weight=config.norm_weight)
     has_bias = config.norm_weight and config.norm_bias
-    return functools.partial(LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=has_bias)
+    return functools.partial(layers.LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=has_bias)
 
 
 def _stack_parts(
@@ -173,8 +155,8 @@ def _stack_parts(
     # 1. Embeddings: tokens, positions that are added to them, and parts of a pair.
     added, rotaries, score_bias = build_positions(config, stack, n_positions, causal)
     token_types = nn.Embedding(config.n_token_types, width) if config.n_token_types else None
-    embeddings = Embeddings(
-        EmbeddingTables(table, added, token_types),
+    embeddings = layers.Embeddings(
+        layers.EmbeddingTables(table, added, token_types),
         config.d_model,
         norm=norm(width) if config.embedding_norm else None,
         scale=config.embedding_scale or math.sqrt(config.d_model),
@@ -230,11 +212,11 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     return BLOCKS[config.norm_order](config.d_model, self_attn, cross_attn, feed_forward, residual)
 
 
-def _feed_forward(config: c.TransformerConfig, stack: c.Stack) -> FeedForward | Experts:
-    activation = ACTIVATIONS[config.activation]
+def _feed_forward(config: c.TransformerConfig, stack: c.Stack) -> layers.FeedForward | Experts:
+    activation = layers.ACTIVATIONS[config.activation]
     options: dict[str, Any] = {"gated": config.gated_ff, "bias": config.ff_bias, "dropout": config.ff_dropout}
     if config.experts is None:
-        return FeedForward(config.d_model, stack.d_ff, activation, **options)
+        return layers.FeedForward(config.d_model, stack.d_ff, activation, **options)
     return Experts(_router(config, config.experts), stack.d_ff, activation, **options)
 
 
@@ -261,19 +243,16 @@ def build_positions(
         case c.LearnedPositions(offset):
             return p.LearnedPositions(n_positions, config.table_width, offset), {}, None
         case c.RotaryPositions() as rotary:
-            return None, _rotaries(rotary, config.attention_widths(stack).d_head), None
+            bases, plain = [base for base in dict.fromkeys(rotary.bases) if base], replace(rotary, scaling=None)
+            # the rotary module of each base; only the module of `positions.base` has the scaling
+            of_base = {b: rotary if b == rotary.base else replace(plain, base=b) for b in bases}
+            d_head = config.attention_widths(stack).d_head
+            return None, {base: _rotary(positions, d_head) for base, positions in of_base.items()}, None
         case c.AlibiPositions():
             return None, {}, p.AlibiBias(stack.n_heads)
         case c.RelativePositions(n_buckets, max_distance):
             return None, {}, p.RelativeBias(stack.n_heads, n_buckets, max_distance, bidirectional=not causal)
     return None, {}, None
-
-
-def _rotaries(positions: c.RotaryPositions, d_head: int) -> dict[float, p.Rotary]:
-    """Build the rotary module of each base; only the module of `positions.base` has the scaling."""
-    bases = [base for base in dict.fromkeys(positions.bases) if base]
-    plain = replace(positions, scaling=None)
-    return {b: _rotary(positions if b == positions.base else replace(plain, base=b), d_head) for b in bases}
 
 
 def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
@@ -299,18 +278,18 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
                 f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data"
             )
         case c.PositionHead() as head:
-            return PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
+            return heads.PositionLogits(config.d_model, config.n_outputs, _transform(config, head, config.d_model))
         case c.SequenceHead() as head:
             pooler = _pooler(config, head)
-            projection = Linear(config.d_model, head.n_labels, bias=head.bias)
-            return SequenceLogits(head.pooling, pooler, projection, (head.mean, head.std or 1.0))
+            projection = layers.Linear(config.d_model, head.n_labels, bias=head.bias)
+            return heads.SequenceLogits(head.pooling, pooler, projection, (head.mean, head.std or 1.0))
         case c.VectorHead() as head:
-            return SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
+            return heads.SequenceVector(head.pooling, _pooler(config, head), normalize=head.normalize)
         case head:
             transform = _transform(config, head, config.table_width)
-            return TokenLogits(
+            return heads.TokenLogits(
                 config.d_model,
-                vocabulary_projection(table, config.table_width, tied=config.tie_output),
+                heads.vocabulary_projection(table, config.table_width, tied=config.tie_output),
                 transform=transform,
                 bias=head.bias,
                 scale=config.logit_scale or config.d_model**-0.5,
@@ -318,16 +297,20 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
             )
 
 
-def _transform(config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int) -> TokenTransform | None:
+def _transform(
+    config: c.TransformerConfig, head: c.TokenHead | c.PositionHead, width: int
+) -> heads.TokenTransform | None:
     """Build the layers before an output projection that reads vectors of `width`; None without `head.transform`."""
     if not head.transform:
         return None
-    dense = Linear(config.d_model, width, bias=config.head_bias)
-    return TokenTransform(dense, ACTIVATIONS[config.activation], _norm(config)(width))
+    dense = layers.Linear(config.d_model, width, bias=config.head_bias)
+    return heads.TokenTransform(dense, layers.ACTIVATIONS[config.activation], _norm(config)(width))
 
 
-def _pooler(config: c.TransformerConfig, head: c.SequenceHead | c.VectorHead) -> Pooler | None:
+def _pooler(config: c.TransformerConfig, head: c.SequenceHead | c.VectorHead) -> heads.Pooler | None:
     if head.pooler == "none":
         return None
     norm = _norm(config)(config.d_model) if getattr(head, "pooler_norm", False) else None
-    return Pooler(Linear(config.d_model, config.d_model, bias=config.head_bias), POOLERS.get(head.pooler), norm)
+    return heads.Pooler(
+        layers.Linear(config.d_model, config.d_model, bias=config.head_bias), POOLERS.get(head.pooler), norm
+    )

@@ -387,5 +387,4 @@ class InParts:
     def each(self, batches: Iterable[Sequence[int]], work: Callable[[Any], Iterable[R]]) -> Iterator[tuple[int, R]]:
         """Yield each number in `batches` with its result; `work` returns one result for each number of a part."""
         for batch in batches:
-            results = (result for part in self(batch, work) for result in part)
-            yield from zip(batch, results, strict=True)
+            yield from zip(batch, (result for part in self(batch, work) for result in part), strict=True)

@@ -37,8 +37,7 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
 
 def residual_projections(model: nn.Module) -> list[nn.Module]:
     """Return the last linear layer of each sublayer, which writes to the residual stream."""
-    names = ("out_proj", "down_proj")
-    return [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in names]
+    return [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in ("out_proj", "down_proj")]
 
 
 def _draw_table(weight: Tensor, scheme: Init) -> None:

@@ -12,22 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.models.state import join_masks, join_rows
+from glassformer.nn import recurrence
 from glassformer.nn.attention import Tap, scoped, tapped
 from glassformer.nn.boundary import vectors_of
 from glassformer.nn.layers import Linear
-from glassformer.nn.recurrence import (
-    CellStep,
-    SingleHeadAttention,
-    States,
-    Stepper,
-    in_order,
-    on_tensors,
-    reading_order,
-    run,
-    run_by_steps,
-    run_masked,
-    where,
-)
 
 
 @dataclass(frozen=True)
@@ -36,7 +24,7 @@ class Encoding:
 
     memory: Tensor
     """(B, S, C): the top layer's state at every source position, zeros at padding. Only attention reads it."""
-    last: States
+    last: recurrence.States
     """Last state of every layer, (B, C) each; the backward direction ends at the first token."""
 
     @property
@@ -55,7 +43,7 @@ class RecurrentEncoder(nn.Module):
         self,
         tokens: nn.Embedding,
         cells: nn.RNNBase,
-        cell_step: CellStep,
+        cell_step: recurrence.CellStep,
         *,
         reverse: bool,
         embedding_dropout: float,
@@ -76,17 +64,17 @@ class RecurrentEncoder(nn.Module):
         x = tapped(tap, "embeddings", x)
         real = source_attention_mask
         if real is not None:
-            order = reading_order(real, self.reverse)
-            memory, last = run_masked(self.cells, in_order(x, order), real.sum(dim=1))
-            memory = in_order(memory, order.argsort(dim=1))
+            order = recurrence.reading_order(real, self.reverse)
+            memory, last = recurrence.run_masked(self.cells, recurrence.in_order(x, order), real.sum(dim=1))
+            memory = recurrence.in_order(memory, order.argsort(dim=1))
         else:
             if self.reverse:
                 x = x.flip(1)
             of_cells = scoped(tap, "cells")
             if of_cells is None:
-                memory, last = run(self.cells, x)
+                memory, last = recurrence.run(self.cells, x)
             else:
-                memory, last = run_by_steps(self.cells, self.cell_step, x, of_cells)
+                memory, last = recurrence.run_by_steps(self.cells, self.cell_step, x, of_cells)
             if self.reverse:
                 memory = memory.flip(1)
         return Encoding(tapped(tap, "memory", memory), last)
@@ -105,7 +93,7 @@ class Bridge(nn.Module):
         if has_cell:
             self.cell.extend(Linear(d_memory, d_decoder) for _ in range(n_layers))
 
-    def forward(self, last: States) -> States:
+    def forward(self, last: recurrence.States) -> recurrence.States:
         hidden = [torch.tanh(proj(layer[0])) for proj, layer in zip(self.hidden, last, strict=True)]
         if not self.cell:
             return tuple((h,) for h in hidden)
@@ -126,7 +114,7 @@ class SourceMemory:
 
     def select(self, rows: Tensor) -> "SourceMemory":
         """Return the sources of `rows`."""
-        return SourceMemory(*on_tensors(lambda x: x[rows], (self.summary, self.memory, self.mask)))
+        return SourceMemory(*recurrence.on_tensors(lambda x: x[rows], (self.summary, self.memory, self.mask)))
 
     def joined(self, other: "SourceMemory") -> "SourceMemory":
         """Return the sources of this memory, then the sources of `other`, padded to the larger size."""
@@ -144,7 +132,7 @@ class RecurrentState:
 
     lengths: Tensor
     """(B,) number of real tokens so far."""
-    layers: States
+    layers: recurrence.States
     """State of every layer: (h,), or (h, c) for an LSTM; (B, D) each."""
     attentional: Tensor | None
     """(B, D): h̃ of the previous step, if the next step reads it."""
@@ -152,19 +140,19 @@ class RecurrentState:
 
     def select(self, rows: Tensor) -> "RecurrentState":
         """Return the state whose row i is row `rows[i]` of this state; so rows are repeated, reordered or dropped."""
-        layers, attentional = on_tensors(lambda x: x[rows], (self.layers, self.attentional))
+        layers, attentional = recurrence.on_tensors(lambda x: x[rows], (self.layers, self.attentional))
         return RecurrentState(self.lengths[rows], layers, attentional, self.source.select(rows))
 
     def joined(self, other: "RecurrentState") -> "RecurrentState":
         """Return a state with the rows of this state, then the rows of `other`; their sources may differ in size."""
         both = (self.layers, self.attentional), (other.layers, other.attentional)
-        layers, attentional = on_tensors(lambda *x: torch.cat(x), *both)
+        layers, attentional = recurrence.on_tensors(lambda *x: torch.cat(x), *both)
         lengths = torch.cat((self.lengths, other.lengths))
         return RecurrentState(lengths, layers, attentional, self.source.joined(other.source))
 
     def or_else(self, old: "RecurrentState", rows: Tensor) -> "RecurrentState":
         """Return this state in rows where `rows` (B,) is True, and `old` in the others; both have the same source."""
-        layers, attentional = where(rows, (self.layers, self.attentional), (old.layers, old.attentional))
+        layers, attentional = recurrence.where(rows, (self.layers, self.attentional), (old.layers, old.attentional))
         return replace(self, layers=layers, attentional=attentional)
 
 
@@ -193,7 +181,7 @@ class DecoderParts:
 
     tokens: nn.Embedding
     cells: nn.RNNBase
-    cell_step: CellStep
+    cell_step: recurrence.CellStep
     embedding_dropout: float = 0.0
 
 
@@ -223,13 +211,13 @@ class RecurrentDecoder(nn.Module, ABC):
     def read(self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None) -> tuple[Tensor, Tensor]:
         """Return the readout of the new states (B, T, D), of the same width, and the contexts (B, T or 1, C)."""
 
-    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+    def start(self, encoding: Encoding, first: recurrence.States, mask: Tensor | None) -> RecurrentState:
         """Return the state before the first token: `first` for the layers, and the source with its `mask` (B, S)."""
         # Under autocast the bridge returns half precision; the state has the dtype of the weights of the cells.
         dtype = self.cells.all_weights[0][0].dtype
         return RecurrentState(
             lengths=torch.zeros(encoding.memory.shape[0], dtype=torch.long, device=encoding.memory.device),
-            layers=on_tensors(lambda part: part.to(dtype), first),
+            layers=recurrence.on_tensors(lambda part: part.to(dtype), first),
             attentional=None,
             source=SourceMemory(encoding.summary.to(dtype), mask=mask),
         )
@@ -255,7 +243,7 @@ class RecurrentDecoder(nn.Module, ABC):
     def _one_by_one(
         self, x: Tensor, state: RecurrentState, real: Tensor | None, tap: Tap | None
     ) -> tuple[Tensor, Tensor, RecurrentState]:
-        step = Stepper(self.cells, self.cell_step, x.shape[2])
+        step = recurrence.Stepper(self.cells, self.cell_step, x.shape[2])
         reads, contexts = [], []
         is_real = [None] * x.shape[1] if real is None else real.unbind(dim=1)
         for projected, in_rows in zip(step.project(x), is_real, strict=True):  # (B, G·D), (B,)
@@ -267,8 +255,7 @@ class RecurrentDecoder(nn.Module, ABC):
                 layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
             # 2. The readout, which the next step may read.
             read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)  # (B, 1, ·), (B, 1, C)
-            attentional = None if state.attentional is None else read[:, 0]
-            after = replace(state, layers=layers, attentional=attentional)
+            after = replace(state, layers=layers, attentional=None if state.attentional is None else read[:, 0])
             # 3. Padding does not change the state of its row.
             if in_rows is not None:
                 after = after.or_else(state, in_rows)
@@ -282,11 +269,13 @@ class RecurrentDecoder(nn.Module, ABC):
         if fed is not None:
             x = torch.cat((x, fed[:, None].expand(-1, x.shape[1], -1)), dim=2)
         if real is None:
-            states, layers = run(self.cells, x, state.layers)
+            states, layers = recurrence.run(self.cells, x, state.layers)
         else:
-            order = reading_order(real)
-            states, layers = run_masked(self.cells, in_order(x, order), real.sum(dim=1), state.layers)
-            states = in_order(states, order.argsort(dim=1))
+            order = recurrence.reading_order(real)
+            states, layers = recurrence.run_masked(
+                self.cells, recurrence.in_order(x, order), real.sum(dim=1), state.layers
+            )
+            states = recurrence.in_order(states, order.argsort(dim=1))
         return *self.read(states, fed, state.source, None), replace(state, layers=layers)
 
 
@@ -312,11 +301,13 @@ class PlainDecoder(RecurrentDecoder):
 class _AttendingDecoder(RecurrentDecoder):
     """Decoder with attention: `start` projects the memory once for all steps."""
 
-    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
+    def __init__(
+        self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: recurrence.SingleHeadAttention
+    ) -> None:
         super().__init__(parts, deep_output)
         self.cross_attn = cross_attn
 
-    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+    def start(self, encoding: Encoding, first: recurrence.States, mask: Tensor | None) -> RecurrentState:
         state = super().start(encoding, first, mask)
         return replace(state, source=replace(state.source, memory=self.cross_attn.project_memory(encoding.memory)))
 
@@ -350,13 +341,13 @@ class AttendAfterDecoder(_AttendingDecoder):
     previous attention (section 3.3); h̃₀ is 0.
     """
 
-    def __init__(self, parts: DecoderParts, cross_attn: SingleHeadAttention, *, input_feeding: bool) -> None:
+    def __init__(self, parts: DecoderParts, cross_attn: recurrence.SingleHeadAttention, *, input_feeding: bool) -> None:
         super().__init__(parts, None, cross_attn)
         d_decoder = parts.cells.hidden_size
         self.combine = Linear(cross_attn.d_context + d_decoder, d_decoder)
         self.steps_alone = input_feeding
 
-    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+    def start(self, encoding: Encoding, first: recurrence.States, mask: Tensor | None) -> RecurrentState:
         state = super().start(encoding, first, mask)
         if self.steps_alone:
             state = replace(state, attentional=torch.zeros_like(state.layers[-1][0]))

@@ -136,8 +136,7 @@ class TransformerState:
         state = replace(self, lengths=lengths, longest=int(lengths.max()), branches=branches)
         if kept is None:
             return state
-        layers = [layer.compacted(*kept) for layer in self._slotted]
-        return replace(state._select_memory(kept[0]), layers=layers)
+        return replace(state._select_memory(kept[0]), layers=[layer.compacted(*kept) for layer in self._slotted])
 
     def _select_memory(self, rows: Tensor) -> "TransformerState":
         if self.memory is None:

@@ -20,115 +20,61 @@ import torch
 
 from glassformer.common.arguments import takes_other_names
 from glassformer.common.errors import nearest_name, no_member
-from glassformer.nn.attention import (
-    Attention,
-    AttentionCost,
-    HeadSizes,
-    MultiHeadAttention,
-    Projections,
-    Tap,
-    attention,
-    attention_fused,
-    attention_reference,
-    capped,
-    masked_softmax,
-    scaled_dot_product_scores,
-)
-from glassformer.nn.experts import ExpertLinear, Experts, Router, balance_loss
-from glassformer.nn.kernels.attention import repeat_kv
-from glassformer.nn.kv_cache import Cache, LayerCache, Slots
-from glassformer.nn.layers import (
-    ACTIVATIONS,
-    Embeddings,
-    EmbeddingTables,
-    FeedForward,
-    LayerNorm,
-    Linear,
-    RMSNorm,
-    gelu_tanh,
-    layer_norm_reference,
-    relu2,
-    rms_norm_reference,
-)
-from glassformer.nn.masks import Mask, positions_from_mask
-from glassformer.nn.positions import (
-    AlibiBias,
-    LearnedPositions,
-    RelativeBias,
-    Rotary,
-    SinusoidalPositions,
-    alibi_slopes,
-    apply_rotary,
-    linear_scaled,
-    llama3_scaled,
-    relative_bucket,
-    rotary_frequencies,
-    sinusoid,
-    yarn_scaled,
-)
-from glassformer.nn.recurrence import (
-    SingleHeadAttention,
-    additive_scores,
-    gru_step,
-    lstm_step,
-    multiplicative_scores,
-    rnn_step,
-)
+from glassformer.nn.attention import Attention as Attention
+from glassformer.nn.attention import AttentionCost as AttentionCost
+from glassformer.nn.attention import HeadSizes as HeadSizes
+from glassformer.nn.attention import MultiHeadAttention as MultiHeadAttention
+from glassformer.nn.attention import Projections as Projections
+from glassformer.nn.attention import Tap as Tap
+from glassformer.nn.attention import attention as attention
+from glassformer.nn.attention import attention_fused as attention_fused
+from glassformer.nn.attention import attention_reference as attention_reference
+from glassformer.nn.attention import capped as capped
+from glassformer.nn.attention import masked_softmax as masked_softmax
+from glassformer.nn.attention import scaled_dot_product_scores as scaled_dot_product_scores
+from glassformer.nn.experts import ExpertLinear as ExpertLinear
+from glassformer.nn.experts import Experts as Experts
+from glassformer.nn.experts import Router as Router
+from glassformer.nn.experts import balance_loss as balance_loss
+from glassformer.nn.kernels.attention import repeat_kv as repeat_kv
+from glassformer.nn.kv_cache import Cache as Cache
+from glassformer.nn.kv_cache import LayerCache as LayerCache
+from glassformer.nn.kv_cache import Slots as Slots
+from glassformer.nn.layers import ACTIVATIONS as ACTIVATIONS
+from glassformer.nn.layers import Embeddings as Embeddings
+from glassformer.nn.layers import EmbeddingTables as EmbeddingTables
+from glassformer.nn.layers import FeedForward as FeedForward
+from glassformer.nn.layers import LayerNorm as LayerNorm
+from glassformer.nn.layers import Linear as Linear
+from glassformer.nn.layers import RMSNorm as RMSNorm
+from glassformer.nn.layers import gelu_tanh as gelu_tanh
+from glassformer.nn.layers import layer_norm_reference as layer_norm_reference
+from glassformer.nn.layers import relu2 as relu2
+from glassformer.nn.layers import rms_norm_reference as rms_norm_reference
+from glassformer.nn.masks import Mask as Mask
+from glassformer.nn.masks import positions_from_mask as positions_from_mask
+from glassformer.nn.positions import AlibiBias as AlibiBias
+from glassformer.nn.positions import LearnedPositions as LearnedPositions
+from glassformer.nn.positions import RelativeBias as RelativeBias
+from glassformer.nn.positions import Rotary as Rotary
+from glassformer.nn.positions import SinusoidalPositions as SinusoidalPositions
+from glassformer.nn.positions import alibi_slopes as alibi_slopes
+from glassformer.nn.positions import apply_rotary as apply_rotary
+from glassformer.nn.positions import linear_scaled as linear_scaled
+from glassformer.nn.positions import llama3_scaled as llama3_scaled
+from glassformer.nn.positions import relative_bucket as relative_bucket
+from glassformer.nn.positions import rotary_frequencies as rotary_frequencies
+from glassformer.nn.positions import sinusoid as sinusoid
+from glassformer.nn.positions import yarn_scaled as yarn_scaled
+from glassformer.nn.recurrence import SingleHeadAttention as SingleHeadAttention
+from glassformer.nn.recurrence import additive_scores as additive_scores
+from glassformer.nn.recurrence import gru_step as gru_step
+from glassformer.nn.recurrence import lstm_step as lstm_step
+from glassformer.nn.recurrence import multiplicative_scores as multiplicative_scores
+from glassformer.nn.recurrence import rnn_step as rnn_step
 
-__all__ = [
-    "ACTIVATIONS",
-    "AlibiBias",
-    "Attention",
-    "AttentionCost",
-    "Cache",
-    "EmbeddingTables",
-    "Embeddings",
-    "ExpertLinear",
-    "Experts",
-    "FeedForward",
-    "HeadSizes",
-    "LayerCache",
-    "LayerNorm",
-    "LearnedPositions",
-    "Linear",
-    "Mask",
-    "MultiHeadAttention",
-    "Projections",
-    "RMSNorm",
-    "RelativeBias",
-    "Rotary",
-    "Router",
-    "SingleHeadAttention",
-    "SinusoidalPositions",
-    "Slots",
-    "Tap",
-    "additive_scores",
-    "alibi_slopes",
-    "apply_rotary",
-    "attention",
-    "attention_fused",
-    "attention_reference",
-    "balance_loss",
-    "capped",
-    "gelu_tanh",
-    "gru_step",
-    "layer_norm_reference",
-    "linear_scaled",
-    "llama3_scaled",
-    "lstm_step",
-    "masked_softmax",
-    "multiplicative_scores",
-    "positions_from_mask",
-    "relative_bucket",
-    "relu2",
-    "repeat_kv",
-    "rms_norm_reference",
-    "rnn_step",
-    "rotary_frequencies",
-    "scaled_dot_product_scores",
-    "sinusoid",
-    "yarn_scaled",
-]
+_PARTS = [name for name, part in vars().items() if getattr(part, "__module__", "").startswith(f"{__name__}.")]
+__all__ = sorted(["ACTIVATIONS", *_PARTS])
 
 
 @takes_other_names

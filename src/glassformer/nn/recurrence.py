@@ -99,8 +99,8 @@ class Stepper:
     def __init__(self, cells: nn.RNNBase, cell_step: CellStep, d_x: int) -> None:
         self.cell_step = cell_step
         self.dropout, self.training = cells.dropout, cells.training
-        # w_ih, w_hh, b_ih, b_hh of each layer
-        self.layers = [tuple(_as_multiplied(p) for p in layer) for layer in cells.all_weights]
+        # w_ih, w_hh, b_ih, b_hh of each layer, cast once: autocast would cast a slice of a matrix at every step
+        self.layers = [tuple(p.to(product_dtype(p)) for p in layer) for layer in cells.all_weights]
         w_in = self.layers[0][0]
         self.w_x, self.w_fed = w_in[:, :d_x], w_in[:, d_x:]
 
@@ -257,11 +257,6 @@ def _apart(cells: nn.RNNBase, last: Tensor | tuple[Tensor, ...]) -> States:
     parts = last if isinstance(last, tuple) else (last,)
     by_part = [part.unflatten(0, (cells.num_layers, -1)).transpose(1, 2).flatten(2).unbind(0) for part in parts]
     return tuple(zip(*by_part, strict=True))
-
-
-def _as_multiplied(weight: Tensor) -> Tensor:
-    """Cast a weight to autocast's precision once; autocast itself would cast a slice of a matrix at every step."""
-    return weight.to(product_dtype(weight))
 
 
 # The attention of a recurrent decoder

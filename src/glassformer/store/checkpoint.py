@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from glassformer.common import files
 from glassformer.common.errors import UserError
+from glassformer.store import model_directory
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import (
-    WEIGHTS,
-    model_files,
-    own_paths,
-    read_manifest,
-    read_model,
-    weights_of,
-    write_model_files,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +85,7 @@ def load_state(checkpoint: Path) -> TrainingState:
 
 def weights_path(checkpoint: Path) -> Path:
     """Return the file of the weights to resume from: the model's file, unless it contains averaged weights."""
-    return checkpoint / (UNAVERAGED if UNAVERAGED in Manifest.read(checkpoint).entries else WEIGHTS)
+    return checkpoint / (UNAVERAGED if UNAVERAGED in Manifest.read(checkpoint).entries else model_directory.WEIGHTS)
 
 
 def steps(run_folder: Path) -> list[int]:
@@ -147,7 +139,7 @@ def find(folder: Path, step: int | None = None) -> Path:
         raise UserError(
             f"{folder} has no checkpoint of step {step}; existing steps: {', '.join(map(str, there)) or 'none'}"
         )
-    read_manifest(path if folder.is_dir() else folder, SMALL_BYTES)
+    model_directory.read_manifest(path if folder.is_dir() else folder, SMALL_BYTES)
     return path
 
 
@@ -186,15 +178,17 @@ def merge_directory(folder: Path, out: Path, step: int | None = None) -> int:
     Returns the number of merged layers. Raises `UserError` if `out` exists, or if there is nothing to merge.
     """
     path = find(folder, step)
-    files.require_new_folder(out, own_paths(folder))
+    files.require_new_folder(out, model_directory.own_paths(folder))
     from glassformer.models.transforms import merge_lora  # imports torch
 
-    stored = read_model(path)
+    stored = model_directory.read_model(path)
     n = merge_lora(stored.network)
     if not n:
         raise UserError(f"{folder} has no adapted layers: there is nothing to merge")
     run = replace(stored.run, lora=None)
     with files.new_folder(out) as new:
-        write_model_files(new, weights_of(stored.network), stored.tokenizers, run, stored.labels)
-        Manifest.of(new, "model", stored.manifest.step, model_files(stored.manifest)).write(new)
+        model_directory.write_model_files(
+            new, model_directory.weights_of(stored.network), stored.tokenizers, run, stored.labels
+        )
+        Manifest.of(new, "model", stored.manifest.step, model_directory.model_files(stored.manifest)).write(new)
     return n

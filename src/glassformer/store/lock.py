@@ -72,6 +72,4 @@ def owner(folder: Path) -> dict[str, Any]:
 def is_locked(folder: Path) -> bool:
     """Return True if a trainer holds the lock of a run folder, by the owner file; the lock itself is not acquired."""
     facts = owner(folder)
-    if not facts:
-        return False
-    return facts["host"] != socket.gethostname() or files.is_alive(facts["pid"]) is not False
+    return bool(facts) and (facts["host"] != socket.gethostname() or files.is_alive(facts["pid"]) is not False)

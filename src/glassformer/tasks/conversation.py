@@ -239,8 +239,7 @@ class PreparedConversations(PreparedAnswers):
         questions = LastQuestions(writer, self.encoder, self.sides[1], longest)
 
         def score(division: Division) -> dict[str, float]:
-            found = questions.scores(division=division)
-            return metrics.numbers(found, METRICS)
+            return metrics.numbers(questions.scores(division=division), METRICS)
 
         return score
 

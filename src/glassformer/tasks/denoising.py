@@ -39,7 +39,7 @@ class Denoising(TextTask):
     def __init__(
         self,
         settings: type[InfillingConfig] | type[SpansConfig],
-        special_tokens: Callable[[Run], tuple[str, ...]],
+        special_tokens: Callable[[Any], tuple[str, ...]],
         noise: Callable[[Run, Tokenizer], Noise],
         sentinels: Callable[[Tokenizer], Sequence[int]],
     ) -> None:
@@ -48,7 +48,7 @@ class Denoising(TextTask):
         self._sentinels = sentinels
 
     def adapted(self, run: Run, tokenizer: Tokenizer) -> Tokenizer:
-        return tokenizer.with_special_tokens(self._special_tokens(run))
+        return tokenizer.with_special_tokens(self._special_tokens(run.objective))
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return ("perplexity",)
@@ -99,17 +99,11 @@ def infilling_noise(run: Run, tokenizer: Tokenizer) -> Noise:
 
 def span_noise(run: Run, tokenizer: Tokenizer) -> Noise:
     """Return noise that replaces spans by sentinels; the target consists of the spans (Raffel 2020)."""
-    assert isinstance(run.objective, SpansConfig)
     return partial(corrupt_spans, sentinel_ids=sentinel_ids(tokenizer))
 
 
-def _span_tokens(run: Run) -> tuple[str, ...]:
-    assert isinstance(run.objective, SpansConfig)
-    return ("[EOS]", *sentinels(run.objective.n_sentinels))
-
-
 INFILLING = Denoising(InfillingConfig, lambda _: ("[MASK]", "[EOS]"), infilling_noise, lambda _: ())
-SPANS = Denoising(SpansConfig, _span_tokens, span_noise, sentinel_ids)
+SPANS = Denoising(SpansConfig, lambda config: ("[EOS]", *sentinels(config.n_sentinels)), span_noise, sentinel_ids)
 
 
 class MaskedLanguageModeling(TextTask):

@@ -31,13 +31,7 @@ from glassformer.evaluation.loss import ALONE, Division
 from glassformer.evaluation.metrics import measure
 from glassformer.inference.classify import Classifier, Tagger, predict
 from glassformer.models.build import Network
-from glassformer.objectives.classification import (
-    ClassificationObjective,
-    MultiLabelObjective,
-    RegressionObjective,
-    TaggingObjective,
-    balanced_weights,
-)
+from glassformer.objectives import classification
 from glassformer.objectives.loss import Objective
 from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
@@ -145,7 +139,7 @@ class LabelRunData(RunData):
     @cached_property
     def class_weights(self) -> tuple[float, ...]:
         """Weight of each label in the loss of a training step."""
-        return balanced_weights([self.corpus.counts[name] for name in self.labels])
+        return classification.balanced_weights([self.corpus.counts[name] for name in self.labels])
 
     def _mean_and_std(self) -> tuple[float, float]:
         """Return the mean and standard deviation of the numbers in the training data."""
@@ -195,8 +189,7 @@ class PreparedLabels:
         self.rows = replace(rows, log=lambda _: None)  # truncation is logged once
 
     def _train(self, rows: "LabelRows", dropout_seed: int) -> list[Example]:
-        dropout = BpeDropout(self.run.tokenizer.bpe_dropout, dropout_seed)
-        return rows.encode(self.records, "training texts", dropout)
+        return rows.encode(self.records, "training texts", BpeDropout(self.run.tokenizer.bpe_dropout, dropout_seed))
 
     @property
     def summary(self) -> str:
@@ -217,8 +210,7 @@ class PreparedLabels:
 
         seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
-        slice_of_train = self.train[:ROWS_OF_TRAIN_EVALUATED]
-        evaluated = {"train": slice_of_train, "valid": self.valid}
+        evaluated = {"train": self.train[:ROWS_OF_TRAIN_EVALUATED], "valid": self.valid}
 
         return TrainingData(
             self.task.objective(run),
@@ -300,11 +292,11 @@ class Classification(LabelTask):
     def objective(self, run: Run, class_weights: tuple[float, ...] = ()) -> Objective:
         outputs = data_of(run, LabelData).outputs
         if outputs == "multi_label":
-            return MultiLabelObjective()
+            return classification.MultiLabelObjective()
         if outputs == "classes":
-            return ClassificationObjective(run.objective.label_smoothing, class_weights)
+            return classification.ClassificationObjective(run.objective.label_smoothing, class_weights)
         assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
-        return RegressionObjective(run.model.head.std or 1.0)
+        return classification.RegressionObjective(run.model.head.std or 1.0)
 
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers.
@@ -366,7 +358,7 @@ class Tagging(LabelTask):
     # Training
 
     def objective(self, run: Run, class_weights: tuple[float, ...] = ()) -> Objective:
-        return TaggingObjective(run.objective.label_smoothing, class_weights)
+        return classification.TaggingObjective(run.objective.label_smoothing, class_weights)
 
     def label_scores(self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]) -> Scores:
         """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from glassformer.common.errors import Log, Progress, UserError
+from glassformer.common.errors import Log, Progress, placed
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.run import (
     GenerationConfig,
@@ -29,15 +29,7 @@ from glassformer.config.run import (
     PromptData,
     Run,
 )
-from glassformer.data.batching import (
-    NOT_SCORED,
-    EpochOrder,
-    Example,
-    TokenBudget,
-    evaluation_batches,
-    evaluation_places,
-    example_rows,
-)
+from glassformer.data import batching
 from glassformer.data.conversations import Prompt
 from glassformer.data.rows import PreferenceRows, PromptRows
 from glassformer.evaluation import metrics
@@ -86,10 +78,9 @@ class PreferenceTask(ConversationTask):
         examples = rows.encode(preferences)
         if rows.n_left_out:
             log(str(rows))
-        reference = reference_of(model.run, model.device)
-        compared = with_reference(model.run, reference, examples, model.device)
+        compared = with_reference(model.run, reference_of(model.run, model.device), examples, model.device)
         return EvaluationData(
-            lambda: evaluation_batches(example_rows(compared, "preferences"), data.batch_tokens),
+            lambda: batching.evaluation_batches(batching.example_rows(compared, "preferences"), data.batch_tokens),
             objective_of(model.run),
             len(compared),
             records=compared,
@@ -118,7 +109,7 @@ def objective_of(run: Run) -> PreferenceObjective:
 
 @torch.no_grad()
 def log_ratios(
-    run: Run, network: nn.Module, examples: Sequence[Example], device: torch.device, division: Division = ALONE
+    run: Run, network: nn.Module, examples: Sequence[batching.Example], device: torch.device, division: Division = ALONE
 ) -> np.ndarray:
     """Return log π(chosen) - log π(rejected) of each example, in evaluation mode and the precision of the run."""
     objective, found = objective_of(run), np.zeros(len(examples))
@@ -129,9 +120,9 @@ def log_ratios(
         return objective.log_ratios(network, batch).cpu().double().numpy()  # MPS has no float64
 
     autocast = in_precision(run.train.precision, device)
-    rows = example_rows(examples, "preferences")
+    rows = batching.example_rows(examples, "preferences")
     with evaluation_mode(network), numerics(replace(run.train, deterministic=False)), autocast:
-        for number, places in enumerate(evaluation_places(rows, data_of(run, PreferenceData).batch_tokens)):
+        for number, places in enumerate(batching.evaluation_places(rows, data_of(run, PreferenceData).batch_tokens)):
             if division.takes(number):
                 found[places] = np.concatenate(in_parts(places, of_part))
     return np.array(division.sum(*found))
@@ -140,17 +131,17 @@ def log_ratios(
 def with_reference(
     run: Run,
     reference: nn.Module,
-    examples: Sequence[Example],
+    examples: Sequence[batching.Example],
     device: torch.device,
     division: Division = ALONE,
-) -> list[Example]:
+) -> list[batching.Example]:
     """Return the examples with the log ratios of the reference as their `label`."""
     found = log_ratios(run, reference, examples, device, division)
     return [replace(example, label=value) for example, value in zip(examples, found.tolist(), strict=True)]
 
 
 def margins(
-    run: Run, network: nn.Module, examples: Sequence[Example], device: torch.device, division: Division = ALONE
+    run: Run, network: nn.Module, examples: Sequence[batching.Example], device: torch.device, division: Division = ALONE
 ) -> np.ndarray:
     """Return, for each example, the reward of the chosen answer minus the reward of the rejected answer.
 
@@ -182,7 +173,7 @@ class PreparedPreferences(PreparedAnswers):
         evaluated = {"train": train[:OF_TRAIN_EVALUATED], "valid": valid}
         return TrainingData(
             objective_of(run),
-            TokenBudget(example_rows(train, "training preferences"), batch_tokens, run.train.seed),
+            batching.TokenBudget(batching.example_rows(train, "training preferences"), batch_tokens, run.train.seed),
             preparation.evaluations(evaluated, "preferences", batch_tokens),
             score=score,
         )
@@ -282,7 +273,7 @@ class Policy:
         rows = []
         for (_, prompt), answer, text, reward, gain in zip(asked, answers, texts, rewards, gains, strict=True):
             ids = np.array([*prompt, *answer], dtype=np.int64)
-            labels = np.where(np.arange(len(ids)) < len(prompt), NOT_SCORED, ids)
+            labels = np.where(np.arange(len(ids)) < len(prompt), batching.NOT_SCORED, ids)
             rows.append(Rollout(ids, labels=labels, text=text, reward=reward, advantage=gain))
         return rows
 
@@ -321,10 +312,8 @@ class Policy:
         return row.whole(answer)
 
     def _rewarded(self, prompt: Prompt, text: str) -> float:
-        try:
+        with placed(prompt.where):
             return self.reward(text, prompt.fields)
-        except UserError as error:
-            raise UserError(f"{prompt.where}: {error}") from error
 
 
 @torch.no_grad()
@@ -338,10 +327,10 @@ def measured(
     """Return the metrics of sampled answers."""
     in_parts, group = InParts(), settings_of(run).group
 
-    def divergences(part: Sequence[Example]) -> list[float]:
+    def divergences(part: Sequence[batching.Example]) -> list[float]:
         batch = objective.collate(part, np.random.default_rng(0)).to(device)
         kl = objective.divergences(scored_log_p(network, batch), batch)
-        return (kl.sum(dim=1) / (batch.labels != NOT_SCORED).sum(dim=1)).tolist()
+        return (kl.sum(dim=1) / (batch.labels != batching.NOT_SCORED).sum(dim=1)).tolist()
 
     found: list[float] = []
     with evaluation_mode(network), in_precision(run.train.precision, device):
@@ -349,7 +338,9 @@ def measured(
             found += [value for part in in_parts(rollouts, divergences) for value in part]
     all_of = [rollout for rollouts in batches for rollout in rollouts]
     rewards = np.array([rollout.reward for rollout in all_of]).reshape(-1, group)
-    lengths = np.array([int((rollout.labels != NOT_SCORED).sum()) for rollout in all_of if rollout.labels is not None])
+    lengths = np.array(
+        [int((rollout.labels != batching.NOT_SCORED).sum()) for rollout in all_of if rollout.labels is not None]
+    )
     return measure("prompts", rewards, np.array(found).reshape(-1, group), lengths.reshape(-1, group))
 
 
@@ -407,18 +398,18 @@ class RolloutSampler:
         self.policy, self.prompts, self.objective = policy, prompts, objective
         self.seed, self.updates = policy.run.train.seed, settings_of(policy.run).updates
         self._n_per_step = policy.run.train.grad_accumulation
-        self._order = EpochOrder(len(prompts), settings_of(policy.run).n_prompts, self.seed)
-        self._kept: dict[int, list[Example]] = {}
+        self._order = batching.EpochOrder(len(prompts), settings_of(policy.run).n_prompts, self.seed)
+        self._kept: dict[int, list[batching.Example]] = {}
         self.n_batches_per_epoch = self._order.n_batches_per_epoch * self.updates
 
-    def batch(self, number: int) -> list[Example]:
+    def batch(self, number: int) -> list[batching.Example]:
         step, place = divmod(number, self._n_per_step)
         if step % self.updates == 0:
             first = step // self.updates * self._n_per_step + place
             self._kept[place] = self._sampled(first)
         return self._kept[place]
 
-    def _sampled(self, number: int) -> list[Example]:
+    def _sampled(self, number: int) -> list[batching.Example]:
         prompts = [self.prompts[place] for place in self._order.batch(number)]
         rollouts = self.policy.rollouts(prompts, seed_of(self.seed, Stream.ROLLOUTS, number))
         if self.updates == 1:

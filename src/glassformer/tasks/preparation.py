@@ -12,14 +12,7 @@ from glassformer.common.errors import Log, Progress, UserError
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import PairData, Run, TextData
-from glassformer.data.batching import (
-    Example,
-    ReencodedEachEpoch,
-    Sampler,
-    SamplerOfEpoch,
-    evaluation_batches,
-    example_rows,
-)
+from glassformer.data import batching
 from glassformer.data.kinds import corpus_of
 from glassformer.data.records import Dropped
 from glassformer.data.tokens import TokenCache
@@ -40,19 +33,21 @@ def first_dropout_seed(run: Run) -> int:
     return seed_of(run.train.seed, Stream.REENCODING) if any(shares) else 0
 
 
-def reencoded_each_epoch(run: Run, first: Sampler, sampler_of_epoch: SamplerOfEpoch) -> Sampler:
+def reencoded_each_epoch(
+    run: Run, first: batching.Sampler, sampler_of_epoch: batching.SamplerOfEpoch
+) -> batching.Sampler:
     """Return the sampler of a run: `first`, or with BPE-dropout a `ReencodedEachEpoch`."""
     if not first_dropout_seed(run):
         return first
-    return ReencodedEachEpoch(first, sampler_of_epoch, run.train.seed)
+    return batching.ReencodedEachEpoch(first, sampler_of_epoch, run.train.seed)
 
 
 def evaluations(
-    sides: Mapping[str, Sequence[Example]], name: str, batch_tokens: int
-) -> dict[str, Callable[[], Iterator[list[Example]]]]:
+    sides: Mapping[str, Sequence[batching.Example]], name: str, batch_tokens: int
+) -> dict[str, Callable[[], Iterator[list[batching.Example]]]]:
     """Return, for each side, a function that yields its batches; messages call its rows `name`."""
-    rows = {side: example_rows(examples, name) for side, examples in sides.items()}
-    return {side: partial(evaluation_batches, of_side, batch_tokens) for side, of_side in rows.items()}
+    rows = {side: batching.example_rows(examples, name) for side, examples in sides.items()}
+    return {side: partial(batching.evaluation_batches, of_side, batch_tokens) for side, of_side in rows.items()}
 
 
 def token_cache(data: TextData | PairData, progress: Progress | None = None, checks_hashes: bool = True) -> TokenCache:

@@ -6,33 +6,13 @@ from functools import partial
 from typing import TypeGuard, TypeVar
 
 from glassformer.common.errors import UserError
+from glassformer.config import run as r
+from glassformer.config import transformer as c
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import (
-    BeamConfig,
-    ConversationData,
-    DataConfig,
-    GenerationConfig,
-    GroupPolicyConfig,
-    LabelData,
-    PackedRows,
-    PairData,
-    PreferenceData,
-    PromptData,
-    Run,
-    TextData,
-)
 from glassformer.config.train import AUTO, TrainConfig
-from glassformer.config.transformer import (
-    NoPositions,
-    PositionHead,
-    RotaryPositions,
-    SequenceHead,
-    TokenHead,
-    TransformerConfig,
-)
 from glassformer.evaluation import metrics, rewards
 
-Data = TypeVar("Data", TextData, PairData, LabelData, ConversationData, PreferenceData, PromptData)
+Data = TypeVar("Data", r.TextData, r.PairData, r.LabelData, r.ConversationData, r.PreferenceData, r.PromptData)
 
 
 @dataclass(frozen=True)
@@ -49,40 +29,42 @@ class TextRequirements:
         """True if tokens are predicted from earlier tokens; then documents get a start token, and bytes are counted."""
         return not self.has_encoder
 
-    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
+    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[c.TransformerConfig]:
         """Return True if a model has exactly the stacks that the objective needs."""
         stacks = self.has_encoder, self.has_decoder
-        return isinstance(model, TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
+        return (
+            isinstance(model, c.TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
+        )
 
-    def check(self, run: Run) -> None:
-        require_data(run, TextData)
+    def check(self, run: r.Run) -> None:
+        require_data(run, r.TextData)
         model = run.model
         if not self.has_its_stacks(model):
             raise UserError(self.sentence)
-        if not isinstance(model.head, TokenHead):
+        if not isinstance(model.head, c.TokenHead):
             raise UserError(f"{self.sentence} and a head of kind tokens")
         for name in ("max_len", "source_max_len"):
             longest = getattr(model, name)
             if longest and context_of(run) > longest:
                 raise UserError(f"data.context: expected at most model.{name} ({longest}), got {context_of(run)}")
-        if self.predicts_next and not isinstance(run.generation, GenerationConfig):
+        if self.predicts_next and not isinstance(run.generation, r.GenerationConfig):
             raise UserError(f"generation.kind: expected sampling for a language model, got {run.generation.kind}")
-        if not self.predicts_next and isinstance(data_of(run, TextData).packing, PackedRows):
+        if not self.predicts_next and isinstance(data_of(run, r.TextData).packing, r.PackedRows):
             raise UserError(f"objective.kind {run.objective.kind} does not support packed rows: leave out data.packing")
         if run.source_tokenizer is not None:
             raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
 
 
-def check_pairs(run: Run) -> None:
+def check_pairs(run: r.Run) -> None:
     """Raise `UserError` if a run does not suit the objective that learns from pairs."""
-    require_data(run, PairData)
+    require_data(run, r.PairData)
     model = run.model
-    if isinstance(model, TransformerConfig):
+    if isinstance(model, c.TransformerConfig):
         if not model.is_encoder_decoder:
             raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
-        if not isinstance(model.head, TokenHead):
+        if not isinstance(model.head, c.TokenHead):
             raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
-    if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
+    if not isinstance(run.generation, r.BeamConfig) and run.generation != r.GenerationConfig():
         raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
     if run.train.batch_size != TrainConfig().batch_size:
         raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
@@ -92,16 +74,16 @@ def check_pairs(run: Run) -> None:
         raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
 
 
-def check_answers(data: type[ConversationData] | type[PreferenceData] | type[PromptData], run: Run) -> None:
+def check_answers(data: type[r.ConversationData] | type[r.PreferenceData] | type[r.PromptData], run: r.Run) -> None:
     """Raise `UserError` if a run does not suit an objective that learns the answers of an assistant."""
     require_data(run, data)
     model, kind = run.model, data.kind
-    if not (CAUSAL_TEXT.has_its_stacks(model) and isinstance(model.head, TokenHead)):
+    if not (CAUSAL_TEXT.has_its_stacks(model) and isinstance(model.head, c.TokenHead)):
         raise UserError(f"{kind} need a Transformer with only [model.decoder] and a head of kind tokens")
-    if not isinstance(run.generation, GenerationConfig):
+    if not isinstance(run.generation, r.GenerationConfig):
         raise UserError(f"generation.kind: expected sampling for {kind}, got {run.generation.kind}")
     if run.train.batch_size != TrainConfig().batch_size:
-        instead = "objective.n_prompts" if data is PromptData else "data.batch_tokens"
+        instead = "objective.n_prompts" if data is r.PromptData else "data.batch_tokens"
         raise UserError(f"train.batch_size does not apply to {kind}: set {instead} instead")
     if run.source_tokenizer is not None:
         raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
@@ -109,7 +91,7 @@ def check_answers(data: type[ConversationData] | type[PreferenceData] | type[Pro
         raise UserError(f"tokenizer.bpe_dropout does not apply to {kind}: set it to 0")
 
 
-def check_compared(data: type[PreferenceData] | type[PromptData], run: Run) -> None:
+def check_compared(data: type[r.PreferenceData] | type[r.PromptData], run: r.Run) -> None:
     """Raise `UserError` if a run does not suit an objective that compares the model with its start."""
     check_answers(data, run)
     if run.init.path is None or run.init.model != "same":
@@ -119,7 +101,7 @@ def check_compared(data: type[PreferenceData] | type[PromptData], run: Run) -> N
         )
     if run.parallel.strategy != "ddp":
         raise UserError(f"parallel.strategy: expected ddp for {data.kind}, got {run.parallel.strategy}")
-    if isinstance(run.objective, GroupPolicyConfig):
+    if isinstance(run.objective, r.GroupPolicyConfig):
         rewards.require_rewards(run.objective.rewards)
         n, train = run.objective.updates, run.train
         for key in ("max_steps", "eval_every", "checkpoint_every"):
@@ -130,11 +112,11 @@ def check_compared(data: type[PreferenceData] | type[PromptData], run: Run) -> N
                 )
 
 
-def check_labels(outputs: Sequence[str], head: type[PositionHead] | type[SequenceHead], run: Run) -> None:
+def check_labels(outputs: Sequence[str], head: type[c.PositionHead] | type[c.SequenceHead], run: r.Run) -> None:
     """Raise `UserError` if a run does not suit an objective that learns these `data.outputs` with this head."""
-    require_data(run, LabelData, outputs)
-    model, data = run.model, data_of(run, LabelData)
-    if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+    require_data(run, r.LabelData, outputs)
+    model, data = run.model, data_of(run, r.LabelData)
+    if not isinstance(model, c.TransformerConfig) or (model.encoder is not None and model.decoder is not None):
         raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
     if data.outputs in ("multi_label", "regression") and run.objective.label_smoothing:
         raise UserError(f"objective.label_smoothing does not apply to {data.outputs}: set it to 0")
@@ -165,10 +147,10 @@ MASKED_TEXT = TextRequirements(
 DENOISED_TEXT = TextRequirements(
     "denoising needs a Transformer with both [model.encoder] and [model.decoder]", has_encoder=True, has_decoder=True
 )
-_CLASSES = partial(check_labels, ("classes", "multi_label", "regression"), SequenceHead)
-_TAGS = partial(check_labels, ("tags",), PositionHead)
-_CONVERSATIONS = partial(check_answers, ConversationData)
-_PREFERENCES, _PROMPTS = partial(check_compared, PreferenceData), partial(check_compared, PromptData)
+_CLASSES = partial(check_labels, ("classes", "multi_label", "regression"), c.SequenceHead)
+_TAGS = partial(check_labels, ("tags",), c.PositionHead)
+_CONVERSATIONS = partial(check_answers, r.ConversationData)
+_PREFERENCES, _PROMPTS = partial(check_compared, r.PreferenceData), partial(check_compared, r.PromptData)
 
 
 @dataclass(frozen=True)
@@ -177,11 +159,11 @@ class Facts:
 
     verbs: tuple[str, ...]
     """Verbs (commands and methods, such as `generate`) that these models may have, the main verb first."""
-    ability: str | Callable[[Run], str]
+    ability: str | Callable[[r.Run], str]
     """The ability in words that follow "learned to"."""
     home: str = ""
     """Module in `tasks` and name of a built-in task."""
-    check: Callable[[Run], None] | None = None
+    check: Callable[[r.Run], None] | None = None
     """Raises `UserError` if a run's data or model does not suit the objective; None for imported models, which cannot
     be trained, and for a task that checks its runs itself."""
     example: str = '"…"'
@@ -194,7 +176,7 @@ class Facts:
         """All verbs of these models: `verbs`, and `MEASURED` for models that can be trained."""
         return self.verbs if self.check is None else (*self.verbs, *MEASURED)
 
-    def learned(self, run: Run) -> str:
+    def learned(self, run: r.Run) -> str:
         """Return the ability of a run's model in words that follow "learned to".
 
         >>> BUILT_IN["causal"].learned(Run())
@@ -203,11 +185,10 @@ class Facts:
         return self.ability if isinstance(self.ability, str) else self.ability(run)
 
 
-def _predicts_labels(run: Run) -> str:
-    data = data_of(run, LabelData)
+def _predicts_labels(run: r.Run) -> str:
+    data = data_of(run, r.LabelData)
     predicted = {"regression": "a number", "multi_label": "labels"}.get(data.outputs, "a label")
-    read = "a text" if data.second_field is None else "two texts"
-    return f"predict {predicted} for {read}"
+    return f"predict {predicted} for {'a text' if data.second_field is None else 'two texts'}"
 
 
 _CHATS, _ANSWER = ("chat", "generate", "score"), "answer in a conversation"
@@ -234,14 +215,14 @@ LABELLED = {"classification", "tagging"}
 """The kinds whose models predict classes or tags."""
 
 
-def require_verb(run: Run, name: str, verb: str) -> None:
+def require_verb(run: r.Run, name: str, verb: str) -> None:
     """Raise `UserError` if no model of the run's kind has the verb; kinds of other packages are not checked."""
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and verb not in facts.all_verbs:
         raise UserError(f"{name} learned to {facts.learned(run)}: use it with {facts.verbs[0]}, not {verb}")
 
 
-def require_ensemble(run: Run, name: str) -> None:
+def require_ensemble(run: r.Run, name: str) -> None:
     """Raise `UserError` if models of the run's kind cannot form an ensemble; `name` is the first of several models."""
     facts = BUILT_IN.get(run.objective.kind)
     if facts is not None and facts.verbs[0] != "translate":
@@ -253,10 +234,10 @@ def no_ensemble(name: str, learned: str) -> UserError:
     return UserError(f"an ensemble can only translate; {name} learned to {learned}")
 
 
-def require_classes(run: Run, name: str) -> None:
+def require_classes(run: r.Run, name: str) -> None:
     """Raise `UserError` for a model of a built-in kind that predicts no classes or tags."""
     kind = run.objective.kind
-    is_regression = isinstance(run.data, LabelData) and run.data.outputs == "regression"
+    is_regression = isinstance(run.data, r.LabelData) and run.data.outputs == "regression"
     if kind in BUILT_IN and (kind not in LABELLED or is_regression):
         raise no_classes(name)
 
@@ -269,7 +250,7 @@ def no_classes(name: str) -> UserError:
 # The metrics that a run can watch
 
 
-def measured_losses(run: Run) -> list[str]:
+def measured_losses(run: r.Run) -> list[str]:
     """Return the losses that the evaluations of a run of a built-in kind measure.
 
     >>> measured_losses(Run())
@@ -286,7 +267,7 @@ def measured_losses(run: Run) -> list[str]:
     return losses
 
 
-def require_watched(run: Run, sections: Sequence[str]) -> None:
+def require_watched(run: r.Run, sections: Sequence[str]) -> None:
     """Raise `UserError` for a watched metric that is neither a measured loss nor a score of these sections."""
     known = [*measured_losses(run), *metrics.names(*sections)]
     learned = getattr(run.data, "outputs", run.objective.kind)
@@ -323,37 +304,37 @@ def require_token_transformer(config: object, user: str) -> None:
     `user` names the feature that needs both, for the message.
     """
     needs = f"{user} needs a Transformer with a head over tokens"
-    if not isinstance(config, TransformerConfig):
+    if not isinstance(config, c.TransformerConfig):
         raise UserError(f"{needs}: this model is recurrent and has no residual stream")
-    if not isinstance(config.head, TokenHead):
+    if not isinstance(config.head, c.TokenHead):
         raise UserError(f"{needs}: this model predicts labels or vectors")
 
 
 def require_positions(config: ModelConfig, stack: str | None) -> None:
     """Raise `UserError` for a model without a position encoding, or without this stack."""
-    if not isinstance(config, TransformerConfig):
+    if not isinstance(config, c.TransformerConfig):
         raise UserError("a recurrent model has no positions: it reads tokens in order")
     if stack is not None and stack not in config.stacks:
         raise UserError(f"this model has no {stack}")
     positions = config.positions
-    is_unturned = isinstance(positions, RotaryPositions) and not any(positions.bases)
-    if isinstance(positions, NoPositions) or is_unturned:
+    is_unturned = isinstance(positions, c.RotaryPositions) and not any(positions.bases)
+    if isinstance(positions, c.NoPositions) or is_unturned:
         raise UserError("this model has no positions: its mask alone gives the order")
 
 
-def data_of(run: Run, wanted: type[Data]) -> Data:
+def data_of(run: r.Run, wanted: type[Data]) -> Data:
     """Return the data of a run; raise `UserError` if the data is of another kind than `wanted`."""
     if not isinstance(run.data, wanted):
         raise UserError(f"data.kind of the run {run.name!r}: expected {wanted.kind}, got {run.data.kind}")
     return run.data
 
 
-def context_of(run: Run) -> int:
+def context_of(run: r.Run) -> int:
     """Return the number of tokens per row that the model reads."""
-    return data_of(run, TextData).context or run.model.max_len
+    return data_of(run, r.TextData).context or run.model.max_len
 
 
-def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()) -> None:
+def require_data(run: r.Run, wanted: type[r.DataConfig], outputs: Sequence[str] = ()) -> None:
     """Raise `UserError` if the run's data does not suit its objective; `outputs` are the allowed `data.outputs`.
 
     >>> from glassformer.config.run import Seq2SeqConfig
@@ -362,13 +343,13 @@ def require_data(run: Run, wanted: type[DataConfig], outputs: Sequence[str] = ()
     glassformer.common.errors.UserError: data.kind: expected pairs for objective.kind seq2seq, got text
     """
     data, kind = run.data, run.objective.kind
-    if isinstance(data, wanted) and (not isinstance(data, LabelData) or data.outputs in outputs):
+    if isinstance(data, wanted) and (not isinstance(data, r.LabelData) or data.outputs in outputs):
         return
-    if isinstance(data, TextData) or {wanted, type(data)} & {ConversationData, PreferenceData, PromptData}:
+    if isinstance(data, r.TextData) or {wanted, type(data)} & {r.ConversationData, r.PreferenceData, r.PromptData}:
         raise UserError(f"data.kind: expected {wanted.kind} for objective.kind {kind}, got {data.kind}")
-    if isinstance(data, PairData):
+    if isinstance(data, r.PairData):
         raise UserError(f"objective.kind: expected seq2seq for pairs, got {kind}")
-    if isinstance(data, LabelData):
+    if isinstance(data, r.LabelData):
         right = "tagging" if data.outputs == "tags" else "classification"
         raise UserError(f"objective.kind: expected {right} for data.outputs {data.outputs}, got {kind}")
     raise UserError(f"data.kind: expected {wanted.kind} for objective.kind {kind}, got {data.kind}")

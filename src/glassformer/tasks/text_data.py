@@ -224,9 +224,11 @@ class PreparedText:
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
             warn(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
 
-        # The batches of both evaluations
-        n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
-        slice_of_train = _beginning(splits.train, n_evaluated, context, tokenizer)
+        # The batches of both evaluations: of the training text, enough tokens to detect over-fitting, and their bytes
+        n_evaluated = max(min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED), context + 1)
+        ids, starts = splits.train.ids[:n_evaluated], splits.train.document_starts
+        n_bytes_read = len(tokenizer.decode(ids.tolist()).encode())
+        slice_of_train = replace(splits.train, ids=ids, document_starts=starts[starts < len(ids)], n_bytes=n_bytes_read)
         evaluated = {"train": slice_of_train, "valid": splits.valid}
         batches_of = partial(_evaluation_rows, run, text_objective)
         evaluations = {side: partial(batches_of, tokens) for side, tokens in evaluated.items()}
@@ -253,13 +255,6 @@ def _evaluation_rows(run: Run, objective: TextObjective, tokens: TokenFile) -> I
     separates_documents = not isinstance(data_of(run, TextData).packing, WindowRows)
     context, vocab_size = objective.row_length - 1, run.model.vocab_size
     return evaluation_rows(tokens, context, vocab_size, separates_documents, objective.overlap)
-
-
-def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
-    """Return about `n_tokens` tokens of a text and their bytes, enough to detect over-fitting."""
-    ids = tokens.ids[: max(n_tokens, context + 1)]
-    starts = tokens.document_starts[tokens.document_starts < len(ids)]
-    return replace(tokens, ids=ids, document_starts=starts, n_bytes=len(tokenizer.decode(ids.tolist()).encode()))
 
 
 def sample_of_filling(filler: MaskFiller | WritingFiller, run: Run, row: Example) -> str:

@@ -204,13 +204,10 @@ class PreparedPairs:
             score=self._score(network, device),
         )
 
-    def _translator(self, network: Network, device: torch.device) -> Translator:
-        return Translator(network, self.tokenizers, device)
-
     def _sample(self, network: Network, device: torch.device) -> str:
         """Return the first validation source and the model's output for it."""
         source = self.valid_pairs[0].source
-        (best,) = self._translator(network, device).translate([source], GREEDY)
+        (best,) = Translator(network, self.tokenizers, device).translate([source], GREEDY)
         return f"{source} │ {best[0].text}"
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
@@ -225,7 +222,7 @@ class PreparedPairs:
         pair_scores.require_defined(self.valid_pairs)
 
         def score(division: Division) -> dict[str, float]:
-            translator = self._translator(network, device)
+            translator = Translator(network, self.tokenizers, device)
             scores = pair_scores.of_translator(translator, self.valid_pairs, GREEDY, division=division)
             return metrics.numbers(scores, names)
 

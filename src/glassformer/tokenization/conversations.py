@@ -177,9 +177,10 @@ class ConversationEncoder:
         if not _equals_but_for_masks(text, of_template.text):
             raise self._changed(messages, text, asks)
         if self._special.findall(found.get(("bare", 0), of_template).text) != self._special.findall(of_template.text):
+            sign = self._sign.search("\n".join(texts_in(masked)))
             raise UserError(
                 "the chat template makes a special token from parts of one in a message, or leaves one out: remove "
-                f"signs such as {self._first_sign(masked)!r} from the messages"
+                f"signs such as {sign and sign.group()!r} from the messages"
             )
         # 3. The parts of the text.
         before, after = ({n: one for (name, n), one in found.items() if name == key} for key in ("before", "after"))
@@ -232,10 +233,6 @@ class ConversationEncoder:
             f"the chat template changes the text of message {number + 1} around the special token "
             f"{quoted(tokens[number])}, so it is not clear which characters are the message's: remove the token"
         )
-
-    def _first_sign(self, messages: Sequence[Message]) -> str:
-        match = self._sign.search("\n".join(text for message in messages for text in texts_in(message)))
-        return match.group() if match else ""
 
     # The answers
 
@@ -337,9 +334,8 @@ def _equals_but_for_masks(text: str, masked: str) -> bool:
     >>> _equals_but_for_masks("a<s>b", f"a{MASK * 3}b"), _equals_but_for_masks("b", f"a{MASK * 3}b")
     (True, False)
     """
-    if len(text) != len(masked):
-        return False
-    return all(text[m.start() : m.end()] == m.group() for m in re.finditer(f"[^{MASK}]+", masked))
+    unmasked = re.finditer(f"[^{MASK}]+", masked)
+    return len(text) == len(masked) and all(text[m.start() : m.end()] == m.group() for m in unmasked)
 
 
 def _n_within(places: np.ndarray, end: int) -> int:

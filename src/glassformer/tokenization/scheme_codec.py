@@ -10,24 +10,16 @@ from itertools import chain
 import tokenizers
 
 from glassformer.common.errors import UserError
+from glassformer.tokenization import schemes
 from glassformer.tokenization.chunks import BORDER, CharacterIds, Splitter, WordIds, cut, in_blocks, split_rows
 from glassformer.tokenization.reference import ReferenceEncoder
 from glassformer.tokenization.rust_tokenizer import Vocabulary
-from glassformer.tokenization.schemes import (
-    END_OF_WORD,
-    Scheme,
-    TextStream,
-    check_text,
-    readable,
-    symbols_of,
-    token_bytes,
-)
 
 
 class SchemeCodec:
     """Encoder and decoder of a tokenizer of one of the schemes; its methods are those of `Tokenizer`."""
 
-    def __init__(self, rust: tokenizers.Tokenizer, scheme: Scheme, vocabulary: Vocabulary) -> None:
+    def __init__(self, rust: tokenizers.Tokenizer, scheme: schemes.Scheme, vocabulary: Vocabulary) -> None:
         rust.encode_special_tokens = True  # special tokens in a text are ordinary text; the file cannot store this
         self._rust, self._scheme, self._vocabulary = rust, scheme, vocabulary
         self._vocab, self._unknown = vocabulary.ids, vocabulary.unknown
@@ -110,7 +102,7 @@ class SchemeCodec:
 
     def check_piece(self, piece: str) -> None:
         """Raise `UserError` for text that the Rust encoder cannot encode, or would drop silently."""
-        check_text(piece)
+        schemes.check_text(piece)
         if self._drops_unknown:
             for character in sorted(set(piece) - self._known_characters):
                 self.reference.encode(character)
@@ -127,14 +119,15 @@ class SchemeCodec:
                 rows += split_rows(list(joined), len(block))
             if not ids_of.pays:
                 self._ids_of = None
-        return rows + self._encode_in_rust(pieces[len(rows) :])
+        encodings = self._rust.encode_batch_fast(pieces[len(rows) :], add_special_tokens=False)
+        return rows + [self._as_ordinary(encoding.ids) for encoding in encodings]
 
     def _encode_chunk(self, chunk: str) -> list[int]:
         """Encode one chunk with the model of the library alone, which is faster than all its steps."""
         if self._scheme == "whole_words":
             assert self._unknown_id is not None
             return [self._ordinary.get(chunk, self._unknown_id)]
-        tokens = self._model.tokenize(symbols_of(chunk, self._scheme))
+        tokens = self._model.tokenize(schemes.symbols_of(chunk, self._scheme))
         return [self._id_objects[token.id] for token in tokens]  # the same objects for all chunks: less memory
 
     @cached_property
@@ -144,10 +137,6 @@ class SchemeCodec:
     @cached_property
     def _unknown_id(self) -> int | None:
         return None if self._unknown is None else self._vocab[self._unknown]
-
-    def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
-        encodings = self._rust.encode_batch_fast(pieces, add_special_tokens=False)
-        return [self._as_ordinary(encoding.ids) for encoding in encodings]
 
     def _as_ordinary(self, ids: list[int]) -> list[int]:
         """Replace special tokens by `[UNK]`: the model of `whole_words` encodes a word `[MASK]` as a special token."""
@@ -170,24 +159,24 @@ class SchemeCodec:
         stream = self.stream(skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 
-    def stream(self, skip_special: bool) -> TextStream:
+    def stream(self, skip_special: bool) -> schemes.TextStream:
         skipped: frozenset[int] = frozenset()
         if skip_special:
             skipped = self._special_ids - {self._unknown_id}
-        return TextStream(self.pieces, self._scheme, skipped)
+        return schemes.TextStream(self.pieces, self._scheme, skipped)
 
     def show(self, token: str) -> str:
         if token in self._special:
             return token
         if self._scheme == "word":
-            return token.replace(END_OF_WORD, "</w>")
+            return token.replace(schemes.END_OF_WORD, "</w>")
         if self._scheme == "byte":
-            return readable(token_bytes(token, "byte"))
+            return schemes.readable(schemes.token_bytes(token, "byte"))
         return token
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        return [token_bytes(token, self._scheme, special=token in self._special) for token in self._vocab]
+        return [schemes.token_bytes(token, self._scheme, special=token in self._special) for token in self._vocab]
 
 
 def require_scheme(codec: object, what: str) -> SchemeCodec:

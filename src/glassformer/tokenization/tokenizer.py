@@ -33,19 +33,9 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from glassformer.common import files
+from glassformer.common import errors, files
 from glassformer.common.arguments import number, takes_other_names
-from glassformer.common.errors import (
-    UNKNOWN_SHOWN,
-    Progress,
-    UnknownText,
-    UserError,
-    count_unknown,
-    no_attribute,
-    require_type,
-    unknown_place,
-)
-from glassformer.tokenization import rust_tokenizer
+from glassformer.tokenization import rust_tokenizer, validate_tokenizer_json
 from glassformer.tokenization.bpe import learn_bpe, learn_words, starting_vocabulary
 from glassformer.tokenization.chunks import count_chunks
 from glassformer.tokenization.frames import Frames, pad
@@ -54,18 +44,10 @@ from glassformer.tokenization.reference import Explanation, ReferenceEncoder
 from glassformer.tokenization.rust_tokenizer import Vocabulary
 from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
 from glassformer.tokenization.schemes import BYTE_TO_CHARACTER, Scheme, TextStream, checked_ids, token_bytes
-from glassformer.tokenization.validate_tokenizer_json import (
-    MAX_TOKENIZER_BYTES,
-    ROLES,
-    TemplateText,
-    check_chat_template,
-    check_file,
-    check_roles,
-)
 
 Learner = Literal["glassformer", "greatest_pair", "tokenizers"]
 
-ROLE_OF = {f"[{role.upper()}]": role for role in ROLES}
+ROLE_OF = {f"[{role.upper()}]": role for role in validate_tokenizer_json.ROLES}
 """The role of each default special token."""
 SPECIAL_TOKENS = tuple(ROLE_OF)
 """The default special tokens; their ids are 0 to 6."""
@@ -171,12 +153,12 @@ class Tokenizer:
         rust: tokenizers.Tokenizer | None = None,
         frequencies: Sequence[int] | None = None,
         roles: Mapping[str, str] | None = None,
-        chat_template: TemplateText | None = None,
+        chat_template: validate_tokenizer_json.TemplateText | None = None,
         **others: Any,
     ) -> None:
         """Wrap a tokenizer of the Rust library; raise `UserError` for an unsupported one."""
         if others or not isinstance(rust, tokenizers.Tokenizer):
-            raise UserError(
+            raise errors.UserError(
                 f"Tokenizer(…): expected a tokenizers.Tokenizer, got {[*others] or type(rust).__name__}; read a file "
                 "with Tokenizer.load(path), or train one with Tokenizer.train(texts, vocab_size=…)"
             )
@@ -185,7 +167,7 @@ class Tokenizer:
         # 1. Special tokens of the roles
         for role, token in (roles or {}).items():
             if rust.token_to_id(token) is None:
-                raise UserError(f"its {role} token {token!r:.60} is not in its vocabulary")
+                raise errors.UserError(f"its {role} token {token!r:.60} is not in its vocabulary")
             rust_tokenizer.add_special_tokens(rust, [token])
         # 2. Vocabulary
         self._rust = rust
@@ -202,7 +184,7 @@ class Tokenizer:
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
         # 3. Ids of the roles
         names = {role: name for name, role in ROLE_OF.items()} if roles is None else roles
-        ids = [self.vocab.get(names.get(role, "")) for role in ROLES]
+        ids = [self.vocab.get(names.get(role, "")) for role in validate_tokenizer_json.ROLES]
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
@@ -237,7 +219,7 @@ class Tokenizer:
         learner: Learner = "glassformer",
         special_tokens: Sequence[str] = SPECIAL_TOKENS,
         min_frequency: int = 2,
-        progress: Progress | None = None,
+        progress: errors.Progress | None = None,
     ) -> "Tokenizer":
         """Train a tokenizer on texts, which are read once, one at a time, on one text, or on the text file of a path.
 
@@ -257,9 +239,9 @@ class Tokenizer:
         elif isinstance(texts, (str, Path)):
             texts = [files.read_text(files.as_path(texts, "texts"))]
         if (vocab_size is None) == (merges is None):
-            raise UserError("give vocab_size, the number of all tokens, or merges, the number of merges")
+            raise errors.UserError("give vocab_size, the number of all tokens, or merges, the number of merges")
         if vocab_size is None and (scheme == "whole_words" or learner == "tokenizers"):
-            raise UserError(
+            raise errors.UserError(
                 f"merges has no effect with {'whole words' if scheme == 'whole_words' else learner}: give vocab_size"
             )
         asked: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special_tokens}
@@ -301,7 +283,7 @@ class Tokenizer:
         >>> Tokenizer.from_merges(vocab, [("a", "b")], scheme="char").encode("abba")
         [2, 1, 0]
         """
-        require_type(vocab, Mapping, "vocab", "the id of each token, as a dictionary")
+        errors.require_type(vocab, Mapping, "vocab", "the id of each token, as a dictionary")
         gaps = sorted(set(range(max(vocab.values(), default=-1))) - set(vocab.values()))
         unused = {f"<|unused_{i}|>": i for i in gaps}
         return cls(rust_tokenizer.assemble(scheme, [*special_tokens, *unused], {**vocab, **unused}, list(merges)))
@@ -312,11 +294,9 @@ class Tokenizer:
         path = files.as_path(path, "path")
         if path.is_dir():
             path = path / "tokenizer.json"
-        text = files.read_text(path, MAX_TOKENIZER_BYTES)
-        try:
+        text = files.read_text(path, validate_tokenizer_json.MAX_TOKENIZER_BYTES)
+        with errors.placed(f"{path} cannot be used as a tokenizer"):
             return cls.from_json(text)
-        except UserError as error:
-            raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json` atomically; equal tokenizers give equal bytes."""
@@ -329,15 +309,17 @@ class Tokenizer:
         return cls(rust, model.get("frequencies"), model.get("roles"), model.get("chat_template"))
 
     @classmethod
-    def imported(cls, text: str, roles: Mapping[str, str], chat_template: TemplateText | None = None) -> "Tokenizer":
+    def imported(
+        cls, text: str, roles: Mapping[str, str], chat_template: validate_tokenizer_json.TemplateText | None = None
+    ) -> "Tokenizer":
         """Import the tokenizer of another model from the text of its `tokenizer.json`.
 
         `roles` maps roles (`pad unk bos eos cls sep mask`) to tokens, which become special, as in `transformers`. The
         file defines the special tokens around a text. Raises `UserError` for an unsupported file, and for a token of
         `roles` that the file lacks.
         """
-        check_roles(roles)
-        check_chat_template(chat_template)
+        validate_tokenizer_json.check_roles(roles)
+        validate_tokenizer_json.check_chat_template(chat_template)
         model, rust = _read(text)
         return cls(rust, model.get("frequencies"), roles, chat_template)
 
@@ -363,7 +345,7 @@ class Tokenizer:
             return self
         rust_tokenizer.check_special_tokens([*self.special_tokens, *new])
         if taken := [token for token in new if token in self.vocab]:
-            raise UserError(f"{taken[0]} is an ordinary token of the tokenizer; choose another special token")
+            raise errors.UserError(f"{taken[0]} is an ordinary token of the tokenizer; choose another special token")
         rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
         rust_tokenizer.add_special_tokens(rust, new)
         frequencies = None if self.frequencies is None else [*self.frequencies, *[0] * len(new)]
@@ -371,9 +353,9 @@ class Tokenizer:
             roles = {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}}
         return Tokenizer(rust, frequencies, roles or self.roles, self.chat_template)
 
-    def with_chat_template(self, template: TemplateText | None) -> "Tokenizer":
+    def with_chat_template(self, template: validate_tokenizer_json.TemplateText | None) -> "Tokenizer":
         """Return this tokenizer with another chat template; raise `UserError` for one of another type."""
-        check_chat_template(template)
+        validate_tokenizer_json.check_chat_template(template)
         return _unpickled(self._rust.to_str(), self.frequencies, self.roles, template)
 
     @cached_property
@@ -423,7 +405,7 @@ class Tokenizer:
 
         def __getattr__(self, name: str) -> Any:
             """Raise an `AttributeError` that names what to use instead of a method of another library."""
-            raise no_attribute("a Tokenizer", name, _OTHER_NAMES.get(name))
+            raise errors.no_attribute("a Tokenizer", name, _OTHER_NAMES.get(name))
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token as written in the vocabulary (`Ġthe`), or None."""
@@ -458,10 +440,12 @@ class Tokenizer:
     ) -> list[list[int]]:
         """Return the ids of each text as `encode` does; dropout uses one random stream for all texts."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
-            raise UserError(f"texts: expected a list of str, got {type(texts).__name__}; use encode for one text")
+            raise errors.UserError(
+                f"texts: expected a list of str, got {type(texts).__name__}; use encode for one text"
+            )
         texts = list(texts)
         if wrong := [text for text in texts if not isinstance(text, str)]:
-            raise UserError(f"texts: expected a list of str, got an item of type {type(wrong[0]).__name__}")
+            raise errors.UserError(f"texts: expected a list of str, got an item of type {type(wrong[0]).__name__}")
         self._check_allowed(allow_special)
         if dropout == 0.0:
             rows = self._codec.encode(texts, allow_special)
@@ -487,10 +471,10 @@ class Tokenizer:
             text = texts[next(i for i, n in enumerate(n_of) if n)]
             ids, offsets = self._codec.encode_with_offsets(text, allow_special)
             spans = [span for i, span in zip(ids, offsets, strict=True) if i == token and text[slice(*span)] != written]
-            return [unknown_place(text, *span) for span in spans[:UNKNOWN_SHOWN]]
+            return [errors.unknown_place(text, *span) for span in spans[: errors.UNKNOWN_SHOWN]]
 
         if any(n_of):
-            count_unknown(sum(n_of), places)
+            errors.count_unknown(sum(n_of), places)
 
     def encode_with_offsets(
         self, text: str, *, allow_special: Collection[str] = ()
@@ -515,12 +499,14 @@ class Tokenizer:
 
     def _check_text(self, text: object, allow_special: Collection[str] = ()) -> None:
         if not isinstance(text, str):
-            raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
+            raise errors.UserError(
+                f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts"
+            )
         self._check_allowed(allow_special)
 
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
-            raise UserError(f"allow_special: {min(missing)} is not a special token of this tokenizer; remove it")
+            raise errors.UserError(f"allow_special: {min(missing)} is not a special token of this tokenizer; remove it")
 
     @property
     def words_stand_alone(self) -> bool:
@@ -549,7 +535,7 @@ class Tokenizer:
         frequencies: Counter[int] = Counter()
         n_texts = n_words = n_bytes = 0
         for text in texts:
-            with UnknownText(is_silent=True):  # the report has their number
+            with errors.UnknownText(is_silent=True):  # the report has their number
                 frequencies.update(self.encode(text))
             n_texts += 1
             n_words += len(text.split())
@@ -568,7 +554,7 @@ class Tokenizer:
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Pad ids at the right with `[PAD]` to an array (B, T), and return it with the attention mask."""
         if self.pad_id is None:
-            raise UserError("this tokenizer has no special token [PAD]; add it with with_special_tokens")
+            raise errors.UserError("this tokenizer has no special token [PAD]; add it with with_special_tokens")
         return pad(sequences, self.pad_id)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
@@ -631,7 +617,7 @@ def _unpickled(text: str, *settings: Any) -> Tokenizer:
 def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:
     with rust_tokenizer.no_panic("it is not a valid tokenizer.json"):
         description = files.parse_json(text)
-        check_file(description)
+        validate_tokenizer_json.check_file(description)
         return description["model"], tokenizers.Tokenizer.from_str(text)
 
 

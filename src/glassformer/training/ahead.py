@@ -31,7 +31,7 @@ class Ahead(Generic[T]):
         if self._next is not None and self._next[0] == number:
             item = self._next[1].result()
         else:
-            self._finish()
+            self.close()
             item = self.make(number)
         self._next = None
         if number + 1 < self.end:
@@ -44,7 +44,9 @@ class Ahead(Generic[T]):
         This takes the time of one batch; with BPE-dropout, the first batch of an epoch encodes the text again. A second
         Ctrl-C ends the process at once, because Python does not wait for daemon threads.
         """
-        self._finish()
+        if self._next is not None:
+            wait([self._next[1]])
+        self._next = None
 
     def _begin(self, number: int) -> Future[T]:
         future: Future[T] = Future()
@@ -57,8 +59,3 @@ class Ahead(Generic[T]):
 
         Thread(target=work, name="batches", daemon=True).start()
         return future
-
-    def _finish(self) -> None:
-        if self._next is not None:
-            wait([self._next[1]])
-        self._next = None

@@ -58,7 +58,7 @@ def teacher(run: Run, network: Network) -> str:
 def device(host: Host, numerics: str) -> str:
     """Describe the device or the processes, with precision and compilation."""
     n = torch.get_num_threads()
-    threads = f", {n} thread{'s' * (n > 1)}" if host.device.type == "cpu" else ""
+    threads = f", {n} thread{'s' * (n > 1)}" * (host.device.type == "cpu")
     return f"{host}, {numerics}{threads}"
 
 

@@ -98,9 +98,8 @@ class Checkpointer:
             self._thread.join()
 
     def _wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self.drain()
+        self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
             raise error

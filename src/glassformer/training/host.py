@@ -77,7 +77,7 @@ def _advice(run: Run, folder: Path) -> str:
     width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
     setting = run.train.activation_checkpointing
     was_tried = setting is True or (setting == "auto" and not is_several())
-    other = "" if was_tried else ", or set train.activation_checkpointing to true, also with resume"
+    other = ", or set train.activation_checkpointing to true, also with resume" * (not was_tried)
     return f"lower {batch}, {width} or the number of layers{other}; earlier checkpoints stay in {folder}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from glassformer.common.errors import Log, UserError, warn
+from glassformer.common.errors import Log, UserError, placed, warn
 from glassformer.common.seeds import Stream, seed_of
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import Run
@@ -198,10 +198,8 @@ def read_teacher(run: Run) -> StoredModel | None:
     if run.teacher is None:
         return None
     folder = Path(run.teacher.path or "")  # `checks.as_new`
-    try:
+    with placed("the teacher of the run"):
         teacher = read_model(folder)
-    except UserError as error:
-        raise UserError(f"the teacher of the run: {error}") from error
     if teacher.manifest.entries[WEIGHTS][1] != run.teacher.digest:
         raise UserError(
             f"the weights of the teacher {folder} are not those with which the run began (teacher.digest): restore "

@@ -136,7 +136,8 @@ class Trainer:
             state = State.END
         with self._batches_of_steps(end) as self.batches_of:
             while state is not State.END:
-                with enough_memory(self.host.advice, self._position()):
+                process = f", in process {self.ranks.rank} of {self.ranks.n}" * (self.ranks.n > 1)
+                with enough_memory(self.host.advice, f" at step {self.progress.step + 1}{process}"):
                     match state:
                         case State.STEP:
                             state = self._step(stop, end)
@@ -155,11 +156,6 @@ class Trainer:
         except NonFinite as bad:
             self.bad = bad.with_traceback(None)  # the frames of the traceback would keep tensors
             return State.RECOVER
-
-    def _position(self) -> str:
-        """Describe the step that follows, and the process if there are several, for a message."""
-        process = f", in process {self.ranks.rank} of {self.ranks.n}" if self.ranks.n > 1 else ""
-        return f" at step {self.progress.step + 1}{process}"
 
     # One step
 
@@ -297,8 +293,7 @@ class Trainer:
         load_weights(self.network, mean / WEIGHTS, part_of)
         self.evaluations.average = None  # checkpoints already contain the moving average, if there is one
         is_new = ranks.is_first and not has_weights_of(folder, mean)
-        log = self.log if is_new else NoLog()
-        reports, _ = self.evaluations.measure(step, log, self.progress.best, "mean")
+        reports, _ = self.evaluations.measure(step, self.log if is_new else NoLog(), self.progress.best, "mean")
         if is_new:
             publish(mean, folder, step)
         return reports

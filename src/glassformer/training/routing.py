@@ -56,8 +56,7 @@ class Routing:
         """
         losses = [router.auxiliary_loss for router in self.routers if router.auxiliary_loss is not None]
         if any(router.load is not None for router in self.routers):
-            of_pass = torch.cat([_load(router) for router in self.routers])
-            self.loads = added_to(self.loads, of_pass)
+            self.loads = added_to(self.loads, torch.cat([_load(router) for router in self.routers]))
         if losses:
             loss = (divisor or sums.n_targets) * torch.stack(losses).sum()
             self.loss = added_to(self.loss, loss.detach())

@@ -17,17 +17,9 @@ from glassformer.cost.plan import least_seconds
 from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.models.build import undrawn_model
 from glassformer.models.devices import Fit, choose_compile, choose_precision
-from glassformer.store import checkpoint
+from glassformer.store import checkpoint, model_directory
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import (
-    MODEL_FILES,
-    StoredModel,
-    read_run,
-    read_start,
-    weights_of,
-    write_model_files,
-)
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.reporting import LaunchReporter, Outcome, Silent, noted
 from glassformer.tasks.task import trainable_task
@@ -55,7 +47,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         return resume_run(folder, reporter)
     start = None
     if run.init.path is not None:
-        start = read_start(run.init, reads_weights=is_first() or run.parallel.strategy == "ddp")
+        start = model_directory.read_start(run.init, reads_weights=is_first() or run.parallel.strategy == "ddp")
     run = as_new(run)
     with noted(reporter, is_first=is_first()) as notes, host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
@@ -73,7 +65,7 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
     log = reporter.log if is_first() else Silent().log
     with noted(reporter, is_first=is_first()) as notes, holding(folder, is_first()):
         newest = checkpoint.newest(folder, log)
-        former_run = read_run(newest)
+        former_run = model_directory.read_run(newest)
         run = apply_flags(former_run, flags or {})
         begin = checkpoint_for(folder, newest, former_run.train, run.train, log)
         with host_of(run, folder, reporter, began) as host:
@@ -96,7 +88,7 @@ def assemble(
     folder: Path,
     host: Host,
     *,
-    start: StoredModel | None = None,
+    start: model_directory.StoredModel | None = None,
     from_checkpoint: Path | None = None,
     writes: bool = True,
 ) -> tuple[Run, Trainer]:
@@ -109,7 +101,7 @@ def assemble(
     ranks, room, log = host.ranks, room_of(host.device), host.reporter.log
     # Memory
     if from_checkpoint is not None:
-        Manifest.read(from_checkpoint).require(from_checkpoint, [*MODEL_FILES, checkpoint.STATE])
+        Manifest.read(from_checkpoint).require(from_checkpoint, [*model_directory.MODEL_FILES, checkpoint.STATE])
     teacher = ranks.raise_together(lambda: read_teacher(run))
     run, numerics = resolve_auto(run, host)
     require_memory(run.model)
@@ -137,11 +129,11 @@ def assemble(
         elif from_checkpoint is None:
             network = init_from.new_network(run, start, labels, log)
         else:
-            network = init_from.new_network(run, read_start(run.init), labels, Silent().log)
+            network = init_from.new_network(run, model_directory.read_start(run.init), labels, Silent().log)
     init_from.prepare_parameters(run, network, log)
     n_parameters = network.n_parameters()
     if ranks.holds_parts:
-        weights = weights_of(network) if ranks.is_first else {}
+        weights = model_directory.weights_of(network) if ranks.is_first else {}
         ranks.distribute(network, run.train)
         if starts:
             ranks.send_weights(weights, network)
@@ -157,7 +149,7 @@ def assemble(
     in_background = run.train.background_saving
 
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers, run, labels)
+        model_directory.write_model_files(into, weights, tokenizers, run, labels)
 
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=ranks, writes=writes)
     trainer = Trainer(run.train, network, optimizer, data, checkpointer, host)
@@ -198,8 +190,7 @@ def resolve_auto(run: Run, host: Host) -> tuple[Run, str]:
     own_choice, why_compile = choose_compile(train.compile, run.model, device, has_one_shape, seconds)
     compiles = bool(ranks.of_first(own_choice)[0])
     if compiles or why_compile:
-        compilation = "compiled" if compiles else "not compiled"
-        messages.append(_with_reason(compilation, why_compile))
+        messages.append(_with_reason("compiled" if compiles else "not compiled", why_compile))
     return replace(run, train=replace(train, compile=compiles)), ", ".join(messages)
 
 

@@ -244,16 +244,17 @@ class TrainStep:
         self.routing.begin()
         self.network.train()
         for number, batch in enumerate(micro_batches):
-            if seeds is not None:
-                _seed(seeds[number], self.device)
+            if seeds is not None and self.device.type == "cpu":
+                torch.default_generator.manual_seed(seeds[number])  # `torch.manual_seed` seeds all devices, in 1 ms
+            elif seeds is not None:
+                torch.manual_seed(seeds[number])
             if self.gives_masks:
                 batch = batch.with_masks()
             parts = [batch.rows(rows) for rows in split(range(batch.n_rows), fit.n_parts)]
             of_parts = []
             for n_done, part in enumerate(parts, 1):
                 is_last = number == len(micro_batches) - 1 and n_done == len(parts)
-                sums = self._backward_of(part, factor, is_last)
-                of_parts.append(sums.nats)
+                of_parts.append(self._backward_of(part, factor, is_last).nats)
             nats.append(torch.stack(of_parts).sum())
         return torch.stack(nats)
 
@@ -300,14 +301,6 @@ class TrainStep:
 
     def _set_pending(self, numbers: Tensor, figures: dict[str, Tensor], overflowed: bool = False) -> None:
         self.pending = Pending(numbers, self.number, self.micro_batches, self.n_targets, [*figures], overflowed)
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed the random numbers of a device; on a CPU, avoid the 1 ms in which `torch.manual_seed` seeds all devices."""
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
 
 
 @contextmanager

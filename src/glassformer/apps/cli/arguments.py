@@ -238,7 +238,9 @@ class Signature:
             option = known.get(name.replace("_", "-"))
             if option is None:
                 key, is_repeated = self._key(name), False
-                is_switch = self._is_switch(key)
+                plain = key.replace("-", "_")
+                entries = [entry for one in self.by_short_name.get(plain, [plain]) for entry in self.keys.get(one, ())]
+                is_switch = any(entry.type == "true | false" for entry in entries)
             else:
                 key, is_repeated, is_switch = "", option.is_repeated, option.type is bool
             # Its values
@@ -272,12 +274,6 @@ class Signature:
         if len(keys) != 1:
             raise self.unknown(name)
         return keys[0]
-
-    def _is_switch(self, key: str) -> bool:
-        """Return True if a key is true or false, so that it needs no value."""
-        plain = key.replace("-", "_")
-        entries = [entry for one in self.by_short_name.get(plain, [plain]) for entry in self.keys.get(one, ())]
-        return any(entry.type == "true | false" for entry in entries)
 
     def is_option(self, word: str) -> bool:
         """Return True for `--anything` and for `-x`: a dash and one letter."""

@@ -65,8 +65,7 @@ def verify(folder: Dir, /) -> int:
     """
     if not folder.is_dir():
         raise UserError(f"no such run: {folder}")
-    steps = checkpoint.steps(folder)
-    places = [folder, *(checkpoint.path_of(folder, step) for step in steps)]
+    places = [folder, *(checkpoint.path_of(folder, step) for step in checkpoint.steps(folder))]
     n_damaged = 0
     for place in places:
         try:

@@ -35,8 +35,7 @@ def main(*texts: Annotated[str, ""], **keys: str) -> int:
 
     text = model.generate(PROMPT, max_new_tokens=run.model.max_len - len(model.prompt_ids(PROMPT)))
     assert isinstance(run.data, TextData)
-    corpus = "".join(Corpus(run.data).training_texts())
-    overlap = longest_overlap(PROMPT + text, corpus)
+    overlap = longest_overlap(PROMPT + text, "".join(Corpus(run.data).training_texts()))
     print(f"\n{PROMPT}{text}\n")
     print(f"longest passage of this text that is also in the training text: {len(overlap)} characters: {overlap!r}")
     return 0

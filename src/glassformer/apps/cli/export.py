@@ -36,6 +36,6 @@ def main(
     exported = export(directory, out, to, step=checkpoint, dtype=dtype, license=license)
     for line in exported.said:
         print(line)
-    checked = "" if to == "web" else " (verified)"
+    checked = " (verified)" * (to != "web")
     print(f"exported to {exported.folder}{checked}")
     return 0

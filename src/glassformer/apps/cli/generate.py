@@ -7,17 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
+from glassformer.apps.cli import inputs_outputs
 from glassformer.apps.cli.arguments import Dir, File, Sampling
-from glassformer.apps.cli.inputs_outputs import (
-    Drafting,
-    input_text,
-    no_effect,
-    reported_errors,
-    require_one,
-    require_output,
-    same_text,
-    typed_lines,
-)
 from glassformer.apps.cli.progress import err, json_of, reporting
 from glassformer.common import files
 from glassformer.common.errors import UserError
@@ -92,7 +83,7 @@ def main(
     given: Prompts,
     sampling: Sampling,
     beams: Beams,
-    loading: Drafting,
+    loading: inputs_outputs.Drafting,
 ) -> int:
     """Generate text with a trained model; without a prompt, read prompts from the terminal.
 
@@ -107,8 +98,8 @@ def main(
         glassformer generate runs/mybook --input prompts.txt --output texts.jsonl
     """
     # Arguments
-    prompt = same_text(text, given.prompt, "--prompt")
-    require_one(prompt, given.input, "--input")
+    prompt = inputs_outputs.same_text(text, given.prompt, "--prompt")
+    inputs_outputs.require_one(prompt, given.input, "--input")
     given.require_fit()
     loading.find([directory])
     if given.input is None and prompt is None and not sys.stdin.isatty():
@@ -117,7 +108,7 @@ def main(
     if given.input is not None:
         prompts = _prompts(given.input)
     if given.output is not None:
-        require_output(given.output, [directory, loading.draft, given.input])
+        inputs_outputs.require_output(given.output, [directory, loading.draft, given.input])
     loading.require_draft(sampling)
     # Models
     model = loading.ensemble([directory], "chat" if given.chat else "generate")
@@ -144,8 +135,8 @@ def main(
     elif prompt is not None:
         write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     else:
-        for prompt in typed_lines("type the beginning of a text and press Enter; Ctrl-D ends"):
-            with reported_errors():
+        for prompt in inputs_outputs.typed_lines("type the beginning of a text and press Enter; Ctrl-D ends"):
+            with inputs_outputs.reported_errors():
                 if prompt:
                     write(model, prompt, encode, settings, begins_with_prompt=not given.chat)
     if counts.n_drafted:
@@ -157,7 +148,7 @@ def _require_effect(model: "Model", sampling: Mapping[str, Any], beams: Mapping[
     """Raise `UserError` for an option of beam search without beams, or an option of sampling at temperature 0."""
     if beams.get("beam", 1) == 1:
         for option in beams.keys() - {"beam"}:
-            raise no_effect(option, " without beams: remove it, or set --beam above 1")
+            raise inputs_outputs.no_effect(option, " without beams: remove it, or set --beam above 1")
     if beams:
         return  # the search refuses settings of samples
     changes_greedy = ("temperature", "repetition_penalty")
@@ -166,7 +157,7 @@ def _require_effect(model: "Model", sampling: Mapping[str, Any], beams: Mapping[
         given.append("sample")
     if given and sampling.get("temperature", getattr(model.generation, "temperature", None)) == 0:
         why = " at temperature 0, which takes the most probable token: remove it, or set --temperature above 0"
-        raise no_effect(given[0], why)
+        raise inputs_outputs.no_effect(given[0], why)
 
 
 def _write(model: "Model", prompt: str, encode: Encode, settings: dict[str, Any], *, begins_with_prompt: bool) -> None:
@@ -262,7 +253,7 @@ def _in_order(rows: Iterable[tuple[int, str]], progress: Callable[[int], None]) 
 
 def _prompts(source: str) -> list[str | None]:
     """Return the prompts of a file, in order; None for a blank line of a text, which has no prompt."""
-    given = lines(input_text(source))
+    given = lines(inputs_outputs.input_text(source))
     if not any(line.strip() for line in given):
         raise UserError(f'{source} has no prompt; write one per line, or objects with a text field "prompt"')
     if not next(line for line in given if line.strip()).lstrip().startswith("{"):

@@ -72,7 +72,7 @@ def of_verb(verb: Signature, *, is_whole: bool = False) -> str:
     if verb.examples:
         lines += ["", "Examples:", *(f"  {example}" for example in verb.examples)]
     if verb.keys:
-        more = "" if is_whole else f" `glassformer {verb.verb} --help {ALL}` lists all keys."
+        more = f" `glassformer {verb.verb} --help {ALL}` lists all keys." * (not is_whole)
         lines += ["", *_wrapped(f"`glassformer {verb.verb} --help KEY` explains one key or a section.{more}")]
     return "\n".join(lines)
 

@@ -81,7 +81,7 @@ class Stored:
         """Load the model of a directory with these options."""
         from glassformer import api
 
-        return api.load(directory, step=self.checkpoint, device=self.device)
+        return api.load(directory, step=self.checkpoint, device=self.device, dtype=getattr(self, "dtype", None))
 
 
 @checked
@@ -91,12 +91,6 @@ class Loading(Stored):
     dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "type of the weights, by default fp32; evaluate uses the training precision by default"
     )
-
-    def model(self, directory: str | Path) -> "Model":
-        """Load the model of a directory with these options."""
-        from glassformer import api
-
-        return api.load(directory, step=self.checkpoint, device=self.device, dtype=self.dtype)
 
     def ensemble(self, directories: Sequence[str | Path], verb: str) -> "Model":
         """Load one model, or several as an ensemble. Raises `UserError` if a model was not trained for the verb."""

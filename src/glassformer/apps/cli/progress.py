@@ -25,13 +25,11 @@ def err(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-@contextmanager
-def reporting(*, is_quiet: bool = False) -> "Iterator[TerminalReporter]":
-    """Yield a reporter for the block; its libraries are imported here, after the arguments were checked."""
+def reporting(*, is_quiet: bool = False) -> "TerminalReporter":
+    """Return a reporter for a block; its libraries are imported here, after the arguments were checked."""
     from glassformer.training.terminal import TerminalReporter
 
-    with TerminalReporter(is_quiet=is_quiet) as reporter:
-        yield reporter
+    return TerminalReporter(is_quiet=is_quiet)
 
 
 @contextmanager
@@ -120,7 +118,7 @@ def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:
             units[0] += f" ({best})"
         if valid.bits_per_byte is not None:
             units.append(f"{valid.bits_per_byte:.3f} bits per byte")
-    example = ' "… [MASK] …"' if task.verb == "fill" else ""
+    example = ' "… [MASK] …"' * (task.verb == "fill")
     return {
         "done": ", ".join([*units, f"after {duration(seconds)}"]),
         "model": f"{folder} (weights of step {Manifest.read(folder).step})",

@@ -52,7 +52,7 @@ def repeat(folder: str, keys: dict[str, str]) -> int:
     if not replay.differing:
         print(f"{span}: equal when repeated, bit for bit (weights, optimizer state, losses)")
         return 0
-    names = ", ".join(replay.differing[:5]) + (" …" if len(replay.differing) > 5 else "")
+    names = ", ".join(replay.differing[:5]) + " …" * (len(replay.differing) > 5)
     other = "" if replay.is_same_machine else "; they were made on another machine, version or number of threads"
     if not replay.repeats_bits:
         other += "; only the CPU, and CUDA with train.deterministic, give equal bits"

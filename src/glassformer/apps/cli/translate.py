@@ -4,17 +4,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from glassformer.apps.cli import inputs_outputs
 from glassformer.apps.cli.arguments import File
-from glassformer.apps.cli.inputs_outputs import (
-    GivenTexts,
-    Loading,
-    Texted,
-    directories_and_text,
-    reported_errors,
-    require_effect,
-    require_output,
-    typed_lines,
-)
 from glassformer.apps.cli.progress import reporting
 from glassformer.common import files
 from glassformer.config.run import BeamConfig
@@ -32,7 +23,7 @@ Search = Annotated[
 
 
 def main(
-    *models: Texted,
+    *models: inputs_outputs.Texted,
     input: File | None = None,
     output: Path | None = None,
     n_best: int = 1,
@@ -40,7 +31,7 @@ def main(
     source_language: str | None = None,
     target_language: str | None = None,
     search: Search,
-    loading: Loading,
+    loading: inputs_outputs.Loading,
 ) -> int:
     """Translate every source line to one target line; several models form an ensemble.
 
@@ -62,29 +53,33 @@ def main(
         glassformer translate runs/en-de --input new.en --output new.de
         glassformer translate nllb --target-language deu_Latn "A dog runs."
     """
-    directories, text = directories_and_text(models)
+    directories, text = inputs_outputs.directories_and_text(models)
     loading.find(directories)
     is_typed = text is None and input is None and sys.stdin.isatty()
     given = None
     if not is_typed:
-        given = GivenTexts.read(text, input)
+        given = inputs_outputs.GivenTexts.read(text, input)
     if output is not None:
-        require_output(output, [*directories, input])
-    loading.require(directories, "translate")
+        inputs_outputs.require_output(output, [*directories, input])
     model = loading.ensemble(directories, "translate")
     model.require_source()
     if source_language is not None or target_language is not None:
         model = model.with_languages(source_language, target_language)
-    require_effect(model, search)
+    inputs_outputs.require_effect(model, search)
     settings = search | {"n_best": n_best, "prefix": prefix}
-    if given is None:
-        _converse(model, settings)
-    else:
+    if given is not None:
         _translate(model, given, output, settings)
+        return 0
+    for source in inputs_outputs.typed_lines("one source per line; an empty line or Ctrl-D ends"):
+        if not source.strip():
+            break
+        with inputs_outputs.reported_errors():
+            for translation in model.translations([source], **settings)[0]:
+                print(one_line(translation.text) if n_best == 1 else _scored(translation))
     return 0
 
 
-def _translate(model: "Model", given: GivenTexts, output: Path | None, settings: dict[str, Any]) -> None:
+def _translate(model: "Model", given: inputs_outputs.GivenTexts, output: Path | None, settings: dict[str, Any]) -> None:
     """Write the targets of the given texts to a file, or print them."""
     with reporting() as reporter, reporter.phase("translating") as progress:
         sources = list(given.each(model.encode_source))
@@ -99,16 +94,6 @@ def _translate(model: "Model", given: GivenTexts, output: Path | None, settings:
         sys.stdout.write(written)
     else:
         files.write_text(output, written)
-
-
-def _converse(model: "Model", settings: dict[str, Any]) -> None:
-    """Translate each line that is typed on the terminal, until an empty one."""
-    for source in typed_lines("one source per line; an empty line or Ctrl-D ends"):
-        if not source.strip():
-            return
-        with reported_errors():
-            for translation in model.translations([source], **settings)[0]:
-                print(one_line(translation.text) if settings["n_best"] == 1 else _scored(translation))
 
 
 def _scored(target: "Translation") -> str:

@@ -54,8 +54,7 @@ class Cell:
 
 def chapters() -> list[Path]:
     """Return the files of the chapters in their order."""
-    folder = IN_WHEEL if IN_WHEEL.is_dir() else IN_CHECKOUT
-    return sorted(folder.glob("[0-9][0-9]*-*.md"))
+    return sorted((IN_WHEEL if IN_WHEEL.is_dir() else IN_CHECKOUT).glob("[0-9][0-9]*-*.md"))
 
 
 def cells_of(page: str) -> Iterator[Cell]:

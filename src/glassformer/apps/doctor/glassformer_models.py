@@ -177,7 +177,7 @@ def chat_mask(model: Model) -> Result:
         problems = mask_problems(scored, ANSWERS, model.tokenizer, ends)
     problems = problems or border_problems(encoder)
     shown = " and ".join(repr(model.tokenizer.decode(part, skip_special=False)) for part in scored)
-    detail = f"scored{', as data.scored is all' if scores_all else ''}: {shown or 'nothing'}"
+    detail = f"scored{', as data.scored is all' * scores_all}: {shown or 'nothing'}"
     return Result("chat-mask", not problems, "; ".join([*problems, detail]), MEANING)
 
 

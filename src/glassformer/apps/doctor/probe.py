@@ -306,7 +306,10 @@ def measured(probe: Probe) -> Probe:
             f"the module could not be run on token ids {tuple(rows.token_ids.shape)} "
             f"({type(error).__name__}: {first_line(error)}): pass forward=lambda module, token_ids, …"
         ) from error
-    probe = _in_float64(probe, rows)
+    with contextlib.suppress(RuntimeError, TypeError, NotImplementedError):  # not every module and device has float64
+        precise = replace(probe, module=copy.deepcopy(probe.module).double())
+        if precise.logits(rows).dtype == torch.float64:
+            probe = precise
     tables = _tables(probe, rows)
     n_outputs = probe.logits(rows).shape[-1]
     n_ids = min([probe.vocab_size, n_outputs, *(table.num_embeddings for table in tables)])
@@ -324,15 +327,6 @@ def _awaken(module: nn.Module) -> None:
         if parameter.requires_grad and not parameter.any():
             std = parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02
             parameter.data.normal_(std=std)
-
-
-def _in_float64(probe: Probe, rows: Rows) -> Probe:
-    """Return the probe in float64, or unchanged if the module or the device does not support it."""
-    try:
-        precise = replace(probe, module=copy.deepcopy(probe.module).double())
-        return precise if precise.logits(rows).dtype == torch.float64 else probe
-    except (RuntimeError, TypeError, NotImplementedError):
-        return probe
 
 
 def _tables(probe: Probe, rows: Rows) -> tuple[nn.Embedding, ...]:

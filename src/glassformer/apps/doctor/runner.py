@@ -10,39 +10,14 @@ import torch
 from torch import nn
 
 from glassformer.apps.doctor import learning, properties
+from glassformer.apps.doctor import probe as probing
 from glassformer.apps.doctor.adapter import Interface
-from glassformer.apps.doctor.probe import (
-    Check,
-    NotApplicable,
-    Probe,
-    device_of,
-    generators_kept,
-    measured,
-    on_copies_only,
-    seed_everything,
-)
 from glassformer.common.errors import UserError, did_you_mean, first_line
 
-CHECKS: tuple[Check, ...] = (
-    properties.vocabulary,
-    properties.deterministic,
-    properties.causality,
-    properties.causality_by_gradient,
-    properties.visibility,
-    properties.large_scores,
-    properties.zero_scores,
-    properties.padding_right,
-    properties.padding_left,
-    properties.empty_rows,
-    properties.batch,
-    properties.cache,
-    learning.accumulation,
-    learning.loss_padding,
-    learning.shift,
-    learning.loss_at_start,
-    learning.learns,
+CHECKS: tuple[probing.Check, ...] = tuple(
+    one for module in (properties, learning) for one in vars(module).values() if type(one) is probing.Check
 )
-"""All checks, in the order in which they run and are printed."""
+"""All checks, in the order in which they run and are printed: that of their definitions."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +94,11 @@ def check(module: nn.Module, interface: Interface, checks: Sequence[str] | None 
     `checks` lists the names of the checks to run. Raises `UserError` if the module cannot run, or for an unknown check.
     """
     chosen = CHECKS if checks is None else [_named(name) for name in checks]
-    with generators_kept(device_of(module)), warnings.catch_warnings(), torch.enable_grad():
+    with probing.generators_kept(probing.device_of(module)), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # the module's own warnings, hundreds of times
-        with on_copies_only(module) as pristine:
+        with probing.on_copies_only(module) as pristine:
             forward, mask_use = interface.resolved_forward(pristine)
-            probe = Probe(
+            probe = probing.Probe(
                 module=copy.deepcopy(pristine),
                 pristine=pristine,
                 interface=interface,
@@ -132,25 +107,25 @@ def check(module: nn.Module, interface: Interface, checks: Sequence[str] | None 
                 mask_use=mask_use,
                 generator=torch.Generator().manual_seed(seed),
             )
-            probe = measured(probe)
+            probe = probing.measured(probe)
             return Report(tuple(_result(one, probe, seed) for one in chosen))
 
 
-def _named(name: str) -> Check:
+def _named(name: str) -> probing.Check:
     by_name = {one.name: one for one in CHECKS}
     if name not in by_name:
         raise UserError(f"unknown check {name!r}: {did_you_mean(name, by_name, 'known checks are')}")
     return by_name[name]
 
 
-def _result(one: Check, probe: Probe, seed: int) -> Result:
+def _result(one: probing.Check, probe: probing.Probe, seed: int) -> Result:
     # Every check draws the same rows, independent of the other checks.
     probe.generator.manual_seed(seed)
-    seed_everything(seed)
+    probing.seed_everything(seed)
     passed: bool | None
     try:
         passed, detail = one.run(probe)
-    except NotApplicable as reason:
+    except probing.NotApplicable as reason:
         passed, detail = None, str(reason)
     except UserError:
         raise

@@ -260,8 +260,7 @@ def _effective(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _effective_stack(flat: dict[str, Any], side: str) -> dict[str, Any]:
-    names = (field.name for field in dataclasses.fields(Stack))
-    stack = {name: flat[f"{side}.{name}"] for name in names}
+    stack = {field.name: flat[f"{side}.{field.name}"] for field in dataclasses.fields(Stack)}
     n_heads, windows = stack["n_heads"], stack["window_pattern"] or (0,)
     stack["n_kv_heads"] = stack["n_kv_heads"] or n_heads
     stack["d_head"] = stack["d_head"] or flat["d_model"] / n_heads

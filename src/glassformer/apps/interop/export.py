@@ -78,7 +78,10 @@ def export(
             f"dtype: expected {' or '.join(dtypes)} for the target {to}, got {dtype}; only {' and '.join(DTYPES)} have "
             "other dtypes"
         )
-    _require_licence(license, to)
+    if license is not None and to == "web":
+        raise UserError("license is for the model card in a folder, but the target web writes one file")
+    if license is not None and (not license or not all(letter.isalnum() or letter in "-._" for letter in license)):
+        raise UserError(f"license: expected an identifier such as mit or apache-2.0, got {license!r}")
     if not isinstance(model, (str, os.PathLike)):
         return _export_loaded(model, out, to, step, dtype, license)
     folder, out = files.as_path(model, "model"), files.as_path(out, "out")
@@ -111,15 +114,6 @@ def _export_loaded(
     _require_plain(model.run, model.name)
     with tempfile.TemporaryDirectory() as folder:  # to write the weights that are in memory
         return export(model.save(Path(folder) / "model"), out, to, dtype=dtype, license=license)
-
-
-def _require_licence(licence: str | None, to: Target) -> None:
-    if licence is None:
-        return
-    if to == "web":
-        raise UserError("license is for the model card in a folder, but the target web writes one file")
-    if not licence or not all(letter.isalnum() or letter in "-._" for letter in licence):
-        raise UserError(f"license: expected an identifier such as mit or apache-2.0, got {licence!r}")
 
 
 def _require_plain(run: Run, name: str | Path) -> None:

@@ -16,27 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.apps.interop.equivalent import (
-    Recast,
-    Weights,
-    as_it_is,
-    differences,
-    shapes_of,
-    stack_misfits,
-    without_values,
-)
+from glassformer.apps.interop import equivalent
 from glassformer.apps.interop.generation import token_ids
 from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, Settings, written
 from glassformer.apps.interop.vocabulary_files import MERGES, VOCAB, Builder
-from glassformer.config.transformer import (
-    Head,
-    PositionHead,
-    SequenceHead,
-    Stack,
-    TokenHead,
-    TransformerConfig,
-    VectorHead,
-)
+from glassformer.config import transformer as c
 
 Shapes = Mapping[str, Sequence[int]]
 Names = tuple[str, ...]
@@ -122,7 +106,7 @@ def rule(ours: str | Names, theirs: str | Names, **layout: Any) -> Rule:
     return Rule(mine, other, **layout)
 
 
-def filled_in(table: Iterable[Rule], config: TransformerConfig, shapes: Shapes) -> list[Rule]:
+def filled_in(table: Iterable[Rule], config: c.TransformerConfig, shapes: Shapes) -> list[Rule]:
     """Return the table for a model with tensors of these `shapes`: one rule for each tensor of each block.
 
     Lines for tensors that the model does not have are left out. One tensor of glassformer stacks the matrices of all
@@ -177,7 +161,7 @@ def lines(ours: str, theirs: str, names: Mapping[str, str], **layout: Any) -> li
     return [rule(ours + mine, theirs + other, **layout) for mine, other in names.items()]
 
 
-def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
+def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, c.Head]:
     """Return the heads of a family of decoders by class name; all class names begin with `prefix`.
 
     `has_tags` is False if transformers has no class of the family that tags tokens.
@@ -185,16 +169,16 @@ def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, Head]:
     >>> list(decoder_heads("OPT", has_tags=False))
     ['OPTForCausalLM', 'OPTForSequenceClassification', 'OPTModel']
     """
-    heads: dict[str, Head] = {
-        f"{prefix}ForCausalLM": TokenHead(),
-        f"{prefix}ForSequenceClassification": SequenceHead(pooling="last", bias=False),
+    heads: dict[str, c.Head] = {
+        f"{prefix}ForCausalLM": c.TokenHead(),
+        f"{prefix}ForSequenceClassification": c.SequenceHead(pooling="last", bias=False),
     }
     if has_tags:
-        heads[f"{prefix}ForTokenClassification"] = PositionHead()
-    return heads | {f"{prefix}Model": VectorHead(pooling="mean")}
+        heads[f"{prefix}ForTokenClassification"] = c.PositionHead()
+    return heads | {f"{prefix}Model": c.VectorHead(pooling="mean")}
 
 
-def output_name(config: TransformerConfig, of_tokens: str = "lm_head", of_tags: str = "classifier") -> str:
+def output_name(config: c.TransformerConfig, of_tokens: str = "lm_head", of_tags: str = "classifier") -> str:
     """Return the name of a decoder's logits module: `of_tokens` for a token head, `of_tags` for a head that tags.
 
     >>> output_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
@@ -242,7 +226,7 @@ def nested(fields: Fields) -> Fields:
         outer, _, inner = name.rpartition(".")
         if outer:
             parts.setdefault(outer, {})[inner] = value
-    return whole | {outer: replace(whole.get(outer, Stack()), **inner) for outer, inner in parts.items()}
+    return whole | {outer: replace(whole.get(outer, c.Stack()), **inner) for outer, inner in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -252,11 +236,11 @@ class Family:
     name: str
     """Name for messages, such as GPT-2."""
     model_type: str
-    heads: Mapping[str, Head]
+    heads: Mapping[str, c.Head]
     """Supported classes of transformers, each with its head in glassformer. An export uses the first with its head."""
     settings: Settings
     """Fields that equal a key of `config.json`, for import and export; `encoder.n_layers` is a field of a stack."""
-    table: Callable[[TransformerConfig], list[Rule]]
+    table: Callable[[c.TransformerConfig], list[Rule]]
     """Function that returns a configuration's table of tensor names. Our queries, keys and values are separate in
     it."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -269,20 +253,20 @@ class Family:
     """Keys of `config.json` that do not change the outputs."""
     others: tuple[Converter, ...] = ()
     """Converters of the other settings, in the order in which they read and write."""
-    limits: Callable[[TransformerConfig], dict[str, bool]] = lambda config: {}
+    limits: Callable[[c.TransformerConfig], dict[str, bool]] = lambda config: {}
     """Function that returns, for a configuration, possible reasons why transformers cannot compute the model although
     the keys can express it. The value of a reason is True if it applies."""
     prefix: str = ""
     """Prefix of the tensor names of the network without its head. Files of a model without a head may omit it."""
     drawn: tuple[str, ...] = ()
     """Patterns of tensors that glassformer never uses, and that transformers draws at random if a file lacks them."""
-    recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
+    recast: Callable[[c.TransformerConfig, equivalent.Weights], equivalent.Recast] = equivalent.as_it_is
     """Function that returns an equivalent model that the table can map, or otherwise the model unchanged."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """For the name of a second copy of a tied tensor, the name of the original, which may be in this map, too."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """For each tensor that transformers requires and never uses, the tensor to write there if the model has it."""
-    fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
+    fixed: Callable[[c.TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
     """Function that returns the tensors of old files that a configuration determines. Other values are an error."""
     stores_fixed: bool = False
     """True if transformers requires the `fixed` tensors in a file."""
@@ -312,41 +296,41 @@ class Family:
         """Names of the stacks: encoder, decoder or both."""
         return frozenset(name.split(".")[0] for name in self.settings if name.startswith(("encoder.", "decoder.")))
 
-    def architecture(self, config: TransformerConfig) -> str:
+    def architecture(self, config: c.TransformerConfig) -> str:
         """Return the class of transformers that has the head of a configuration."""
         return next(name for name, head in self.heads.items() if head.kind == config.head.kind)
 
-    def read(self, hf: HFConfig, architecture: str) -> TransformerConfig:
+    def read(self, hf: HFConfig, architecture: str) -> c.TransformerConfig:
         """Return the configuration of a model of class `architecture`, read from `hf`, which records problems."""
-        return TransformerConfig(**self._fields(hf, architecture))
+        return c.TransformerConfig(**self._fields(hf, architecture))
 
-    def write(self, config: TransformerConfig) -> dict[str, Any]:
+    def write(self, config: c.TransformerConfig) -> dict[str, Any]:
         """Return the keys of `config.json` for a configuration, except the keys that all families share."""
         keys = written(self.settings, config)
         for other in self.others:
             keys |= other.write(config)
         return keys
 
-    def misfits(self, config: TransformerConfig) -> list[str]:
+    def misfits(self, config: c.TransformerConfig) -> list[str]:
         """Return the reasons why the family cannot represent a configuration exactly; empty if it can.
 
         The keys of an equivalent configuration are written and read again. A field that is different afterwards does
         not fit. So if a family forgets a setting, it rejects models with that setting, and never exports a wrong model.
         """
-        if misfits := stack_misfits(config, self.stacks):
+        if misfits := equivalent.stack_misfits(config, self.stacks):
             return misfits
         kinds = dict.fromkeys(head.kind for head in self.heads.values())
         if config.head.kind not in kinds:
             misfit = f"model.head.kind: expected {' or '.join(kinds)}, got {config.head.kind}"
             return [misfit, *self.misfits(replace(config, head=next(iter(self.heads.values()))))]
-        config, weights = self.recast(config, without_values(config))
+        config, weights = self.recast(config, equivalent.without_values(config))
         stored = [rule for rule in self.table(config) if f"{rule.ours[0]}.weight" in weights]
         names = [f"{name}.weight" for rule in stored for name in rule.theirs]
         hf = HFConfig(token_ids(config) | self.write(config), self.name, names)
         read = self._fields(hf, self.architecture(config))
         read["head"] = _head_with_modules(config.head, read["head"])
         limits = [reason for reason, applies in self.limits(config).items() if applies]
-        return [*differences(config, read), *limits] or hf.problems()
+        return [*equivalent.differences(config, read), *limits] or hf.problems()
 
     def _fields(self, hf: HFConfig, architecture: str) -> Fields:
         hf.rename(self.old_keys)
@@ -358,20 +342,20 @@ class Family:
             fields |= other.read(hf, fields)
         return nested(fields)
 
-    def rules(self, config: TransformerConfig) -> list[Rule]:
+    def rules(self, config: c.TransformerConfig) -> list[Rule]:
         """Return the table, filled in for a configuration."""
         table = self.table(config)
         if config.fused_qkv:
             table = with_fused(table)
-        return filled_in(table, config, shapes_of(config))
+        return filled_in(table, config, equivalent.shapes_of(config))
 
 
-def _head_with_modules(ours: Head, read: Head) -> Head:
+def _head_with_modules(ours: c.Head, read: c.Head) -> c.Head:
     """Return the head that was read, with the settings of `ours` that modules of sentence-transformers can express.
 
     The modules can express every vector head that does not apply its pooler: see `sentence_files.write_modules`.
     """
-    if not isinstance(ours, VectorHead) or not isinstance(read, VectorHead):
+    if not isinstance(ours, c.VectorHead) or not isinstance(read, c.VectorHead):
         return read
     if ours.pooler in ("tanh", "relu"):
         return replace(read, max_tokens=ours.max_tokens)

@@ -82,7 +82,12 @@ def import_model(
     weights = read_weights(folder, family, config, ignore_tensors, log)
     generation = read_generation(defaults, config, tokenizer, str(folder.path / GENERATION), log)
     # What is not imported
-    _log_not_imported(folder, log)
+    if (folder.path / "additional_chat_templates").is_dir():
+        log("the templates of additional_chat_templates are not imported; the chat template is")
+    if folder.table(TOKENIZER_CONFIG).get("auto_map"):
+        log(f"{TOKENIZER_CONFIG} requires custom code (auto_map), which is never run: only tokenizer.json is read")
+    if sentence_files.has_modules(folder):
+        sentence_files.log_not_imported(folder, log)
     if folder.config.get("auto_map"):
         log(f"{CONFIG} names custom code (auto_map), which is never run: the model is read as {architecture}")
     # The model directory
@@ -115,15 +120,6 @@ def _import_gguf(
             return import_model(place, out, ignore_tensors, log, ignore_keys=ignore_keys)
         except UserError as error:
             raise UserError(str(error).replace(place, str(path))) from error
-
-
-def _log_not_imported(folder: HFFolder, log: Log) -> None:
-    if (folder.path / "additional_chat_templates").is_dir():
-        log("the templates of additional_chat_templates are not imported; the chat template is")
-    if folder.table(TOKENIZER_CONFIG).get("auto_map"):
-        log(f"{TOKENIZER_CONFIG} requires custom code (auto_map), which is never run: only tokenizer.json is read")
-    if sentence_files.has_modules(folder):
-        sentence_files.log_not_imported(folder, log)
 
 
 def find_family(

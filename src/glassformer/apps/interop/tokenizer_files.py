@@ -17,7 +17,7 @@ from glassformer.apps.interop.vocabulary_files import (
     read_pair,
 )
 from glassformer.common import files
-from glassformer.common.errors import UserError, shown
+from glassformer.common.errors import UserError, placed, shown
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig, VectorHead
 from glassformer.inference.text import causal_frame
@@ -82,13 +82,11 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
         others = f", only the SentencePiece files {' and '.join(pieces)}" if pieces else ""
         raise UserError(f"{folder.path} has no {TOKENIZER}{others}: {SAVE_FAST}")
     template, of_files = _chat_template(folder), roles(folder)
-    try:
+    with placed(f"{folder.path / TOKENIZER} cannot be used as a tokenizer"):
         tokenizer = Tokenizer.imported(text, of_files, template)
         defaults = _roles_by_default(folder, usual)
         if missing := {role: token for role, token in defaults.items() if token in tokenizer.vocab}:
             tokenizer = Tokenizer.imported(text, of_files | missing, template)
-    except UserError as error:
-        raise UserError(f"{folder.path / TOKENIZER} cannot be used as a tokenizer: {error}") from error
     _require_agreement(folder, json.loads(text))
     return tokenizer
 
@@ -150,10 +148,8 @@ def _chat_template(folder: HFFolder) -> Any:
     if text is not None:
         return text
     template = folder.table(TOKENIZER_CONFIG).get("chat_template")
-    try:
+    with placed(folder.path / TOKENIZER_CONFIG):
         check_chat_template(template)
-    except UserError as error:
-        raise UserError(f"{folder.path / TOKENIZER_CONFIG}: {error}") from error
     return template
 
 

@@ -21,7 +21,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer.common import files
-from glassformer.common.errors import UserError, shown
+from glassformer.common.errors import UserError, placed, shown
 from glassformer.tokenization.frames import Frame, template_processing
 from glassformer.tokenization.schemes import BYTE_TO_CHARACTER
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -225,10 +225,8 @@ def _tokenizer(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str], l
             f"{path.name}: {len(missing)} of {len(scores)} pieces have no id, such as {missing[0]!r}: glassformer uses "
             "other pieces for such a text, and transformers uses the unknown token"
         )
-    try:
+    with placed(f"{path} cannot be used as a tokenizer"):
         return Tokenizer.imported(json.dumps(_description(model, scores, vocab, roles)), roles)
-    except UserError as error:
-        raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
 
 
 def _description(

@@ -104,7 +104,11 @@ class EngineThread:
         try:
             steps = self.engine.step()
         except BaseException as error:  # also MemoryError: the requests end, and the server continues
-            self._fail(error)
+            self.engine.reset()
+            readers = {reader for reader, _, _ in self._rows.values()}
+            self._rows.clear()
+            for reader in readers:
+                _send(reader, [as_exception(error)])
             return
         pieces: dict[_Reader, list[Piece]] = {}
         for step in steps:
@@ -125,17 +129,8 @@ class EngineThread:
         if finish is not None:
             text += written.flush()
             del self._rows[step.row]
-        n_tokens = int(step.token is not None)
-        piece = Piece(number, step.row, text, begin, n_tokens, step.likely, finish)
+        piece = Piece(number, step.row, text, begin, int(step.token is not None), step.likely, finish)
         pieces.setdefault(reader, []).append(piece)
-
-    def _fail(self, error: BaseException) -> None:
-        """End all requests, and send the error of the model to their readers."""
-        self.engine.reset()
-        readers = {reader for reader, _, _ in self._rows.values()}
-        self._rows.clear()
-        for reader in readers:
-            _send(reader, [as_exception(error)])
 
 
 def _send(reader: _Reader, pieces: Sequence[Piece | Exception]) -> None:

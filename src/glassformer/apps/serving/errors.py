@@ -18,8 +18,6 @@ TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
-    413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "server_error",
@@ -62,6 +60,11 @@ class ApiError(Exception):
     def response(self) -> JSONResponse:
         """Return the answer."""
         return JSONResponse(self.to_json(), self.status, self.headers)
+
+
+def refusal(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the error for a wrong parameter of a request."""
+    return ApiError(400, message, param=param, code=code)
 
 
 def as_api_error(error: BaseException) -> ApiError:
@@ -117,23 +120,19 @@ def _invalid(error: RequestValidationError) -> ApiError:
         name = context["name"]
         param = ".".join([*place, name])
         if kind == "not_obeyed":
-            return _wrong(
+            return refusal(
                 f"{param}: the server cannot obey this value, which would change the text; leave {name} out", param
             )
-        return _wrong(f"unknown parameter {param!r}: {did_you_mean(name, context['known'])}", param)
+        return refusal(f"unknown parameter {param!r}: {did_you_mean(name, context['known'])}", param)
     if kind == "missing":
         place = [str(part)[:MAX_SHOWN] for part in first["loc"][1:]]
     param = ".".join(place)
     if not param:
         return ApiError(400, "the request has no body, or its body is not a JSON object")
     if kind == "missing":
-        return _wrong(f"the parameter {param!r} is missing", param)
+        return refusal(f"the parameter {param!r} is missing", param)
     message = first["msg"]
-    return _wrong(f"{param}: {message[:1].lower()}{message[1:]}, got {first.get('input')!r:.60}", param)
-
-
-def _wrong(message: str, param: str) -> ApiError:
-    return ApiError(400, message, param=param)
+    return refusal(f"{param}: {message[:1].lower()}{message[1:]}, got {first.get('input')!r:.60}", param)
 
 
 def _place(location: Sequence[str | int], body: Any) -> list[str]:

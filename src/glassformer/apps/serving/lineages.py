@@ -14,7 +14,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 
 from glassformer.apps.serving import lineage_schemas as schemas
-from glassformer.apps.serving.errors import ApiError
+from glassformer.apps.serving.errors import refusal
 from glassformer.apps.serving.guard import note_ignored
 from glassformer.apps.serving.models import Served, TheModels
 from glassformer.apps.serving.schemas import ERRORS, prompts_of
@@ -84,7 +84,7 @@ class Use(Generic[Body]):
         for name in most.keys() & self.search.keys():
             if self.search[name] > most[name]:
                 message = f"{name} is {self.search[name]:,}, and the limit of the server is {most[name]:,}"
-                raise ApiError(400, message, param=name)
+                raise refusal(message, name)
 
     def n_tokens(self, one: Any) -> int:
         """Return the number of tokens of an input; raise an error for a wrong input."""
@@ -97,7 +97,7 @@ class Use(Generic[Body]):
     def log(self, note: str) -> None:
         """Raise `ApiError` with a note about texts that are cut, unless the request allows cutting."""
         if getattr(self.body, "truncation", "auto") == "disabled":
-            raise ApiError(400, f'{note}; shorten them, or set truncation to "auto"', param="truncation")
+            raise refusal(f'{note}; shorten them, or set truncation to "auto"', "truncation")
 
 
 class Embed(Use[schemas.EmbeddingRequest]):
@@ -113,8 +113,7 @@ class Embed(Use[schemas.EmbeddingRequest]):
     def check(self) -> None:
         size = self.model.embedder.size
         if self.body.dimensions not in (None, size):
-            message = f"dimensions: the vectors of {self.served.name} have {size:,} numbers"
-            raise ApiError(400, message, param="dimensions")
+            raise refusal(f"dimensions: the vectors of {self.served.name} have {size:,} numbers", "dimensions")
 
     def n_tokens(self, one: TextOrIds) -> int:
         return len(self._row(one).token_ids)
@@ -191,7 +190,7 @@ class Fill(Use[schemas.FillRequest]):
         elif self.search and not self.model.is_seq2seq:
             wrong, why = next(iter(self.search)), "gives candidates without a search"
         if wrong is not None:
-            raise ApiError(400, f"{wrong}: {name} {why}; leave {wrong} out", param=wrong)
+            raise refusal(f"{wrong}: {name} {why}; leave {wrong} out", wrong)
 
     def n_tokens(self, one: str) -> int:
         return len(self.model.filler.ids(one))
@@ -264,8 +263,8 @@ class Score(Use[schemas.ScoreRequest]):
         n_tokens = sum(map(len, self.model.tokenizer.encode_batch(one)))
         most = max(self.model.config.max_len, self.served.limits.max_tokens)
         if n_tokens > most:
-            raise ApiError(
-                400, f"{quoted(one[-1])} has {n_tokens:,} tokens, and the server reads at most {most:,}: shorten it"
+            raise refusal(
+                f"{quoted(one[-1])} has {n_tokens:,} tokens, and the server reads at most {most:,}: shorten it"
             )
         return n_tokens
 

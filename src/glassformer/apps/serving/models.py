@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from glassformer.apps.inspector.worker import Worker
 from glassformer.apps.serving.batches import Batches
 from glassformer.apps.serving.engine_thread import EngineThread
-from glassformer.apps.serving.errors import ApiError
+from glassformer.apps.serving.errors import ApiError, refusal
 from glassformer.apps.serving.settings import Limits
 from glassformer.common.errors import UserError, did_you_mean
 from glassformer.inference.server_engine import ServerEngine
@@ -77,11 +77,8 @@ class Served:
         """Raise `ApiError` for a model that does not have an ability."""
         if ability not in self.abilities:
             able = ", ".join(self.abilities) or "none"
-            raise ApiError(
-                400,
-                f"the model {self.name!r} lacks the ability {ability}; its abilities: {able}",
-                param="model",
-                code="wrong_model",
+            raise refusal(
+                f"the model {self.name!r} lacks the ability {ability}; its abilities: {able}", "model", "wrong_model"
             )
 
 
@@ -99,7 +96,7 @@ class Models:
         if name is None and len(self.served) == 1:
             return next(iter(self.served.values()))
         if name is None:
-            raise ApiError(400, f"the parameter 'model' is missing: one of {', '.join(self.served)}", param="model")
+            raise refusal(f"the parameter 'model' is missing: one of {', '.join(self.served)}", "model")
         if name not in self.served:
             known = did_you_mean(name, list(self.served))
             raise ApiError(404, f"there is no model {name!r:.100}: {known}", param="model", code="model_not_found")

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from glassformer.apps.serving.engine_thread import Piece
-from glassformer.apps.serving.errors import ApiError, as_api_error
+from glassformer.apps.serving.errors import ApiError, as_api_error, refusal
 from glassformer.apps.serving.models import Models, Served
 from glassformer.apps.serving.schemas import PromptDetails, Sampling, Usage
 from glassformer.config.run import CONSTRAINTS, SHAPES_LOGITS, GenerationConfig
@@ -47,20 +47,17 @@ def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[
     the server allows, or less than `min_tokens`. For `n_new` 0, the default of `min_tokens` is 0.
     """
     if n_new > served.limits.max_tokens:
-        raise ApiError(
-            400, f"{param} is {n_new}, and the server allows {served.limits.max_tokens:,} new tokens", param=param
-        )
+        raise refusal(f"{param} is {n_new}, and the server allows {served.limits.max_tokens:,} new tokens", param)
     # What the request gives, under the names of the settings
     settings = {name: value for name, key in SETTINGS.items() if (value := getattr(body, key)) is not None}
     if not n_new:
         settings.setdefault("min_new_tokens", 0)
     least = settings.get("min_new_tokens", defaults_of(served).min_new_tokens)
     if least > n_new:
-        is_own = "" if body.min_tokens is not None else " (the default of the model)"
-        raise ApiError(
-            400,
+        is_own = " (the default of the model)" * (body.min_tokens is None)
+        raise refusal(
             f"min_tokens is {least:,}{is_own} and {param} is {n_new:,}: lower the first, or raise the second",
-            param="min_tokens",
+            "min_tokens",
         )
     # Values that OpenAI's interface or another server writes differently
     settings["seed"] = secrets.randbits(32) if body.seed in (None, -1) else body.seed
@@ -74,11 +71,10 @@ def sampling_of(served: Served, body: Sampling, n_new: int, param: str) -> dict[
 def require_fit(n_ids: int, max_len: int, param: str) -> None:
     """Raise `ApiError` for a prompt that does not fit the context."""
     if n_ids > max_len:
-        raise ApiError(
-            400,
+        raise refusal(
             f"{param} has {n_ids:,} tokens, and the context of the model is {max_len:,}: shorten it",
-            param=param,
-            code="context_length_exceeded",
+            param,
+            "context_length_exceeded",
         )
 
 
@@ -86,9 +82,7 @@ def penalties_of(body: Sampling, vocab_size: int) -> Penalties:
     """Return the penalties of a request; raise `ApiError` for an id that the model does not have."""
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     if bias and max(bias) >= vocab_size:
-        raise ApiError(
-            400, f"logit_bias has the id {max(bias)}, and the model has {vocab_size:,} tokens", param="logit_bias"
-        )
+        raise refusal(f"logit_bias has the id {max(bias)}, and the model has {vocab_size:,} tokens", "logit_bias")
     return Penalties(bias, body.presence_penalty, body.frequency_penalty)
 
 
@@ -162,9 +156,7 @@ async def answer(
 def require_n(models: Models, n_texts: int) -> None:
     """Raise `ApiError` for too many texts in one request."""
     if n_texts > models.limits.max_n:
-        raise ApiError(
-            400, f"the request asks for {n_texts} texts, and the server allows {models.limits.max_n}", param="n"
-        )
+        raise refusal(f"the request asks for {n_texts} texts, and the server allows {models.limits.max_n}", "n")
 
 
 async def _whole(prepare: Callable[[Served, Body], Job[Body]], served: Served, body: Body) -> BaseModel:

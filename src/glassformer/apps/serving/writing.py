@@ -12,22 +12,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from glassformer.apps.serving import schemas
+from glassformer.apps.serving import schemas, texts
 from glassformer.apps.serving.engine_thread import Piece
-from glassformer.apps.serving.errors import ApiError
+from glassformer.apps.serving.errors import refusal
 from glassformer.apps.serving.guard import note_ignored
 from glassformer.apps.serving.models import Served, TheModels
-from glassformer.apps.serving.texts import (
-    Job,
-    answer,
-    defaults_of,
-    penalties_of,
-    require_fit,
-    require_n,
-    sampling_of,
-    token_bytes,
-    token_text,
-)
 from glassformer.inference.chat import fitted
 from glassformer.inference.rows import Likely, Settings
 from glassformer.inference.rows import Request as EngineRequest
@@ -45,16 +34,14 @@ async def completions(body: schemas.CompletionRequest, models: TheModels, reques
     served.require("completions")
     note_ignored(request, body.ignored())
     if body.best_of not in (None, body.n):
-        raise ApiError(400, "best_of: the server returns all n texts; leave best_of out", param="best_of")
+        raise refusal("best_of: the server returns all n texts; leave best_of out", "best_of")
     if body.max_tokens == 0 and not body.echo:
-        raise ApiError(
-            400, "max_tokens is 0, so there is nothing to generate: set echo, or a larger number", param="max_tokens"
-        )
-    require_n(models, len(schemas.prompts_of(body.prompt)) * body.n)
-    return await answer(request, models, completion_job, served, body)
+        raise refusal("max_tokens is 0, so there is nothing to generate: set echo, or a larger number", "max_tokens")
+    texts.require_n(models, len(schemas.prompts_of(body.prompt)) * body.n)
+    return await texts.answer(request, models, completion_job, served, body)
 
 
-class CompletionJob(Job[schemas.CompletionRequest]):
+class CompletionJob(texts.Job[schemas.CompletionRequest]):
     """Texts that are continued, or sources whose targets are written."""
 
     kind, whole, part = "cmpl", schemas.Completion, schemas.Completion
@@ -99,12 +86,12 @@ class CompletionJob(Job[schemas.CompletionRequest]):
 def completion_job(served: Served, body: schemas.CompletionRequest) -> CompletionJob:
     """Return the prompts of a request with their settings; raise an error for a prompt that does not fit."""
     model, prompts, sources = served.model, schemas.prompts_of(body.prompt), list[tuple[int, ...]]()
-    given = sampling_of(served, body, body.max_tokens, "max_tokens")
+    given = texts.sampling_of(served, body, body.max_tokens, "max_tokens")
     if model.is_seq2seq:
         if body.echo:
-            raise ApiError(400, "echo: the model writes targets of sources; leave echo out", param="echo")
+            raise refusal("echo: the model writes targets of sources; leave echo out", "echo")
         # An encoder-decoder reads the prompts as sources, and writes targets from their start
-        config, start = with_settings(defaults_of(served), given), model.translator.target_ids("")
+        config, start = with_settings(texts.defaults_of(served), given), model.translator.target_ids("")
         ends = [model.translator.end_id, *config.end_ids]
         unwritten = never_written(model.tokenizer, model.config.vocab_size, but=ends)
         settings = Settings(config, model.config.max_len, ends, unwritten, device=model.device)
@@ -112,14 +99,14 @@ def completion_job(served: Served, body: schemas.CompletionRequest) -> Completio
         encoded = [EncodedPrompt(start) for _ in prompts]
     else:
         # A causal model continues the prompts
-        settings = model.writer.settings(with_settings(defaults_of(served), given))
+        settings = model.writer.settings(with_settings(texts.defaults_of(served), given))
         encoded = [model.writer.encode(prompt) for prompt in prompts]
         check_ids([prompt.ids for prompt in encoded], min(model.tokenizer.vocab_size, model.config.vocab_size))
         for prompt in encoded:
-            require_fit(len(prompt.ids), model.config.max_len, "prompt")
+            texts.require_fit(len(prompt.ids), model.config.max_len, "prompt")
     settings = replace(settings, samples=range(body.n))  # at temperature 0, they are equal
     # One request of the engine per prompt
-    penalties = penalties_of(body, model.config.vocab_size)
+    penalties = texts.penalties_of(body, model.config.vocab_size)
     requests = [
         EngineRequest(
             prompt.ids,
@@ -139,14 +126,14 @@ def _source(served: Served, prompt: str | list[int]) -> tuple[int, ...]:
     if isinstance(prompt, str):
         return tuple(served.model.encode_source(prompt))
     check_ids([prompt], served.model.config.encoder_vocab_size)
-    require_fit(len(prompt), served.model.config.encoder_max_len, "prompt")
+    texts.require_fit(len(prompt), served.model.config.encoder_max_len, "prompt")
     return tuple(prompt)
 
 
 def _of_tokens(tokenizer: Tokenizer, scored: Sequence[tuple[Likely, int]]) -> schemas.CompletionLogprobs:
     """Return the log probabilities of tokens, each with the number of characters before it."""
     return schemas.CompletionLogprobs(
-        tokens=[token_text(tokenizer, one.token) for one, _ in scored],
+        tokens=[texts.token_text(tokenizer, one.token) for one, _ in scored],
         token_logprobs=[one.log_prob for one, _ in scored],
         top_logprobs=[tops(one, tokenizer) for one, _ in scored],
         text_offset=[begin for _, begin in scored],
@@ -158,7 +145,7 @@ def tops(one: Likely, tokenizer: Tokenizer) -> dict[str, float]:
     """Return the log probabilities of the most probable tokens at a position, and of the token there."""
     found: dict[str, float] = {}
     for token, log_prob in [*one.top, (one.token, one.log_prob)]:
-        found.setdefault(token_text(tokenizer, token), log_prob)
+        found.setdefault(texts.token_text(tokenizer, token), log_prob)
     return found
 
 
@@ -167,8 +154,8 @@ async def chat(body: schemas.ChatRequest, models: TheModels, request: Request) -
     """Answer a conversation; with `stream`, the parts are server-sent events."""
     served = models.get(body.model)
     require_chat(served, body, request)
-    require_n(models, body.n)
-    return await answer(request, models, chat_job, served, body)
+    texts.require_n(models, body.n)
+    return await texts.answer(request, models, chat_job, served, body)
 
 
 def require_chat(served: Served, body: schemas.ChatRequest, request: Request) -> None:
@@ -176,10 +163,10 @@ def require_chat(served: Served, body: schemas.ChatRequest, request: Request) ->
     served.require("chat")
     note_ignored(request, body.ignored())
     if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs: set logprobs to true", param="top_logprobs")
+        raise refusal("top_logprobs needs logprobs: set logprobs to true", "top_logprobs")
 
 
-class ChatJob(Job[schemas.ChatRequest]):
+class ChatJob(texts.Job[schemas.ChatRequest]):
     """A conversation that is continued."""
 
     kind, whole, part = "chatcmpl", schemas.ChatCompletion, schemas.ChatChunk
@@ -202,7 +189,7 @@ def chat_job(served: Served, body: schemas.ChatRequest) -> ChatJob:
     model, limits = served.model, served.limits
     n_new = body.max_completion_tokens or body.max_tokens or min(limits.max_tokens, model.config.max_len)
     param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    settings, _ = model.chat_settings(**sampling_of(served, body, n_new, param))
+    settings, _ = model.chat_settings(**texts.sampling_of(served, body, n_new, param))
     settings = replace(settings, samples=range(body.n))  # at temperature 0, they are equal
     # The turns that fit the context
     messages = [one.to_message() for one in body.messages]
@@ -212,22 +199,21 @@ def chat_job(served: Served, body: schemas.ChatRequest) -> ChatJob:
         ids, way_out = model.conversation_encoder.prompt(messages), "shorten it"
         if found is not None:
             way_out += ', or set truncation to "auto"'
-        raise ApiError(
-            400,
+        raise refusal(
             f"the conversation has {len(ids):,} tokens, and the context of {model.config.max_len:,} has no room for an "
             f"answer: {way_out}",
-            param="messages",
-            code="context_length_exceeded",
+            "messages",
+            "context_length_exceeded",
         )
     prompt, left_out = found
     # The beginning of the answer, if the client gives one
     if begun:
         prompt = EncodedPrompt([*prompt.ids, *model.tokenizer.encode(begun)])
-        require_fit(len(prompt.ids), model.config.max_len, "messages")
+        texts.require_fit(len(prompt.ids), model.config.max_len, "messages")
     request = EngineRequest(
         prompt.ids,
         settings,
-        penalties=penalties_of(body, model.config.vocab_size),
+        penalties=texts.penalties_of(body, model.config.vocab_size),
         n_new=n_new,
         n_top=(body.top_logprobs or 0) if body.logprobs else None,
     )
@@ -238,10 +224,9 @@ def _begun(messages: list[dict[str, Any]]) -> str:
     """Remove the last message, and return its text, which the answer continues."""
     last = messages.pop()
     if last["role"] != "assistant" or not messages:
-        raise ApiError(
-            400,
+        raise refusal(
             "continue_final_message: the last of two or more messages must be one of the assistant",
-            param="continue_final_message",
+            "continue_final_message",
         )
     text: str = last["content"]
     return text
@@ -262,8 +247,8 @@ def _logprobs(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> schemas.ChatLogp
 
 def _token(tokenizer: Tokenizer, token: int, log_prob: float) -> dict[str, Any]:
     return {
-        "token": token_text(tokenizer, token),
+        "token": texts.token_text(tokenizer, token),
         "logprob": log_prob,
-        "bytes": list(token_bytes(tokenizer, token)),
+        "bytes": list(texts.token_bytes(tokenizer, token)),
         "id": token,
     }

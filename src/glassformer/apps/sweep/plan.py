@@ -214,8 +214,7 @@ def chosen_metric(base: Run, variants: Mapping[str, Mapping[str, Any]], metric: 
     """
     if metric and metric not in metrics.METRICS:  # before torch is imported
         raise UserError(f"metric: {did_you_mean(metric, list(metrics.METRICS), 'known metrics are')}")
-    task = trainable_task(base)
-    known = {"loss", *task.metrics(base)}
+    known = {"loss", *trainable_task(base).metrics(base)}
     watched = base.train.early_stopping.metric if base.train.early_stopping else "loss"
     usual = "bits_per_byte" if "bits_per_byte" in known else watched
     name = metric or (usual if usual in known else "loss")

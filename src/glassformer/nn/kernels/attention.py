@@ -47,7 +47,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float, d
             bias = query.new_zeros(allowed.shape)
         context = Blocks.apply(query, key, value, _masked(bias, allowed, dtype), is_causal, scale, dropout)
     else:
-        is_slow = dtype in _HALVES and _is_slow(query, key)
+        # For these queries in half precision, the fused kernel is faster in fp32
+        is_slow = dtype in _HALVES and query.device.type == "cpu"
+        is_slow = is_slow and (query.requires_grad or query.shape[2] == 1 or key.dtype != dtype)
         if is_slow:
             query, key, value = query.float(), key.float(), value.float()
         attn_mask = allowed if bias is None else _masked(bias, allowed, query.dtype)
@@ -88,11 +90,6 @@ def _pays_by_blocks(query: Tensor, key: Tensor, bias: Tensor | None) -> bool:
     if query.device.type != "cpu" or not processor.this.is_fast_in_bfloat16:
         return False
     return query.shape[2] * key.shape[2] >= MIN_WEIGHTS and query.shape[2] > 1
-
-
-def _is_slow(query: Tensor, key: Tensor) -> bool:
-    """Return True if the fused kernel is faster in fp32 for these queries in half precision."""
-    return query.device.type == "cpu" and (query.requires_grad or query.shape[2] == 1 or key.dtype != query.dtype)
 
 
 def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:

@@ -65,8 +65,7 @@ def prefers_flex(x: Tensor, widths: tuple[int, int], dropout: float) -> bool:
     `widths` are the widths of keys and values. `dropout` applies to the attention weights; FlexAttention has no
     dropout.
     """
-    in_torch_func = is_transformed() and not torch.compiler.is_compiling()
-    if x.device.type not in DEVICES or dropout or in_torch_func:
+    if x.device.type not in DEVICES or dropout or (is_transformed() and not torch.compiler.is_compiling()):
         return False
     return product_dtype(x) in DTYPES and all(width in WIDTHS for width in widths) and x.shape[1] >= MIN_TOKENS
 

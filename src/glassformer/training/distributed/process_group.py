@@ -243,8 +243,7 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
         torch.cuda.set_device(device)
     _join(config, device)
     try:
-        kind = Replicated if config.strategy == "ddp" else Sharded
-        yield kind(config, device)
+        yield (Replicated if config.strategy == "ddp" else Sharded)(config, device)
     except UserError as error:
         with suppress(RuntimeError, ValueError):  # the store is lost, or the process group was never complete
             _default_store().set(_FAILURE, f"{os.environ['RANK']} failed: {error}")

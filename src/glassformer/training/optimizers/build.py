@@ -99,14 +99,9 @@ def can_fuse(parameters: Iterable[Tensor]) -> bool:
 
     The kernels ignore strides. If a parameter is a view with gaps, they would update the numbers in the gaps.
     """
-    return all(
-        p.device.type in _FUSED_DEVICES and p.is_floating_point() and _is_dense(local_part(p)) for p in parameters
-    )
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Return True if the elements of a tensor, in some order, fill a block of memory without gaps."""
-    return torch.empty_like(x, device="meta").stride() == x.stride()
+    parts = [local_part(parameter) for parameter in parameters]
+    are_dense = all(torch.empty_like(x, device="meta").stride() == x.stride() for x in parts)  # in some order, no gaps
+    return are_dense and all(x.device.type in _FUSED_DEVICES and x.is_floating_point() for x in parts)
 
 
 # The state in a checkpoint: tensors by name, which any process can read again

@@ -156,7 +156,9 @@ class Muon(torch.optim.Optimizer):
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
             torch._foreach_mul_(weights, factor)
-        for some in _together(parameters):
+        numbers = list(range(len(parameters)))
+        # All parameters are updated together, or one after another where each must be gathered
+        for some in [[i] for i in numbers] if any(map(is_part, parameters)) else [numbers]:
             updates = self._updates([parameters[i] for i in some], [directions[i] for i in some], group)
             for weight, update, scale in updates:
                 if found_inf is not None:
@@ -217,12 +219,6 @@ class Muon(torch.optim.Optimizer):
         return torch.split(tensor, list(self.split_sizes.get(parameter, [len(tensor)])))
 
 
-def _together(parameters: list[Tensor]) -> list[list[int]]:
-    """Return which parameters are updated together: all, or one after another where each must be gathered."""
-    numbers = list(range(len(parameters)))
-    return [[i] for i in numbers] if any(is_part(p) for p in parameters) else [numbers]
-
-
 def update_scale(shape: Sequence[int]) -> float:
     """Return the factor of an orthogonal update of this shape (rows = outputs), so that one learning rate fits all.
 
@@ -264,7 +260,8 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
         stacks.setdefault(tuple(sorted(matrix.shape)), []).append(index)
     results = list(matrices)
     for indices in stacks.values():
-        x = torch.stack([_wide(matrices[i]) for i in indices])
+        wide = (x.mT if len(x) > x.shape[1] else x for x in (matrices[i] for i in indices))
+        x = torch.stack([*wide])
         dtype_of_matrices = x.dtype
         x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_SMALLEST_NORM)).to(dtype)  # (N, R, C), R ≤ C
         for _ in range(ns_steps):
@@ -273,11 +270,6 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
         for i, result in zip(indices, x.to(dtype_of_matrices), strict=True):
             results[i] = result if matrices[i].shape == result.shape else result.mT
     return results
-
-
-def _wide(matrix: Tensor) -> Tensor:
-    """Return the matrix, transposed if it has more rows than columns."""
-    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:

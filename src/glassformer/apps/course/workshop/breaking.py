@@ -30,8 +30,7 @@ class Fault:
 
 def every_fault() -> list[Fault]:
     """Return the faults, in their order."""
-    text = (TABLES / "planted.faults").read_text("utf-8")
-    found = [match.groupdict() for match in FAULT.finditer(text)]
+    found = [match.groupdict() for match in FAULT.finditer((TABLES / "planted.faults").read_text("utf-8"))]
     return [Fault(x["file"], x["symptom"], _code(x["old"]), _code(x["new"]), x["story"]) for x in found]
 
 

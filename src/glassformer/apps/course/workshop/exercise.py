@@ -199,8 +199,7 @@ class Filled:
     def __call__(self, *inputs: Any, **more: Any) -> dict[str, Any]:
         """Return the output, and the gradients of the sum of its sines."""
         output = self.module(*inputs, **more)
-        total = output.sin().sum()
-        found = torch.autograd.grad(total, list(self.weights.values()), allow_unused=True)
+        found = torch.autograd.grad(output.sin().sum(), list(self.weights.values()), allow_unused=True)
         zeros = (torch.zeros_like(weight) for weight in self.weights.values())
         gradients = [zero if one is None else one for one, zero in zip(found, zeros, strict=True)]
         return {"output": output, **{f"gradient of {name}": x for name, x in zip(self.weights, gradients, strict=True)}}

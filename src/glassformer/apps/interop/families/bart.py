@@ -19,15 +19,9 @@ from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, li
 from glassformer.apps.interop.hf_config import Converter, Fields, HFConfig, Settings, inside, settings
 from glassformer.apps.interop.vocabulary_files import Parts, framed_byte_level
 from glassformer.common.errors import UserError
-from glassformer.config.transformer import (
-    LearnedPositions,
-    SequenceHead,
-    SinusoidalPositions,
-    TokenHead,
-    TransformerConfig,
-)
+from glassformer.config import transformer as c
 
-TOKENS = TokenHead(bias="constant")
+TOKENS = c.TokenHead(bias="constant")
 BARE = "BartModel"
 PROJECTIONS = {"tokens": "lm_head", "sequence": "classification_head.out_proj"}
 """For each kind of head, the name of its projection."""
@@ -68,7 +62,7 @@ def read_bart(hf: HFConfig, fields: Fields) -> Fields:
     return {"share_embeddings": fields["tie_output"]} | read_scale(hf)
 
 
-def write_bart(config: TransformerConfig) -> dict[str, Any]:
+def write_bart(config: c.TransformerConfig) -> dict[str, Any]:
     return {"forced_eos_token_id": None, "scale_embedding": config.embedding_scale != 1}
 
 
@@ -78,7 +72,7 @@ def read_bare(hf: HFConfig, fields: Fields) -> Fields:
     return read_bart(hf, fields)
 
 
-def limits_bart(config: TransformerConfig) -> dict[str, bool]:
+def limits_bart(config: c.TransformerConfig) -> dict[str, bool]:
     return {"model.decoder_start_id is missing": config.decoder_start_id is None}
 
 
@@ -88,7 +82,7 @@ BLOCK |= {"self_attn_norm": "self_attn_layer_norm", "cross_attn_norm": "encoder_
 BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_norm"}
 
 
-def table_bart(config: TransformerConfig) -> list[Rule]:
+def table_bart(config: c.TransformerConfig) -> list[Rule]:
     """Return the table of names of BART and its relatives, some of which have no tables of positions or final norms."""
     table = [
         rule("output.bias", "final_logits_bias", is_row=True),
@@ -107,10 +101,10 @@ def table_bart(config: TransformerConfig) -> list[Rule]:
     return table
 
 
-def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
+def recast_bart(config: c.TransformerConfig, weights: Weights) -> Recast:
     """Add missing scales and biases, including the bias of logits over tokens, which transformers always stores."""
     config, weights = with_scales_and_biases(config, weights)
-    if not isinstance(config.head, TokenHead):
+    if not isinstance(config.head, c.TokenHead):
         return config, weights
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
     return replace(config, head=replace(config.head, bias="constant")), weights | {"output.bias": bias}
@@ -121,11 +115,11 @@ BART = Family(
     model_type="bart",
     heads={
         "BartForConditionalGeneration": TOKENS,
-        "BartForSequenceClassification": SequenceHead(pooling="last", pooler="tanh"),
+        "BartForSequenceClassification": c.SequenceHead(pooling="last", pooler="tanh"),
     },
     settings=SETTINGS | settings(int, vocab_size="vocab_size"),
     table=table_bart,
-    always=ALWAYS | {"positions": LearnedPositions(offset=2), "embedding_norm": True},
+    always=ALWAYS | {"positions": c.LearnedPositions(offset=2), "embedding_norm": True},
     only=ONLY | {"extra_pos_embeddings": 2, "static_position_embeddings": False, "normalize_embedding": True},
     unused=UNUSED,
     others=(Converter(read_bart, write_bart),),
@@ -141,7 +135,7 @@ BART = Family(
 BART_WITHOUT_HEAD = replace(
     BART,
     name="BART without a head",
-    heads={BARE: TokenHead()},
+    heads={BARE: c.TokenHead()},
     others=(Converter(read_bare, write_bart),),
     recast=with_scales_and_biases,
 )
@@ -165,7 +159,7 @@ def read_marian(hf: HFConfig, fields: Fields) -> Fields:
     }
 
 
-def write_marian(config: TransformerConfig) -> dict[str, Any]:
+def write_marian(config: c.TransformerConfig) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "vocab_size": config.encoder_vocab_size,
         "decoder_vocab_size": config.vocab_size,
@@ -179,12 +173,12 @@ def write_marian(config: TransformerConfig) -> dict[str, Any]:
     return keys
 
 
-def limits_marian(config: TransformerConfig) -> dict[str, bool]:
+def limits_marian(config: c.TransformerConfig) -> dict[str, bool]:
     in_one = config.pad_id is not None and config.pad_id >= min(config.vocab_size, config.encoder_vocab_size)
     return limits_bart(config) | {"model.pad_id: expected an id that is in both vocabularies": in_one}
 
 
-def sinusoids(config: TransformerConfig) -> dict[str, Tensor]:
+def sinusoids(config: c.TransformerConfig) -> dict[str, Tensor]:
     """Return the tables of sinusoids, which older files contain, with the precision of transformers."""
     place, width = (torch.arange(n, dtype=torch.float64) for n in (config.max_len, config.d_model // 2))
     angle = place[:, None] / 10000 ** (2 * width / config.d_model)
@@ -198,7 +192,7 @@ MARIAN = Family(
     heads={"MarianMTModel": TOKENS},
     settings=SETTINGS,
     table=table_bart,
-    always=ALWAYS | {"positions": SinusoidalPositions("halves")},
+    always=ALWAYS | {"positions": c.SinusoidalPositions("halves")},
     only=ONLY | STATIC,
     unused=f"{UNUSED} extra_pos_embeddings",  # sinusoids have no rows to skip
     others=(Converter(read_marian, write_marian),),
@@ -247,11 +241,11 @@ def read_m2m100(hf: HFConfig, fields: Fields) -> Fields:
     pad, start = hf.take("pad_token_id", int, 1), hf.take("decoder_start_token_id", int, 2)
     if pad == start:
         hf.problem(f"decoder_start_token_id: expected another id than pad_token_id, got {start}")
-    positions = SinusoidalPositions("halves", pad + 1, ends_at_base=True)
+    positions = c.SinusoidalPositions("halves", pad + 1, ends_at_base=True)
     return read_bart(hf, fields) | read_scale(hf, is_scaled=True) | {"positions": positions}
 
 
-def limits_m2m100(config: TransformerConfig) -> dict[str, bool]:
+def limits_m2m100(config: c.TransformerConfig) -> dict[str, bool]:
     return limits_bart(config) | {"model.pad_id is missing: positions start after it": config.pad_id is None}
 
 
@@ -268,7 +262,7 @@ M2M100 = replace(
     BART,
     name="M2M-100",
     model_type="m2m_100",
-    heads={"M2M100ForConditionalGeneration": TokenHead()},
+    heads={"M2M100ForConditionalGeneration": c.TokenHead()},
     refused={},
     settings=BART.settings
     | settings(str, "relu", activation="activation_function")

@@ -9,18 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from glassformer.apps.interop.families import llama
-from glassformer.apps.interop.families.rotary import (
-    layer_types,
-    pattern_of,
-    read_bases,
-    read_rotary,
-    read_window,
-    sliding_layers,
-    windows_of,
-    write_bases,
-    write_rotary,
-)
+from glassformer.apps.interop.families import llama, rotary
 from glassformer.apps.interop.family import Rule, decoder_heads, lines
 from glassformer.apps.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, Converter, Fields, HFConfig, settings
 from glassformer.config.transformer import TransformerConfig
@@ -35,8 +24,7 @@ NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
 def read_gemma(hf: HFConfig, fields: Fields) -> Fields:
     """Read the keys of Gemma 1, for which transformers replaces "gelu" by the tanh approximation of GELU."""
     hf.only("hidden_activation", "gelu_pytorch_tanh")
-    activation = hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")
-    return {"activation": activation}
+    return {"activation": hf.choose("hidden_act", ACTIVATIONS | {"gelu": "gelu_tanh"}, "gelu_pytorch_tanh")}
 
 
 def _read_cap(hf: HFConfig, key: str, default: float) -> float:
@@ -49,14 +37,14 @@ def _read_cap(hf: HFConfig, key: str, default: float) -> float:
 
 def _read_layers(hf: HFConfig, every: int) -> tuple[Fields, list[bool]]:
     """Read what Gemma 2 and 3 share, and which layers have a window: by default, `every` - 1 of `every` layers."""
-    window, sliding = read_window(hf, 4096), sliding_layers(hf, lambda i: (i + 1) % every != 0)
+    window, sliding = rotary.read_window(hf, 4096), rotary.sliding_layers(hf, lambda i: (i + 1) % every != 0)
     d_head, scalar = hf.take("head_dim", int, 256), hf.take("query_pre_attn_scalar", int, 256)
     if scalar < 1:
         hf.problem(f"query_pre_attn_scalar: expected at least 1, got {scalar}")
     fields = {
         "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 4),
         "decoder.d_head": d_head,
-        "decoder.window_pattern": pattern_of(hf, sliding, window),
+        "decoder.window_pattern": rotary.pattern_of(hf, sliding, window),
         "attention_scale": None if scalar == d_head else max(scalar, 1) ** -0.5,
         "activation": hf.choose("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"),
     }
@@ -64,13 +52,13 @@ def _read_layers(hf: HFConfig, every: int) -> tuple[Fields, list[bool]]:
 
 
 def _write_layers(config: TransformerConfig) -> dict[str, Any]:
-    widths, windows = config.attention_widths(config.head_stack), windows_of(config)
+    widths, windows = config.attention_widths(config.head_stack), rotary.windows_of(config)
     return {
         "num_key_value_heads": widths.n_kv_heads,
         "head_dim": widths.d_head,
         "query_pre_attn_scalar": round(config.attention_scale**-2) if config.attention_scale else widths.d_head,
         "sliding_window": max(windows, default=0) or 4096,
-        "layer_types": layer_types(config),
+        "layer_types": rotary.layer_types(config),
         "hidden_activation": NAMES[config.activation],
         "final_logit_softcapping": config.logit_cap or None,
     }
@@ -81,12 +69,12 @@ def read_gemma2(hf: HFConfig, fields: Fields) -> Fields:
     read["score_cap"] = _read_cap(hf, "attn_logit_softcapping", 50.0)
     read["logit_cap"] = _read_cap(hf, "final_logit_softcapping", 30.0)
     hf.only("hidden_act", "gelu_pytorch_tanh")
-    return read | {"positions": read_rotary(hf, fields["max_len"])}
+    return read | {"positions": rotary.read_rotary(hf, fields["max_len"])}
 
 
 def write_gemma2(config: TransformerConfig) -> dict[str, Any]:
     cap = {"attn_logit_softcapping": config.score_cap or None}
-    return _write_layers(config) | cap | write_rotary(config.positions)
+    return _write_layers(config) | cap | rotary.write_rotary(config.positions)
 
 
 def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
@@ -94,7 +82,7 @@ def read_gemma3(hf: HFConfig, fields: Fields) -> Fields:
     hf.pass_over("_sliding_window_pattern")
     read, sliding = _read_layers(hf, every)
     read["logit_cap"] = _read_cap(hf, "final_logit_softcapping", 0.0)
-    return read | {"positions": read_bases(hf, fields["max_len"], sliding, BASES)}
+    return read | {"positions": rotary.read_bases(hf, fields["max_len"], sliding, BASES)}
 
 
 BOTH_SIDES = {"self_attn_out_norm": "post_attention_layernorm", "ff_norm": "pre_feedforward_layernorm"}
@@ -149,6 +137,6 @@ GEMMA3 = family(
     always=OUTPUT_NORMS | {"qk_norm": True},
     only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
     unused="cache_implementation",
-    others=(Converter(read_gemma3, lambda config: _write_layers(config) | write_bases(config, BASES)),),
+    others=(Converter(read_gemma3, lambda config: _write_layers(config) | rotary.write_bases(config, BASES)),),
     limits=llama.limits_llama,
 )

@@ -9,13 +9,7 @@ norms before (pre) or after (post) each sublayer.
 from dataclasses import replace
 from typing import Any
 
-from glassformer.apps.interop.equivalent import (
-    Recast,
-    Weights,
-    with_equal_biases,
-    with_scales_and_biases,
-    with_zero_biases,
-)
+from glassformer.apps.interop import equivalent
 from glassformer.apps.interop.families.rotary import read_rotary, shortest, windows_of, write_rotary
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.apps.interop.hf_config import SIZES, STACK, Converter, Fields, HFConfig, inside, settings
@@ -73,7 +67,7 @@ GPT2 = Family(
     "reorder_and_upcast_attn predict_special_tokens",
     others=(Converter(read_gpt2, write_gpt2),),
     prefix="transformer.",
-    recast=with_scales_and_biases,
+    recast=equivalent.with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     builder=byte_level,
@@ -141,7 +135,9 @@ GPT_NEO = replace(
     always={"positions": c.LearnedPositions(), "attention_scale": 1.0, "qkv_bias": False, "init": c.NormalInit(0.02)},
     only={},
     others=(Converter(read_neo, write_neo),),
-    recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias", "attn_out_bias", "ff_bias"),
+    recast=lambda config, weights: equivalent.with_scales_and_biases(
+        config, weights, "norm_bias", "attn_out_bias", "ff_bias"
+    ),
     derived=("transformer.h.*.attn.attention.bias", "transformer.h.*.attn.attention.masked_bias"),
 )
 
@@ -192,7 +188,7 @@ BLOOM = Family(
     "attention_softmax_in_fp32 bias_dropout_fusion",
     others=(Converter(lambda hf, fields: {"decoder.d_ff": 4 * fields["d_model"]}),),
     prefix="transformer.",
-    recast=with_scales_and_biases,
+    recast=equivalent.with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.word_embeddings.weight"},
     old_keys={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
     roles={"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
@@ -236,9 +232,9 @@ def table_neox(config: c.TransformerConfig) -> list[Rule]:
     ]
 
 
-def recast_neox(config: c.TransformerConfig, weights: Weights) -> Recast:
-    config, weights = with_scales_and_biases(config, weights, "norm_bias", "ff_bias")
-    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias")
+def recast_neox(config: c.TransformerConfig, weights: equivalent.Weights) -> equivalent.Recast:
+    config, weights = equivalent.with_scales_and_biases(config, weights, "norm_bias", "ff_bias")
+    return equivalent.with_equal_biases(config, weights, "qkv_bias", "attn_out_bias")
 
 
 GPT_NEOX = Family(
@@ -297,10 +293,10 @@ def table_opt(config: c.TransformerConfig) -> list[Rule]:
     ]
 
 
-def recast_opt(config: c.TransformerConfig, weights: Weights) -> Recast:
+def recast_opt(config: c.TransformerConfig, weights: equivalent.Weights) -> equivalent.Recast:
     if config.norm_weight:
-        config, weights = with_zero_biases(config, weights, "norm_bias")
-    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
+        config, weights = equivalent.with_zero_biases(config, weights, "norm_bias")
+    return equivalent.with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
 
 
 OPT = Family(

@@ -6,21 +6,8 @@ attention and feed-forward read the output of one norm, and all layers have bias
 
 from typing import Any
 
-from glassformer.apps.interop.equivalent import (
-    Recast,
-    Weights,
-    with_equal_biases,
-    with_relu2_as_gate,
-    with_scales_and_biases,
-)
-from glassformer.apps.interop.families import bert, llama
-from glassformer.apps.interop.families.rotary import (
-    FULL,
-    read_rotary,
-    window,
-    with_bases,
-    write_rotary,
-)
+from glassformer.apps.interop import equivalent
+from glassformer.apps.interop.families import bert, llama, rotary
 from glassformer.apps.interop.family import Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.apps.interop.hf_config import STACK, Converter, Fields, HFConfig, inside, settings
 from glassformer.config.transformer import LongRopeScaling, TokenHead, TransformerConfig
@@ -36,9 +23,9 @@ def table_starcoder2(config: TransformerConfig) -> list[Rule]:
     return others + lines("", "model.layers.{i}.mlp.", names)
 
 
-def recast_starcoder2(config: TransformerConfig, weights: Weights) -> Recast:
-    config, weights = with_scales_and_biases(config, weights, "norm_bias")
-    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
+def recast_starcoder2(config: TransformerConfig, weights: equivalent.Weights) -> equivalent.Recast:
+    config, weights = equivalent.with_scales_and_biases(config, weights, "norm_bias")
+    return equivalent.with_equal_biases(config, weights, "qkv_bias", "attn_out_bias", "ff_bias")
 
 
 STARCODER2 = llama.family(
@@ -54,7 +41,7 @@ STARCODER2 = llama.family(
     always=LAYER_NORM,
     only={"mlp_type": "default", "norm_type": "layer_norm"},
     unused="layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
-    others=(llama.common(n_kv_heads=2), window()),
+    others=(llama.common(n_kv_heads=2), rotary.window()),
     recast=recast_starcoder2,
 )
 
@@ -63,7 +50,7 @@ def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
     read = {
         "decoder.n_kv_heads": hf.take("num_key_value_heads", int, 32),
         "decoder.d_head": fields["d_model"] // max(fields["decoder.n_heads"], 1),
-        "positions": read_rotary(hf, fields["max_len"], fraction=0.25),
+        "positions": rotary.read_rotary(hf, fields["max_len"], fraction=0.25),
     }
     if hf.take("use_parallel_residual", bool, False):
         read |= ONE_NORM
@@ -73,7 +60,7 @@ def read_stablelm(hf: HFConfig, fields: Fields) -> Fields:
 def write_stablelm(config: TransformerConfig) -> dict[str, Any]:
     keys = {"num_key_value_heads": config.attention_widths(config.head_stack).n_kv_heads}
     keys |= {"use_parallel_residual": config.norm_order == "parallel_shared"}
-    return keys | write_rotary(config.positions, with_fraction=True)
+    return keys | rotary.write_rotary(config.positions, with_fraction=True)
 
 
 STABLELM = llama.family(
@@ -86,7 +73,7 @@ STABLELM = llama.family(
     always=llama.ALWAYS | {"norm": "layernorm"},
     only={"qk_layernorm": False},
     others=(Converter(read_stablelm, write_stablelm),),
-    recast=lambda config, weights: with_scales_and_biases(config, weights, "norm_bias"),
+    recast=lambda config, weights: equivalent.with_scales_and_biases(config, weights, "norm_bias"),
 )
 OLMO = llama.family(
     "Olmo",
@@ -96,7 +83,7 @@ OLMO = llama.family(
     always=llama.ALWAYS | {"norm": "layernorm", "norm_weight": False, "norm_eps": 1e-5},
     only={"clip_qkv": None},
     others=(llama.common(),),
-    recast=with_relu2_as_gate,
+    recast=equivalent.with_relu2_as_gate,
 )
 
 
@@ -184,7 +171,7 @@ PHI3 = llama.family(
     always=llama.ALWAYS | {"fused_qkv": True},
     only={"lm_head_bias": False},
     unused="full_attn_mod interpolate_factor",
-    others=(Converter(read_phi3, llama.common(fraction=1.0).write), window(), Converter(write=write_original)),
+    others=(Converter(read_phi3, llama.common(fraction=1.0).write), rotary.window(), Converter(write=write_original)),
     limits=limits_phi3,
 )
 
@@ -197,15 +184,15 @@ def read_smollm3(hf: HFConfig, fields: Fields) -> Fields:
         turned = [int((i + 1) % max(interval, 1) != 0) for i in range(n_layers)]
     if len(turned) != n_layers or any(x not in (0, 1) for x in turned):
         hf.problem(f"no_rope_layers must have {n_layers} numbers, each 0 or 1")
-    if any(kind != FULL for kind in hf.maybe("layer_types", list) or ()):
-        hf.problem(f"layer_types: only {FULL} is supported")
-    return {"positions": with_bases(positions, [positions.base if x else 0.0 for x in turned])}
+    if any(kind != rotary.FULL for kind in hf.maybe("layer_types", list) or ()):
+        hf.problem(f"layer_types: only {rotary.FULL} is supported")
+    return {"positions": rotary.with_bases(positions, [positions.base if x else 0.0 for x in turned])}
 
 
 def write_smollm3(config: TransformerConfig) -> dict[str, Any]:
     n_layers, bases = config.head_stack.n_layers, getattr(config.positions, "bases", (1.0,))
     turned = [int(bases[i % len(bases)] != 0) for i in range(n_layers)]
-    return {"no_rope_layers": turned, "layer_types": [FULL] * n_layers, "use_sliding_window": False}
+    return {"no_rope_layers": turned, "layer_types": [rotary.FULL] * n_layers, "use_sliding_window": False}
 
 
 SMOLLM3 = llama.family(

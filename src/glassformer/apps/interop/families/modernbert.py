@@ -9,23 +9,8 @@ from typing import Any
 
 import torch
 
-from glassformer.apps.interop.equivalent import (
-    Recast,
-    Weights,
-    with_equal_biases,
-    with_norm_scales,
-    with_relu2_as_gate,
-    with_zero_biases,
-)
-from glassformer.apps.interop.families import bert, llama
-from glassformer.apps.interop.families.rotary import (
-    layer_types,
-    pattern_of,
-    read_bases,
-    sliding_layers,
-    windows_of,
-    write_bases,
-)
+from glassformer.apps.interop import equivalent
+from glassformer.apps.interop.families import bert, llama, rotary
 from glassformer.apps.interop.family import Family, Rule, lines, rule
 from glassformer.apps.interop.hf_config import (
     ACTIVATION_NAMES,
@@ -66,10 +51,10 @@ def read_modernbert(hf: HFConfig, fields: Fields) -> Fields:
     if local < 0:
         hf.problem(f"local_attention: expected at least 0, got {local}")
     hf.only("rope_scaling")  # transformers adds it to the layers of both kinds
-    sliding = sliding_layers(hf, lambda i: i % every != 0)
+    sliding = rotary.sliding_layers(hf, lambda i: i % every != 0)
     return {
-        "encoder.window_pattern": pattern_of(hf, sliding, max(local, 0) // 2 + 1),
-        "positions": read_bases(hf, fields["max_len"], sliding, BASES),
+        "encoder.window_pattern": rotary.pattern_of(hf, sliding, max(local, 0) // 2 + 1),
+        "positions": rotary.read_bases(hf, fields["max_len"], sliding, BASES),
         "head": _read_head(hf, fields),
     }
 
@@ -92,8 +77,8 @@ def _read_head(hf: HFConfig, fields: Fields) -> c.Head:
 
 
 def write_modernbert(config: c.TransformerConfig) -> dict[str, Any]:
-    windows, bases = windows_of(config), write_bases(config, BASES)
-    keys: dict[str, Any] = {"layer_types": layer_types(config)}
+    windows, bases = rotary.windows_of(config), rotary.write_bases(config, BASES)
+    keys: dict[str, Any] = {"layer_types": rotary.layer_types(config)}
     keys |= {key: bases[key] for key in ("rope_parameters", *BASES)}
     keys |= {"cls_token_id": config.bos_id, "sep_token_id": config.eos_id}
     keys["local_attention"] = 2 * (max(windows, default=0) - 1) if any(windows) else 128
@@ -125,9 +110,9 @@ def table_modernbert(config: c.TransformerConfig) -> list[Rule]:
     ]
 
 
-def recast_modernbert(config: c.TransformerConfig, weights: Weights) -> Recast:
-    config, weights = with_norm_scales(*with_relu2_as_gate(config, weights))
-    return with_equal_biases(config, weights, "qkv_bias", "attn_out_bias")
+def recast_modernbert(config: c.TransformerConfig, weights: equivalent.Weights) -> equivalent.Recast:
+    config, weights = equivalent.with_norm_scales(*equivalent.with_relu2_as_gate(config, weights))
+    return equivalent.with_equal_biases(config, weights, "qkv_bias", "attn_out_bias")
 
 
 MODERNBERT = Family(
@@ -183,15 +168,15 @@ def limits_eurobert(config: c.TransformerConfig) -> dict[str, bool]:
     return llama.limits_llama(config) | {too_many: pooler == "none"}  # see `with_gelu_pooler`
 
 
-def recast_eurobert(config: c.TransformerConfig, weights: Weights) -> Recast:
+def recast_eurobert(config: c.TransformerConfig, weights: equivalent.Weights) -> equivalent.Recast:
     """Add a pooler to a classifier; if only one of feed-forward and logits has biases, add zero biases to the other."""
     config, weights = with_gelu_pooler(*llama.recast_llama(config, weights))
     if config.ff_bias or (isinstance(config.head, c.TokenHead) and config.head.bias != "none"):
-        return with_zero_biases(config, weights, "ff_bias", logits=True)
+        return equivalent.with_zero_biases(config, weights, "ff_bias", logits=True)
     return config, weights
 
 
-def with_gelu_pooler(config: c.TransformerConfig, weights: Weights) -> Recast:
+def with_gelu_pooler(config: c.TransformerConfig, weights: equivalent.Weights) -> equivalent.Recast:
     """Rewrite a linear classifier as a pooler with a GELU and a classifier after it: gelu(z) - gelu(-z) = z.
 
     The pooler (D, D) gives z, -z and zeros, which needs D ≥ 2 · n_labels.

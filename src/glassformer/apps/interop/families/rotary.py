@@ -32,8 +32,7 @@ def repeated(values: Sequence[T]) -> tuple[T, ...]:
     >>> repeated([1.0, 1.0, 0.0, 1.0])
     (1.0, 1.0, 0.0)
     """
-    lengths = range(1, len(values) + 1)
-    fitting = (n for n in lengths if all(x == values[i % n] for i, x in enumerate(values)))
+    fitting = (n for n in range(1, len(values) + 1) if all(x == values[i % n] for i, x in enumerate(values)))
     return tuple(values[: next(fitting, 0)])
 
 
@@ -252,8 +251,7 @@ def _short_texts(rope: HFConfig, max_len: int, original: int) -> c.LongRopeScali
         return None
     factor = rope.take("factor", float, max_len / original)
     usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    attention = rope.take("attention_factor", float, usual)
-    return c.LongRopeScaling(tuple(map(float, divisors)), attention)
+    return c.LongRopeScaling(tuple(map(float, divisors)), rope.take("attention_factor", float, usual))
 
 
 def _warmth(factor: float, mscale: float = 1.0) -> float:

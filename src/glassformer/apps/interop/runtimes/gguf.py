@@ -299,8 +299,7 @@ def halves(x: Tensor, n_heads: int) -> Tensor:
 
 
 def _reordered(x: Tensor, n_heads: int, grid: tuple[int, int]) -> Tensor:
-    heads = x.unflatten(0, (n_heads, -1))
-    return heads.unflatten(1, grid).transpose(1, 2).flatten(0, 2)
+    return x.unflatten(0, (n_heads, -1)).unflatten(1, grid).transpose(1, 2).flatten(0, 2)
 
 
 def tensors_of(

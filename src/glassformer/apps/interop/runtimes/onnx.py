@@ -24,17 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.apps.interop import tokenizer_files
+from glassformer.apps.interop import hf, tokenizer_files
 from glassformer.apps.interop.directory import CONFIG
-from glassformer.apps.interop.hf import (
-    Inputs,
-    choose_family,
-    example_inputs,
-    has_source,
-    their_inputs,
-    transformer_of,
-    write_settings,
-)
 from glassformer.common import files
 from glassformer.common.errors import UserError, first_line, needs
 from glassformer.config.schema import to_dict
@@ -64,7 +55,7 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
         import onnx  # noqa: F401
         import onnxruntime
         import onnxscript  # noqa: F401
-    config, network = transformer_of(stored, "the ONNX export")
+    config, network = hf.transformer_of(stored, "the ONNX export")
     if config.experts is not None:
         raise UserError("the ONNX export has no experts: export to transformers, without --to onnx")
     if min(config.max_len, config.encoder_max_len) < 2:
@@ -103,12 +94,12 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
 
 def _write_settings(stored: StoredModel, folder: Path) -> list[str]:
     tokenizer_files.write_tokenizers(stored, folder)
-    config, network = transformer_of(stored, "the ONNX export")
+    config, network = hf.transformer_of(stored, "the ONNX export")
     try:
-        family = choose_family(config, stored.run.architecture)
+        family = hf.choose_family(config, stored.run.architecture)
     except UserError:
         return [f"no {CONFIG}: no model family of transformers fits, and onnxruntime reads the graphs alone"]
-    report = write_settings(stored, family, family.recast(config, weights_of(network))[0], folder)
+    report = hf.write_settings(stored, family, family.recast(config, weights_of(network))[0], folder)
     files.write_json(folder / CONFIG, files.read_json(folder / CONFIG) | {"use_cache": False})
     return report
 
@@ -119,7 +110,7 @@ class Graph:
 
     file: str
     module: nn.Module
-    inputs: Inputs
+    inputs: hf.Inputs
     outputs: tuple[str, ...]
 
 
@@ -174,8 +165,8 @@ def output_names(config: TransformerConfig) -> tuple[str, ...]:
 def graphs_of(network: Transformer) -> list[Graph]:
     """Return the graphs of a network."""
     config = network.config
-    inputs, outputs = their_inputs(example_inputs(config, *TRACED, padded=True)), output_names(config)
-    if not has_source(config):
+    inputs, outputs = hf.their_inputs(hf.example_inputs(config, *TRACED, padded=True)), output_names(config)
+    if not hf.has_source(config):
         return [Graph(GRAPH, _Whole(network), inputs, outputs)]
     source = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     target = {"input_ids": inputs["decoder_input_ids"], MEMORY_MASK: inputs["attention_mask"]}
@@ -221,7 +212,7 @@ def _session(onnxruntime: Any, path: Path) -> Any:
         raise UserError(f"onnxruntime {onnxruntime.__version__} cannot read the graph: {first_line(error)}") from error
 
 
-def run_graphs(sessions: Mapping[str, Any], inputs: Inputs) -> dict[str, Tensor]:
+def run_graphs(sessions: Mapping[str, Any], inputs: hf.Inputs) -> dict[str, Tensor]:
     """Run a model's sessions (by file) on the inputs that `their_inputs` returns; return the outputs by name."""
     feeds = {name: x.numpy() for name, x in inputs.items()}
     last = sessions.get(GRAPH)
@@ -239,9 +230,9 @@ def _difference(network: Transformer, sessions: Mapping[str, Any]) -> tuple[floa
     """Return the largest difference of the outputs at real tokens, and the network's largest output."""
     differences, sizes = [], []
     for shape in CHECKED:
-        inputs = example_inputs(network.config, *shape, padded=True)
+        inputs = hf.example_inputs(network.config, *shape, padded=True)
         try:
-            outputs = run_graphs(sessions, their_inputs(inputs))
+            outputs = run_graphs(sessions, hf.their_inputs(inputs))
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise UserError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
         expected, mask = network(**inputs), inputs.get("attention_mask")
