@@ -15,17 +15,17 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_500,
-    "lines of Python in the core": 42_240,
-    "lines of JavaScript, CSS and HTML": 15_355,
-    "files of Python": 348,
+    "lines of Python": 66_220,
+    "lines of Python in the core": 42_095,
+    "lines of JavaScript, CSS and HTML": 14_890,
+    "files of Python": 349,
     "files of Python under 60 lines": 41,
     "keys of a run": 244,
     "options of verbs": 234,
     "verbs and sub-verbs": 45,
     "rooms, and files beside them": 25,
     "floors": 12,
-    "calls of isinstance": 709,
+    "calls of isinstance": 706,
     "conditional expressions": 1_004,
     "words of documents, without tables of results": 130_680,
 }
