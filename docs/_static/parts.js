@@ -1,6 +1,6 @@
 /**
- * Parts of a long page: a page that is higher than 6,000 px shows one part of at most about 5,000 px at a time. A link
- * to a place opens its part; the search of the browser finds hidden parts too, and a print has all of them.
+ * Parts of a long page: a page whose text is higher than 5,500 px shows one part of about 5,000 px at a time. A link
+ * to a place opens its part; the search of a current browser finds hidden parts too, and a print has all of them.
  */
 const LIMIT = 5000;
 const WHOLE = "glassformer-whole-pages"; // the key of the choice to see whole pages
@@ -34,6 +34,7 @@ addEventListener("load", () => {
   const title = article.querySelector("h1");
   const all = [...article.querySelectorAll(":scope > section > *")].filter((child) => child !== title).flatMap(pieces);
   const parts = partsOf(all);
+  if (parts.length < 2) return;
   const bars = [0, 1].map(() => Object.assign(document.createElement("nav"), { className: "parts", ariaLabel: "Parts of this page" }));
   title?.after(/** @type {HTMLElement} */ (bars[0]));
   article.append(/** @type {HTMLElement} */ (bars[1]));
@@ -72,6 +73,9 @@ addEventListener("load", () => {
   });
   follow();
   addEventListener("hashchange", follow);
-  addEventListener("click", ({ target }) => /** @type {Element} */ (target).closest("a[href*='#']") && setTimeout(follow)); // also to the place of the address
+  addEventListener("click", ({ target, ctrlKey, metaKey }) => { // a link to the place of the address changes no hash
+    const link = /** @type {HTMLAnchorElement | null} */ (/** @type {Element} */ (target).closest("a[href]"));
+    if (link?.hash && link.hash === location.hash && link.pathname === location.pathname && !ctrlKey && !metaKey) setTimeout(follow);
+  });
   for (const [i, part] of parts.entries()) for (const piece of part) piece.addEventListener("beforematch", () => show(i));
 });

@@ -175,7 +175,8 @@ def _predictions(model: Model, trace: Trace, most: int = 8) -> tuple[list[tuple[
     tokens = zip(model.tokenizer.tokens(ids.tolist()), values.tolist(), strict=True)
     where = "next token after" if model.is_causal_lm or model.is_seq2seq else "token at"
     read = figures.label((trace.target or trace.source)[position])
-    return [(token, value) for token, value in tokens if value >= LEAST_SHOWN], f"{where} {read}"
+    shown = [(token, value) for i, (token, value) in enumerate(tokens) if value >= LEAST_SHOWN or i == 0]
+    return shown, f"{where} {read}"
 
 
 def heads(model: Model, texts: str | Sequence[Given]) -> "Figure":

@@ -199,7 +199,7 @@ def test_two_processes_divide_the_values_of_a_reference(tmp_path: Path, monkeypa
 
     def of_rank() -> None:
         monkeypatch.setattr(PreferenceObjective, "log_ratios", counted)
-        monkeypatch.setattr("glassformer.tasks.preference.TokenBudget", computed)
+        monkeypatch.setattr("glassformer.tasks.preference.batching.TokenBudget", computed)
         with pytest.raises(UserError, match="the reference is computed"):
             api.train(run, tmp_path / "run")
         (tmp_path / os.environ["RANK"]).write_text(str(n_rows.total()), "utf-8")

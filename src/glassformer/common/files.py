@@ -31,8 +31,8 @@ MAX_JSON_BYTES = 16 * 1024 * 1024  # about 1000 × a real configuration, manifes
 MAX_JSON_DEPTH = 64
 MAX_DIGITS = 40  # of an integer: more than 128 bits
 _DAY = 86400.0  # seconds
-_REPLACED = "-replaced"
 _ANOTHER_PLACE = "choose a writable place"
+_REPLACED = "-replaced"
 """End of the name of a folder that `new_folder` is replacing."""
 
 

@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from glassformer.common import notebook
 from glassformer.common.errors import Progress, UserError
+from glassformer.common.formatting import plural
 from glassformer.inspection.ablation import UNITS, all_parts, effects_of_texts
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.head_scores import PATTERNS, Scores, network_scores, random_scores, transformer_of
@@ -49,7 +50,7 @@ class Atlas:
         """Return a table with one row per head."""
         rows = [{"head": one.name, **one.patterns, "effect": one.effect, "±": one.error} for one in self.heads]
         shown = [{name: None if x != x else x for name, x in row.items()} for row in rows]
-        return notebook.frame(shown, f"{self.model}, {self.n_texts} texts; effect: {UNITS[self.measure]}")
+        return notebook.frame(shown, f"{self.model}, {plural(self.n_texts, 'text')}; effect: {UNITS[self.measure]}")
 
 
 def atlas(model: TrainedModel, texts: Iterable[Given], *, progress: Progress | None = None) -> Atlas:

@@ -20,6 +20,7 @@ from glassformer.common.figures import (
     quiet_axes,
     title,
 )
+from glassformer.common.formatting import plural
 from glassformer.inspection.ablation import UNITS
 from glassformer.inspection.atlas import Atlas
 from glassformer.inspection.head_scores import PATTERNS
@@ -205,6 +206,7 @@ def plot_atlas(found: Atlas, most: int = 40) -> "Figure":
     table.set_yticks(range(len(heads)), [one.name.replace(".head.", ".") for one in heads])
     table.tick_params(length=0, labelsize=8.5, top=True, labeltop=True, bottom=False, labelbottom=False)
     table.spines[:].set_visible(False)
+    table.set_ylim(len(heads) - 0.5, -0.5)
     # 3. Effects, with the standard error over the texts
     effects, errors = [one.effect for one in heads], [0.0 if math.isnan(one.error) else one.error for one in heads]
     colours = [SIGNED[-1] if effect >= 0 else SIGNED[0] for effect in effects]
@@ -213,7 +215,9 @@ def plot_atlas(found: Atlas, most: int = 40) -> "Figure":
     bars.axvline(0, color=GREY, linewidth=0.8)
     bars.tick_params(axis="y", length=0)
     cut = f" ({most} of {len(found.heads)} heads)" if len(found.heads) > most else ""
-    figure.suptitle(plain(f"{found.model}: heads on {found.n_texts} texts{cut}"), fontsize=10.5, parse_math=False)
+    figure.suptitle(
+        plain(f"{found.model}: heads on {plural(found.n_texts, 'text')}{cut}"), fontsize=10.5, parse_math=False
+    )
     return figure
 
 

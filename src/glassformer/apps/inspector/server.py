@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import copy
+import dataclasses
 import threading
 import webbrowser
 from collections.abc import Sequence
 
+import torch
 import uvicorn
 
 from glassformer.apps.inspector.app import application
@@ -40,7 +43,7 @@ def inspect(
     The page begins with a text, with a source and a target, or with the messages of a conversation. It is served from
     this computer only; port 0 chooses a free port. In a notebook, the page is served in the background, and the
     function returns at once. With `in_cell`, the cell of a notebook shows the page, also where the notebook runs on
-    another computer: the browser computes the model, with the limits of `export(..., to="web")`.
+    another computer: the browser computes the model, with the limits of `export(..., to="web")`. A cell has no port.
     """
     # Refuse an input that the model does not read
     require_type(model, TrainedModel, "model", "a Model, such as glassformer.load(DIR)")
@@ -59,7 +62,12 @@ def inspect(
     elif source:
         examples = [{"source": source, "target": target}]
     if in_cell:
-        return Cell(web_file(model, examples=examples))
+        if messages is not None:
+            raise UserError("the page in a cell reads a text, and no messages: give a text, or leave out in_cell")
+        network = copy.deepcopy(model.network).cpu()  # the export rounds and moves its network
+        return Cell(
+            web_file(dataclasses.replace(model, network=network, device=torch.device("cpu")), examples=examples)
+        )
     # Serve; a notebook has an event loop already
     inspector = Inspector(model, examples, folder=model.folder)
     if _in_event_loop():

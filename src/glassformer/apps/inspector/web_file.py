@@ -70,7 +70,7 @@ vectors normal xavier fan_in before after
 class Cell:
     """The page in the cell of a notebook. The browser computes the model, also if Python runs on another computer."""
 
-    page: str
+    page: str = dataclasses.field(repr=False)
 
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{escape(self.page)}" style="width: 100%; height: 820px; border: 0"></iframe>'

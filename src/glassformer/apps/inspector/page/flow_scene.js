@@ -176,7 +176,8 @@ function joins({ lane }, columns) {
   const [y, below] = [yOf(lane, lane.row) + ROW / 2 - 3, yOf(lane, lane.row) + ROW - 5];
   /** @type {Shape[]} */
   const shapes = [];
-  let from = own[0];
+  /** The last column with the residual stream. @type {Placed | undefined} */
+  let from;
   for (const [i, one] of own.entries()) {
     const before = own[i - 1];
     if (before) shapes.push({ type: "path", d: `M${before.x + before.width} ${y}H${one.x}`, stroke: accent, width: 2, opacity: 0.6 });
@@ -184,7 +185,8 @@ function joins({ lane }, columns) {
       const [left, right] = [from.x + from.width / 2, one.x + one.width / 2];
       shapes.push({ type: "path", d: `M${left} ${below}C${left + 12} ${below + 20} ${right - 12} ${below + 20} ${right} ${below - 2}`, stroke: accent, width: 1.5, opacity: 0.6, title: "residual connection: the vector x is added to the output of the sublayer" });
     }
-    if (one.column.kind === "vector" && RESIDUAL.has(one.column.title)) from = one;
+    if (one.column.kind === "fold" || (one.column.kind === "vector" && RESIDUAL.has(one.column.title))) from = one;
+    else if (one.column.kind === "add" && !own.slice(i + 1).some(({ stage, column }) => stage === one.stage && column.kind === "vector")) from = one; // the sum has no column of its own
   }
   return shapes;
 }

@@ -92,12 +92,14 @@ export function createVisit(app, section) {
     return model ? questionsOf(model, source) : [];
   }
 
-  let isAsking = false;
+  /** True while an answer is computed, the number of its question (−1 without one), and the number of questions asked. */
+  let [isAsking, pending, nAsked] = [false, -1, 0];
 
   /** Drop the answer that is being computed. */
   function drop() {
     latest.cancel();
-    isAsking = false;
+    nAsked++;
+    [isAsking, pending] = [false, -1];
   }
 
   const isLast = () => asked === questions().length - 1;
@@ -120,12 +122,15 @@ export function createVisit(app, section) {
   function ask(question) {
     if (!question || isAsking) return;
     isAsking = true;
-    if (asked >= 0) { // the title of the new question stands over the former answer until the new one is there
-      heading.textContent = `${questions().indexOf(question) + 1} of ${questions().length}: ${question.title}`;
-      fill(seen);
-      fill(means);
-    }
-    void latest.use(answerTo(question).finally(() => { isAsking = false; }), ({ found, run, note }) => {
+    pending = questions().indexOf(question);
+    draw();
+    const number = ++nAsked;
+    const found = answerTo(question).finally(() => {
+      if (number !== nAsked) return; // dropped, or another question was asked
+      [isAsking, pending] = [false, -1];
+      draw();
+    });
+    void latest.use(found, ({ found, run, note }) => {
       if (store.state.run !== run) return;
       [asked, answered, evidence] = [questions().indexOf(question), run, found.view.panel ?? ""];
       done.add(question);
@@ -171,9 +176,11 @@ export function createVisit(app, section) {
     })));
     const isAnswered = asked >= 0 && (!evidence || store.state.panel === evidence); // another panel does not show the evidence
     section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
-    heading.textContent = isAnswered ? `${asked + 1} of ${all.length}: ${all[asked]?.title}` : "First visit";
+    const shown = pending < 0 ? asked : pending; // the title of a question that is being answered
+    heading.textContent = isAnswered ? `${shown + 1} of ${all.length}: ${all[shown]?.title}` : "First visit";
     intro.hidden = list.hidden = isAnswered;
     for (const one of [answer, next, others]) one.hidden = !isAnswered;
+    answer.hidden ||= pending >= 0;
     if (isLast() && document.body.classList.contains("is-lecture")) next.hidden = true; // the text is not shown there
     next.textContent = isLast() ? "Now change the text, and run it" : "next question →";
   }

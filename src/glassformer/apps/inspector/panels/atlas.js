@@ -22,7 +22,7 @@ const SPREADS = ["entropy", "sharpness"];
  * @param {Scores} scores
  * @param {Effects | null} effects
  */
-function headTable(kind, scores, effects) {
+export function headTable(kind, scores, effects) {
   const { heads: layers = [], uniform = [] } = scores.kinds[kind] ?? {};
   const names = Object.keys(scores.names).filter((name) => layers.some((heads) => heads.some((one) => typeof one[name] === "number")));
   const rows = layers.flatMap((heads, layer) => heads.map((one, head) => {

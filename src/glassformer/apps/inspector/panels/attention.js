@@ -28,7 +28,7 @@ import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { answeredPlaces, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
-import { headAtlas } from "./atlas.js";
+import { headAtlas, headTable } from "./atlas.js";
 
 /** @type {Tab} */
 export const attentionTab = { id: "attention", title: "Heads", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
@@ -72,15 +72,19 @@ function createAttention(app) {
   const gridCard = frame({
     title: "Heads", explanation: `${ABOUT.maps}${states}`,
     formula: formula(), picture: () => {
+      const data = headData();
       if (!grid) return null;
       const { kind, thumbnails, scores } = grid;
-      const names = Object.keys(scores?.names ?? {});
-      const effects = known?.run === grid.run ? /** @type {number[][]} */ (known.effects[kind]) : null;
       const scene = () => (store.state.heads === "lines" ? layersPicture() : gridScene(thumbnails, kind, `Attention weights, ${kind}`, store.state.dark));
+      if (data && shownLook() === "table") {
+        const { names, rows } = headTable(data.kind, data.scores, data.effects);
+        const table = () => ({ header: ["layer.head", ...names], rows: rows.map(({ layer, head, values }) => [`${layer}.${head}`, ...values.map((x) => (Number.isNaN(x) ? null : x))]) });
+        return { name: `heads-table-${kind}`, scene, data: table, table };
+      }
+      const names = Object.keys(scores?.names ?? {});
       return { name: `heads-${kind}`, scene, data: () => scores, table: () => ({
-        header: ["layer.head", ...names, ...(effects ? ["effect"] : [])],
-        rows: scores?.kinds[kind]?.heads.flatMap((heads, layer) => heads.map((one, head) =>
-          [`${layer}.${head}`, ...names.map((name) => one[name] ?? null), ...(effects ? [effects[layer]?.[head] ?? null] : [])])) ?? [],
+        header: ["layer.head", ...names],
+        rows: scores?.kinds[kind]?.heads.flatMap((heads, layer) => heads.map((one, head) => [`${layer}.${head}`, ...names.map((name) => one[name] ?? null)])) ?? [],
       }) };
     },
   }, h("div", { class: "row" }, looks.element, ofTokens.element, places.element, measure, counted), legend, h("div", { class: "grid-and-found" }, gridPlace, found));
@@ -125,13 +129,15 @@ function createAttention(app) {
   const element = h("div", { class: "panel" }, kinds.element, gridCard.element, headCard.element);
 
   const gridLatest = new Latest(app, gridPlace);
-  const scoreLatest = new Latest(app, foundPlace);
+  const [scoreLatest, effectLatest] = [new Latest(app, foundPlace), new Latest(app, counted)];
   const headLatest = new Latest(app, headCard.body);
   /** @type {{kind: string, thumbnails: Bytes, scores: Scores | null, run: Run} | null} */
   let grid = null;
   /** Effects of the parts on a run, and the column that sorts the table of heads. @type {{run: Run, effects: Effects} | null} */
   let known = null;
   let order = "effect";
+  /** The run whose effects were asked for. @type {Run | null} */
+  let tried = null;
   /** @type {(Weights & {kind: string, layer: number, head: number}) | null} */
   let weights = null;
 
@@ -140,8 +146,9 @@ function createAttention(app) {
   function back() {
     const { layer, head } = store.state;
     store.set({ layer: -1, head: -1, lit: null });
-    const opened = gridPlace.querySelectorAll("button")[layer * (here()?.heads ?? 1) + head];
-    requestAnimationFrame(() => requestAnimationFrame(() => opened?.focus()));
+    const opened = () => (shownLook() === "table" ? [...gridPlace.querySelectorAll("button")].find((one) => one.textContent === `${layer}.${head}`)
+      : gridPlace.querySelectorAll("button")[layer * (here()?.heads ?? 1) + head]);
+    requestAnimationFrame(() => requestAnimationFrame(() => opened()?.focus()));
   }
 
   function isOpen() {
@@ -172,23 +179,29 @@ function createAttention(app) {
   function loadEffects() {
     const { run } = store.state;
     if (!run) return;
-    void scoreLatest.use(withProgress(app, app.data.json(run, "effects"), counted), (effects) => {
+    tried = run;
+    void effectLatest.use(withProgress(app, app.data.json(run, "effects"), counted), (effects) => {
       known = { run, effects };
       drawGrid();
     });
   }
 
-  /** Return the table of heads; it is null for attention without scores. */
+  /** Return what the table of heads shows; it is null for attention without scores. */
+  function headData() {
+    if (!grid?.scores) return null;
+    const { kind, scores, run } = grid;
+    return { kind, scores: on === "random" && scores.random ? { ...scores, kinds: scores.random } : scores, effects: known?.run === run ? known.effects : null };
+  }
+
+  /** Return the table of heads. */
   function atlas() {
-    const { run, dark } = store.state;
-    if (!grid?.scores || !run) return null;
-    const effects = known?.run === run ? known.effects : null;
-    const nHeads = kindsOf(store.state).reduce((sum, kind) => sum + (run.attention[kind]?.layers ?? 0) * ((run.attention[kind]?.heads ?? 0) + 2), 0);
-    measure.hidden = effects !== null || !app.source.answers("/effects");
-    if (!measure.hidden && !counted.textContent && isQuick(app, nHeads, run.source.length + run.target.length)) loadEffects();
+    const [data, { run, dark }] = [headData(), store.state];
+    if (!data || !run) return null;
+    const nParts = kindsOf(store.state).reduce((sum, kind) => sum + (run.attention[kind]?.layers ?? 0) * ((run.attention[kind]?.heads ?? 0) + 2), 0);
+    measure.hidden = data.effects !== null || !app.source.answers("/effects");
+    if (!measure.hidden && tried !== run && isQuick(app, nParts, run.source.length + run.target.length)) loadEffects();
     places.write(on);
-    const { random } = grid.scores;
-    return headAtlas({ kind: grid.kind, scores: on === "random" && random ? { ...grid.scores, kinds: random } : grid.scores, effects, order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
+    return headAtlas({ ...data, order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
       order = name;
       drawGrid();
     } });

@@ -178,7 +178,7 @@ def patch(
     }
 
 
-N_CHANGED, N_EACH = 12, 4
+N_CHANGED, N_EACH = 8, 3
 """Largest number of words that are changed, and of replacements of each word."""
 
 
@@ -189,15 +189,20 @@ def changed(inspector: Inspector, text: str, model: str | None = None) -> dict[s
     The two texts can be patched. A text of one word has letters in place of words. `changed` is None if none of the
     tried texts (`_exchanges`) has the same number of tokens and another prediction.
     """
-    chosen, words = inspector.model_of(model), [word for word in re.finditer(r"\w+", text) if word[0] not in MASK]
+    chosen, masks = (
+        inspector.model_of(model),
+        {i for mask in re.finditer(re.escape(MASK), text) for i in range(*mask.span())},
+    )
+    words = [word for word in re.finditer(r"\w+", text) if word.start() not in masks]
     if len(words) < 2:
-        words = list(re.finditer(r"\w", text))
+        words = [letter for letter in re.finditer(r"\w", text) if letter.start() not in masks]
     exchanges, report = list(_exchanges(words, keeps_last=chosen.is_causal_lm)), inspector.reporting()
     for n_tried, (word, other) in enumerate(exchanges):
         report(n_tried, len(exchanges))
         found = text[: word.start()] + other + text[word.end() :]
         with suppress(UserError):  # another number of tokens, or the same prediction
             patching_of(chosen, text, found)
+            report(len(exchanges), len(exchanges))
             return {"model": page_data.model_id(chosen), "changed": found}
     return {"model": page_data.model_id(chosen), "changed": None}
 

@@ -122,20 +122,26 @@ function createPatch(app) {
     else drawStart();
   }
 
-  /** The text that was written into the first field without a click. */
-  let offered = "";
+  /** The texts that were written into the fields without a click. */
+  const offered = { clean: "", corrupted: "" };
+
+  /** Return true if the fields have what was offered, or nothing: the user has written nothing there. */
+  const isUntouched = () => [cleanBox, corruptedBox].every(({ input }, i) => input.value === (i ? offered.corrupted : offered.clean) || !input.value);
 
   /** Propose a pair of texts: the given text, and the same with one changed word. Patch it at once if that is quick. @param {string} given */
   function begin(given) {
-    if (cleanBox.input.value && cleanBox.input.value !== offered) return; // a text that is being written
-    offered = cleanBox.input.value = given;
-    if (!app.source.answers("/api/changed") || !isQuick(app, 2, mainTokens(store.state).length)) return;
-    const request = app.source.post("/api/changed", { text: given, model: store.state.model?.id ?? "" });
+    if (!isUntouched() || given === offered.clean) return;
+    Object.assign(offered, { clean: given, corrupted: "" });
+    [cleanBox.input.value, corruptedBox.input.value] = [given, ""];
+    const n = mainTokens(store.state).length;
+    if (!app.source.answers("/api/changed") || !n || !isQuick(app, 1, n)) return; // a try is two runs, and the first ones are enough in most texts
+    const request = app.source.post("/api/changed", { text: given, model: model?.id ?? "" });
     void latest.use(withProgress(app, request, progress), ({ changed }) => {
-      if (!changed || corruptedBox.input.value || cleanBox.input.value !== given) return;
-      corruptedBox.input.value = changed;
+      const isShown = card.element.isConnected && store.state.model === model && store.state.panel === patchTab.id;
+      if (!changed || !isShown || !isUntouched() || offered.clean !== given || fields.some(({ input }) => input === document.activeElement)) return;
+      corruptedBox.input.value = offered.corrupted = changed;
       drawStart();
-      if (isQuickNow()) submit();
+      if (isQuickNow()) load();
     });
   }
 
@@ -149,8 +155,8 @@ function createPatch(app) {
   const chosenStack = () => (store.state.stack === "decoder" ? "decoder" : "encoder");
 
   function load() {
-    const { clean, corrupted, answer, wrong, prefix } = store.state;
     const asked = texts();
+    const [clean, corrupted, answer, wrong, prefix] = fields.map(({ input }) => input.value);
     const body = {
       model: store.state.model?.id ?? "", clean, corrupted, answer: answer || null, wrong: wrong || null, parts, more_clean: moreClean.lines(), more_corrupted: moreCorrupted.lines(),
       ...(hasPair ? { target: prefix || null, stack: chosenStack() } : {}),
@@ -192,7 +198,7 @@ function createPatch(app) {
     element: h("div", { class: "panel" }, card.element),
     render(changed) {
       const { state } = store;
-      for (const { key, input } of fields) if (changed.has(key) || changed.has("panel")) writeField(input, state[key]);
+      for (const { key, input } of fields) if (changed.has(key) || (changed.has("panel") && state[key])) writeField(input, state[key]);
       if (changed.has("panel") && !result && state.clean && state.corrupted && state.clean !== state.corrupted) load();
       stacks.write(chosenStack());
       kinds.write(parts);
