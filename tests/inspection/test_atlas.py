@@ -94,3 +94,8 @@ def test_a_plot_of_the_flow_shows_tensors_weights_and_predictions(model: Model, 
     shown = [bar.get_width() for bar in bars.patches]  # type: ignore[attr-defined]
     assert is_close(torch.tensor(shown, dtype=best.dtype), best[: len(shown)])
     assert {"0: attention", "0: source", "after 0"} <= {axes.get_title() for axes in plot.flow(pairs, source="ab").axes}
+
+
+def test_the_flow_shows_the_best_token_however_improbable_it_is(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plot, "LEAST_SHOWN", 2.0)
+    assert len(plot.flow(model, TEXT).axes[-1].patches) == 1

@@ -469,6 +469,12 @@ def test_a_proposed_text_keeps_the_mask(models: dict[str, Model], monkeypatch: p
     assert tried == ["ab [MASK] cd cd", "cd [MASK] cd ab", "ab [MASK] ab ab"], (
         "repeated words first, the latest one first"
     )
+    tried.clear()
+    assert Inspector(models["encoder"]).changed("A [MASK] K")["changed"] is None
+    assert tried == ["A [MASK] A", "K [MASK] K"], "letters of the mask are words too"
+    tried.clear()
+    assert Inspector(models["decoder"]).changed("ab cd")["changed"] is None
+    assert tried == ["cd cd"], "the last word of a decoder stays"
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])

@@ -346,3 +346,16 @@ def test_two_texts_are_patched(show_model: OpenModel, models: dict[str, Model], 
     if prefix:
         view = found.view()
         assert view["stack"] == "decoder" and view["prefix"] == prefix, "a bookmark restores the map"
+
+
+def test_a_proposed_pair_follows_the_text_until_something_is_written(open_model: OpenModel) -> None:
+    found = open_model("encoder-decoder", {"panel": "patch", "source": "red dog", "target": "rot hund"})
+    clean, corrupted = (found.page.locator(".fields textarea").nth(i) for i in (0, 1))
+    found.until("() => document.querySelectorAll('.fields textarea')[1].value === 'dog dog'")
+    found.settle()
+    assert clean.input_value() == "red dog" and found.page.locator(".heat:visible").count() == 1, "it is patched"
+    found.run("the red dog sees the cat", "")
+    found.until("() => document.querySelectorAll('.fields textarea')[1].value === 'the red dog sees cat cat'")
+    corrupted.fill("the red dog sees a cat")
+    found.run("red dog", "")
+    assert clean.input_value() == "the red dog sees the cat" and corrupted.input_value() == "the red dog sees a cat"

@@ -162,3 +162,18 @@ def test_a_lecture_shows_the_stage_alone(show_model: OpenModel) -> None:
     shown = set(columns.all_text_contents())
     assert {"token", "q", "k", "v"} <= shown and not {"weights", "x", "norm"} & shown
     found.page.keyboard.press("Escape")
+
+
+def test_the_residual_connection_begins_at_the_vector_that_the_sublayer_reads(show_model: OpenModel) -> None:
+    found = show_model("decoder", {"panel": "flow", "flow": "decoder.1.0.self_attn.values"})
+    paths = (
+        "[...document.querySelectorAll('.flow-picture path')].filter((one) => one.textContent.startsWith('residual'))"
+    )
+    begins = found.page.evaluate(f"{paths}.map((one) => parseFloat(one.getAttribute('d').slice(1)))")
+    texts = "[...document.querySelectorAll('.flow-picture text')]"
+    fold = found.page.evaluate(f"{texts}.find((one) => one.textContent === 'block 0').getBBox().x")
+    assert begins and min(begins) > fold - 20, "at or after the folded block 0"
+    found.page.get_by_role("button", name="lecture", exact=True).click()
+    found.settle()
+    assert found.page.evaluate(f"{paths}.length") == 0, "no vector x is shown"
+    found.page.keyboard.press("Escape")

@@ -72,4 +72,10 @@ def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, 
     table.get_by_role("button", name="previous").click()
     assert table.locator("th[aria-sort=descending]").inner_text() == "previous"
     table.locator("tbody tr").first.get_by_role("button").click()
-    found.page.get_by_role("button", name="← all heads").wait_for()
+    found.settle()
+    place = found.view()
+    found.page.get_by_role("button", name="← all heads").click()
+    found.until("(name) => document.activeElement.textContent === name", f"{place['layer']}.{place['head']}")
+    found.page.get_by_role("button", name="table", exact=True).last.click()
+    header, *saved = found.cells("Heads")
+    assert header[-1] == "effect" and len(saved) == len(rows)

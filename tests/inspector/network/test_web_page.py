@@ -1,6 +1,8 @@
 """The exported page in a browser: a text that a visitor types is computed in the page, as Python computes it."""
 
 from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ import torch
 
 import glassformer
 from glassformer.apps.inspector.web_file import web_file
+from glassformer.common.errors import UserError
 from glassformer.config.run import GenerationConfig
 from glassformer.inference.generation import Generation
 from glassformer.inspection.ablation import Part, effects, effects_of_texts
@@ -76,6 +79,14 @@ def test_the_cell_of_a_notebook_shows_the_page(models: dict[str, Model], window:
     frame.locator("body:not([data-unwritten])").wait_for()  # here, another page writes its view into the address
     assert errors == []
     page.close()
+
+
+def test_a_cell_changes_no_model_and_is_short_as_text(models: dict[str, Model]) -> None:
+    model = replace(models["decoder"], network=deepcopy(models["decoder"].network).to(torch.bfloat16).train())
+    assert len(repr(model.inspect("abc", in_cell=True))) < 100
+    assert model.network.training and {x.dtype for x in model.network.parameters()} == {torch.bfloat16}
+    with pytest.raises(UserError, match="a cell reads a text, and no messages"):
+        model.inspect(messages=[{"role": "user", "content": "a"}], in_cell=True)
 
 
 @pytest.mark.usefixtures("offline")

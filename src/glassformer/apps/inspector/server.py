@@ -51,6 +51,8 @@ def inspect(
         raise UserError(f"{model.name} reads a source, and no text: inspect it with that argument")
     if not model.is_seq2seq and (source or target) is not None:
         raise UserError(f"{model.name} reads a text, and no source: inspect it with that argument")
+    if in_cell and messages is not None:
+        raise UserError("the page in a cell reads a text, and no messages: give a text, or leave out in_cell")
     # The input with which the page begins
     examples: list[Example] = []
     if messages is not None:
@@ -62,8 +64,6 @@ def inspect(
     elif source:
         examples = [{"source": source, "target": target}]
     if in_cell:
-        if messages is not None:
-            raise UserError("the page in a cell reads a text, and no messages: give a text, or leave out in_cell")
         network = copy.deepcopy(model.network).cpu()  # the export rounds and moves its network
         return Cell(
             web_file(dataclasses.replace(model, network=network, device=torch.device("cpu")), examples=examples)

@@ -122,19 +122,22 @@ function createPatch(app) {
     else drawStart();
   }
 
-  /** The texts that were written into the fields without a click. */
-  const offered = { clean: "", corrupted: "" };
+  /** The texts that were written into the fields without a click, and the text for which a pair was asked. */
+  const offered = { clean: "", corrupted: "", asked: "" };
 
   /** Return true if the fields have what was offered, or nothing: the user has written nothing there. */
   const isUntouched = () => [cleanBox, corruptedBox].every(({ input }, i) => input.value === (i ? offered.corrupted : offered.clean) || !input.value);
 
   /** Propose a pair of texts: the given text, and the same with one changed word. Patch it at once if that is quick. @param {string} given */
   function begin(given) {
-    if (!isUntouched() || given === offered.clean) return;
-    Object.assign(offered, { clean: given, corrupted: "" });
-    [cleanBox.input.value, corruptedBox.input.value] = [given, ""];
-    const n = mainTokens(store.state).length;
-    if (!app.source.answers("/api/changed") || !n || !isQuick(app, 1, n)) return; // a try is two runs, and the first ones are enough in most texts
+    if (!isUntouched()) return;
+    if (given !== offered.clean) {
+      Object.assign(offered, { clean: given, corrupted: "" });
+      [cleanBox.input.value, corruptedBox.input.value] = [given, ""];
+    }
+    const n = mainTokens(store.state).length; // 0 before the first run
+    if (offered.asked === given || !app.source.answers("/api/changed") || !n || !isQuick(app, 1, n)) return; // the first tries, of two runs each, are enough in most texts
+    offered.asked = given;
     const request = app.source.post("/api/changed", { text: given, model: model?.id ?? "" });
     void latest.use(withProgress(app, request, progress), ({ changed }) => {
       const isShown = card.element.isConnected && store.state.model === model && store.state.panel === patchTab.id;
