@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from glassformer.common.arguments import function, number, one_of, takes_other_names
 from glassformer.models.state import TransformerState
-from glassformer.nn.attention import Attention, Memory, MultiHeadAttention, Tap, scoped
+from glassformer.nn.attention import Attention, Memory, MultiHeadAttention, Tap
 from glassformer.nn.experts import Experts
 from glassformer.nn.kv_cache import Cache
 from glassformer.nn.layers import Activation, FeedForward, LayerNorm, NormFactory
@@ -113,12 +113,12 @@ class Block(nn.Module, ABC):
 
     def attention(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Return what the self-attention of `h` (B, T, D) adds to the residual stream."""
-        tap = scoped(inputs.tap, "self_attn")
+        tap = None if inputs.tap is None else inputs.tap.scope("self_attn")
         return self.added(self.self_attn(h, mask=inputs.mask, rotary=inputs.rotary, cache=inputs.cache, tap=tap))
 
     def cross_attention(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Return what the cross-attention of `h` (B, T, D) adds to the residual stream."""
-        tap = scoped(inputs.tap, "cross_attn")
+        tap = None if inputs.tap is None else inputs.tap.scope("cross_attn")
         return self.added(self.cross_attn(h, inputs.memory, mask=inputs.memory_mask, tap=tap))
 
     def feed_forward(self, h: Tensor, inputs: Inputs) -> Tensor:

@@ -153,7 +153,7 @@ class Transformer(NetworkBase):
         """Return logits (B, T, V) for T more tokens per row (prefill, or T = 1) and the new state."""
         decoder = self.decoder
         assert decoder is not None
-        hidden, state = decoder.step(token_ids, state, attention_mask, scoped(tap, "decoder"))
+        hidden, state = decoder.step(token_ids, state, attention_mask, None if tap is None else tap.scope("decoder"))
         return self.head(hidden, attention_mask), state
 
     def step_attending(

@@ -114,16 +114,17 @@ def attention_reference(
     precision are converted to fp32 (`at_least_fp32`), because the fused kernels do not round scores and weights to half
     precision. Only the returned context has the dtype of `query`.
     """
+    tap = (lambda name, x: x) if tap is None else tap
     mask = as_mask("mask", mask, (*query.shape[:3], key.shape[2]))
     n_heads, dtype = query.shape[1], query.dtype
     query, key, value = at_least_fp32(query), at_least_fp32(key), at_least_fp32(value)
     scores = capped(scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale), cap)  # (B, H, T, S)
     if mask.bias is not None:
         scores = scores + mask.bias
-    scores = tapped(tap, "scores", scores)
+    scores = tap("scores", scores)
     allowed = None if mask.is_trivial else mask.dense(query.shape[2], key.shape[2], query.device)
-    weights = tapped(tap, "weights", masked_softmax(scores, allowed))
-    context = tapped(tap, "context", F.dropout(weights, dropout) @ repeat_kv(value, n_heads))  # (B, H, T, W)
+    weights = tap("weights", masked_softmax(scores, allowed))
+    context = tap("context", F.dropout(weights, dropout) @ repeat_kv(value, n_heads))  # (B, H, T, W)
     return context.to(dtype), weights, scores
 
 
@@ -182,7 +183,7 @@ def scoped(tap: Tap | None, name: str) -> Tap | None:
     return None if tap is None else tap.scope(name)
 
 
-def tapped(tap: Callable[[str, Tensor], Tensor] | None, name: str, x: Tensor) -> Tensor:
+def tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
     """Return `x`, or the tensor that a tap returns for it."""
     return x if tap is None else tap(name, x)
 
