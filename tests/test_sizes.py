@@ -15,9 +15,9 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_220,
-    "lines of Python in the core": 42_095,
-    "lines of JavaScript, CSS and HTML": 14_890,
+    "lines of Python": 66_260,
+    "lines of Python in the core": 42_120,
+    "lines of JavaScript, CSS and HTML": 14_920,
     "files of Python": 349,
     "files of Python under 60 lines": 41,
     "keys of a run": 244,

@@ -141,14 +141,18 @@ class Engine:
 
     def _advance(self) -> list[Step]:
         """Read the last id of each live row, and choose the next one."""
-        last = torch.tensor([row.history[-1:] for row in self._live], device=self.device)
-        logits, self._state = self.model.step(last, self._state)  # (N, 1, V)
+        last = []
+        for row in self._live:
+            last.append(row.history[-1:])
+        logits, self._state = self.model.step(torch.tensor(last, device=self.device), self._state)  # (N, 1, V)
         return self._choose(self._live, logits[:, -1])
 
     def _choose(self, rows: Sequence[Row], logits: Tensor) -> list[Step]:
         """Return the next id of each row, chosen from logits (N, V)."""
-        tokens = self._tokens(rows, logits.float())
-        return [self._extended(row, token) for row, token in zip(rows, tokens, strict=True)]
+        steps = []
+        for row, token in zip(rows, self._tokens(rows, logits.float()), strict=True):
+            steps.append(self._extended(row, token))
+        return steps
 
     def _tokens(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:
         """Return the next id of each row, or None if no id is allowed; all rows have the same settings."""

@@ -17,7 +17,12 @@ from glassformer.tasks.trained_model import TrainedModel
 
 @dataclass(frozen=True)
 class AtlasHead:
-    """A head, with the mean of its `excess` for each pattern; a pattern that the texts do not define is NaN."""
+    """A head, with the mean of its `excess` for each pattern; a pattern that the texts do not define is NaN.
+
+    ```python
+    [head.name for head in atlas(model, texts).heads if head.patterns["previous"] > 0.2]
+    ```
+    """
 
     kind: Kind
     layer: int
@@ -39,7 +44,12 @@ class AtlasHead:
 
 @dataclass(frozen=True)
 class Atlas:
-    """All heads of a model, that with the largest effect first."""
+    """All heads of a model, that with the largest effect first; a notebook shows it as a table.
+
+    ```python
+    atlas(model, ["To be, or not to be", "the dog and the dog"]).heads[:3]
+    ```
+    """
 
     model: str
     measure: str
@@ -49,7 +59,7 @@ class Atlas:
     def _repr_html_(self) -> str:
         """Return a table with one row per head."""
         rows = [{"head": one.name, **one.patterns, "effect": one.effect, "±": one.error} for one in self.heads]
-        shown = [{name: None if x != x else x for name, x in row.items()} for row in rows]
+        shown = [dict.fromkeys(row) | {name: x for name, x in row.items() if x == x} for row in rows]  # without NaN
         return notebook.frame(shown, f"{self.model}, {plural(self.n_texts, 'text')}; effect: {UNITS[self.measure]}")
 
 

@@ -208,13 +208,13 @@ def plot_atlas(found: Atlas, most: int = 40) -> "Figure":
     table.spines[:].set_visible(False)
     table.set_ylim(len(heads) - 0.5, -0.5)
     # 3. Effects, with the standard error over the texts
-    effects, errors = [one.effect for one in heads], [0.0 if math.isnan(one.error) else one.error for one in heads]
+    effects, errors = [one.effect for one in heads], torch.tensor([one.error for one in heads]).nan_to_num()
     colours = [SIGNED[-1] if effect >= 0 else SIGNED[0] for effect in effects]
-    bars.barh(range(len(heads)), effects, xerr=errors, color=colours, height=0.72, ecolor=GREY)
+    bars.barh(range(len(heads)), effects, xerr=errors.numpy(), color=colours, height=0.72, ecolor=GREY)
     quiet_axes(bars, f"{UNITS[found.measure]}, without the head; line: standard error", "")
     bars.axvline(0, color=GREY, linewidth=0.8)
     bars.tick_params(axis="y", length=0)
-    cut = f" ({most} of {len(found.heads)} heads)" if len(found.heads) > most else ""
+    cut = f" ({most} of {len(found.heads)} heads)" * (len(found.heads) > most)
     figure.suptitle(
         plain(f"{found.model}: heads on {plural(found.n_texts, 'text')}{cut}"), fontsize=10.5, parse_math=False
     )
@@ -257,8 +257,8 @@ def plot_flow(flow: Flow, name: str) -> "Figure":
             axes.imshow(strips.numpy(), cmap=colour_map(SIGNED), vmin=-limit, vmax=limit, aspect="auto")
             axes.set_xticks([])
         axes.set_title(title_of, fontsize=8.5, pad=4, color=GREY, parse_math=False)
-        axes.set_yticks(range(len(rows)), rows if axes is panels[0] else [""] * len(rows), parse_math=False)
-        axes.tick_params(length=0, labelsize=7.5, pad=2)
+        axes.set_yticks(range(len(rows)), rows, parse_math=False)
+        axes.tick_params(length=0, labelsize=7.5, pad=2, labelleft=axes is panels[0])
         axes.spines[:].set_visible(False)
     # 3. Predictions
     bars, texts = panels[-1], [label(text) for text, _ in flow.predictions]

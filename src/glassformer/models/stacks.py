@@ -116,7 +116,10 @@ class _BlockStack(nn.Module):
         if key_positions is None:
             key_positions = positions
         bias = None if self.score_bias is None else self.score_bias(positions, key_positions)
-        angles: list[tuple[Tensor, Tensor] | None] = [*(rotary(positions) for rotary in self.rotaries), None]
+        angles: list[tuple[Tensor, Tensor] | None] = []
+        for rotary in self.rotaries:
+            angles.append(rotary(positions))
+        angles.append(None)
         # 3. One mask for each window.
         masks: dict[int, Mask] = {}
         kinds: dict[tuple[int, int], Inputs] = {}

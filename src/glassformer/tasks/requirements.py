@@ -179,7 +179,7 @@ class Facts:
     def learned(self, run: r.Run) -> str:
         """Return the ability of a run's model in words that follow "learned to".
 
-        >>> BUILT_IN["causal"].learned(Run())
+        >>> BUILT_IN["causal"].learned(r.Run())
         'continue a text'
         """
         return self.ability if isinstance(self.ability, str) else self.ability(run)
@@ -253,7 +253,7 @@ def no_classes(name: str) -> UserError:
 def measured_losses(run: r.Run) -> list[str]:
     """Return the losses that the evaluations of a run of a built-in kind measure.
 
-    >>> measured_losses(Run())
+    >>> measured_losses(r.Run())
     ['loss', 'perplexity', 'bits_per_byte']
     """
     losses = ["loss"]
@@ -337,8 +337,7 @@ def context_of(run: r.Run) -> int:
 def require_data(run: r.Run, wanted: type[r.DataConfig], outputs: Sequence[str] = ()) -> None:
     """Raise `UserError` if the run's data does not suit its objective; `outputs` are the allowed `data.outputs`.
 
-    >>> from glassformer.config.run import Seq2SeqConfig
-    >>> require_data(Run(objective=Seq2SeqConfig()), PairData)
+    >>> require_data(r.Run(objective=r.Seq2SeqConfig()), r.PairData)
     Traceback (most recent call last):
     glassformer.common.errors.UserError: data.kind: expected pairs for objective.kind seq2seq, got text
     """

@@ -181,7 +181,7 @@ def decoder_heads(prefix: str, *, has_tags: bool = True) -> dict[str, c.Head]:
 def output_name(config: c.TransformerConfig, of_tokens: str = "lm_head", of_tags: str = "classifier") -> str:
     """Return the name of a decoder's logits module: `of_tokens` for a token head, `of_tags` for a head that tags.
 
-    >>> output_name(TransformerConfig(decoder=Stack(), head=PositionHead()))
+    >>> output_name(c.TransformerConfig(decoder=c.Stack(), head=c.PositionHead()))
     'classifier'
     """
     return {"tokens": of_tokens, "positions": of_tags}.get(config.head.kind, "score")
