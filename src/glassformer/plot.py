@@ -149,9 +149,9 @@ def flow(
             continue
         if name.endswith(".weights"):
             what = f"{name.split('.')[2]}: {'source' if '.cross_attn.' in name else 'attention'}"
-            columns[what], keys[what] = x[0].mean(dim=0).cpu(), trace.axes(attention_maps.kind_of(name))[1]
+            columns[what], keys[what] = x[0].mean(dim=0), trace.axes(attention_maps.kind_of(name))[1]
         else:
-            columns[f"after {name.split('.')[2]}" if ".blocks." in name else "embedding"] = x[0].float().cpu()
+            columns[f"after {name.split('.')[2]}" if ".blocks." in name else "embedding"] = x[0]
     # 2. Predictions
     predictions, where = _predictions(model, trace)
     tokens = trace.source if stack == "encoder" else trace.target

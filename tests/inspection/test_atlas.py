@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-import glassformer
 import late
 from glassformer import inspection, plot
 from glassformer.common.errors import UserError
@@ -16,23 +15,11 @@ from glassformer.inspection.capture import capture
 from glassformer.inspection.head_scores import network_scores, random_scores
 from glassformer.inspection.texts import read
 from glassformer.model import Model
-from glassformer.tasks.reporting import Outcome
-from runs import Tiny
 from tolerances import is_close, near
 
 matplotlib = late.module("matplotlib")
 TEXT = "one two three"
 TEXTS = [TEXT, "ab ab ab", "abc"]
-
-
-@pytest.fixture(scope="module")
-def model(trained: Outcome) -> Model:
-    return glassformer.load(trained.folder, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def pairs(tiny: Tiny) -> Model:
-    return glassformer.load(tiny("pairs"))
 
 
 def test_the_atlas_has_the_means_over_the_texts(model: Model) -> None:

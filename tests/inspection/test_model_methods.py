@@ -14,21 +14,9 @@ from glassformer.apps.inspector import server
 from glassformer.apps.inspector.inspector import Inspector
 from glassformer.common.errors import UserError
 from glassformer.model import Model
-from glassformer.tasks.reporting import Outcome
-from runs import Tiny
 from tolerances import assert_close
 
 TEXT = "one two three"
-
-
-@pytest.fixture(scope="module")
-def model(trained: Outcome) -> Model:
-    return glassformer.load(trained.folder, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def pairs(tiny: Tiny) -> Model:
-    return glassformer.load(tiny("pairs"))
 
 
 def test_a_trace_has_the_tensors_of_capture(model: Model) -> None:

@@ -383,7 +383,7 @@ def test_random_tokens_follow_twice(models: dict[str, Model]) -> None:
     assert ids[:15] == ids[15:] and len(set(ids)) == 15
     heads = inspector.scores(found["run"])["kinds"]["decoder"]["heads"]
     assert all(head["induction"] is not None for layer in heads for head in layer)
-    with pytest.raises(UserError, match="is recurrent: its attention has no such scores"):
+    with pytest.raises(UserError, match="is recurrent, and this needs the heads of a Transformer"):
         Inspector(models["recurrent"]).run(random=True)
 
 

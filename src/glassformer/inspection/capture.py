@@ -250,9 +250,8 @@ def tensor_shapes(
     network: nn.Module, inputs: Mapping[str, Tensor], names: Sequence[str] = STANDARD
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes (without batch) of the tensors of `capture_tensors`, in the order of the computation."""
-    empty, _ = _kept(
-        network, inputs, names, lambda name, x: x.new_empty(()).expand(x.shape)
-    )  # a Transformer's need one number each
+    # An expanded tensor needs the memory of one number; a recurrent decoder concatenates those of its steps
+    empty, _ = _kept(network, inputs, names, lambda name, x: x.new_empty(()).expand(x.shape))
     return {name: tuple(x.shape if name.endswith(".positions") else x.shape[1:]) for name, x in empty.items()}
 
 

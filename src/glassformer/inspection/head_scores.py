@@ -295,7 +295,7 @@ def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, list
 def transformer_of(model: TrainedModel) -> Transformer:
     """Return the network of a model; raise `UserError` for a recurrent one."""
     if not isinstance(model.network, Transformer):
-        raise UserError(f"{model.name} is recurrent: its attention has no such scores")
+        raise UserError(f"{model.name} is recurrent, and this needs the heads of a Transformer")
     return model.network
 
 

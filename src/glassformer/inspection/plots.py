@@ -226,9 +226,8 @@ class Flow(NamedTuple):
 
     tokens: Sequence[str]
     columns: Mapping[str, Tensor]
-    """Vectors have the width of the model; weights are named "attention" or "to the source"."""
     keys: Mapping[str, Sequence[str]]
-    """Tokens of the columns of weights, by name."""
+    """Tokens of the columns of weights, by name. A name that is not here is that of vectors."""
     predictions: Sequence[tuple[str, float]]
     where: str
     """Name of what is predicted, such as "labels"."""

@@ -125,12 +125,12 @@ export function createVisit(app, section) {
     pending = questions().indexOf(question);
     draw();
     const number = ++nAsked;
-    const found = answerTo(question).finally(() => {
+    const request = answerTo(question).finally(() => {
       if (number !== nAsked) return; // dropped, or another question was asked
       [isAsking, pending] = [false, -1];
       draw();
     });
-    void latest.use(found, ({ found, run, note }) => {
+    void latest.use(request, ({ found, run, note }) => {
       if (store.state.run !== run) return;
       [asked, answered, evidence] = [questions().indexOf(question), run, found.view.panel ?? ""];
       done.add(question);

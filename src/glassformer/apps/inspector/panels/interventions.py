@@ -189,10 +189,8 @@ def changed(inspector: Inspector, text: str, model: str | None = None) -> dict[s
     The two texts can be patched. A text of one word has letters in place of words. `changed` is None if none of the
     tried texts (`_exchanges`) has the same number of tokens and another prediction.
     """
-    chosen, masks = (
-        inspector.model_of(model),
-        {i for mask in re.finditer(re.escape(MASK), text) for i in range(*mask.span())},
-    )
+    chosen = inspector.model_of(model)
+    masks = {i for mask in re.finditer(re.escape(MASK), text) for i in range(*mask.span())}
     words = [word for word in re.finditer(r"\w+", text) if word.start() not in masks]
     if len(words) < 2:
         words = [letter for letter in re.finditer(r"\w", text) if letter.start() not in masks]
