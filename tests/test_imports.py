@@ -26,7 +26,7 @@ FLOORS = [  # from the bottom up: a room imports from lower floors only
     {"nn", "config", "tokenization", "apps.course"},
     {"data", "models"},
     {"objectives", "inference", "store"},
-    {"evaluation"},
+    {"evaluation", "trial"},
     {"tasks"},
     {"cost", "inspection"},
     {"training", "model"},

@@ -15,19 +15,19 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_260,
-    "lines of Python in the core": 42_120,
+    "lines of Python": 66_890,
+    "lines of Python in the core": 42_750,
     "lines of JavaScript, CSS and HTML": 14_920,
-    "files of Python": 349,
-    "files of Python under 60 lines": 41,
+    "files of Python": 353,
+    "files of Python under 60 lines": 42,
     "keys of a run": 244,
     "options of verbs": 234,
     "verbs and sub-verbs": 45,
-    "rooms, and files beside them": 25,
+    "rooms, and files beside them": 26,
     "floors": 12,
-    "calls of isinstance": 706,
-    "conditional expressions": 1_004,
-    "words of documents, without tables of results": 130_680,
+    "calls of isinstance": 723,
+    "conditional expressions": 1_013,
+    "words of documents, without tables of results": 130_800,
 }
 
 

@@ -36,6 +36,7 @@ def load(
     from glassformer.model import Model
     from glassformer.models.devices import choose_device, emulation_note
     from glassformer.models.transforms import convert, weights_dtype
+    from glassformer.trial.choice import earned_device
 
     where = choose_device(device)
     weights = None if dtype is None else weights_dtype(dtype, where)
@@ -43,7 +44,7 @@ def load(
         warn(note)
     # The network
     stored = read_model(path)
-    where = choose_device(device, stored.config)
+    where = earned_device(device, stored.config, warn)
     network, run = stored.network.to(where), stored.run
     if weights is not None and weights != torch.float32:
         convert(network, weights)

@@ -304,6 +304,11 @@ def as_path(value: object, argument: str) -> Path:
         raise UserError(f"{argument}: {error}") from error
 
 
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache directory; it may be deleted at any time."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glassformer"
+
+
 def name_of(path: Path) -> str:
     """Return a name for a result of a file or folder: the name of the file without its suffix, or of the folder.
 

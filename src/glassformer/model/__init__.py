@@ -37,11 +37,12 @@ from glassformer.model.one_or_list import (
     texts_of,
 )
 from glassformer.model.texts import WritingModel
-from glassformer.models.devices import choose_device, emulation_note
+from glassformer.models.devices import emulation_note
 from glassformer.store.model_directory import save_model
 from glassformer.tasks.batches import Place, Places
 from glassformer.tasks.task import Prompt
 from glassformer.tokenization.vocabulary import languages, with_languages
+from glassformer.trial.choice import earned_device
 
 OTHER_NAMES = {
     **dict.fromkeys(("num_parameters", "n_parameters"), "model.network.n_parameters()"),
@@ -112,7 +113,7 @@ class Model(WritingModel, OpenModel):
 
         An ensemble shares its networks with the models that it was made of, so these models move with it.
         """
-        where = choose_device(str(device), self.config)
+        where = earned_device(str(device), self.config, warn)
         for network in self.members:
             network.to(where)
         object.__setattr__(self, "device", where)  # in place, like `torch.nn.Module.to`

@@ -22,15 +22,12 @@ from torch import nn
 from torch.utils._triton import has_triton
 
 from glassformer.common.errors import UserError, first_line, is_out_of_memory, warn
-from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.train import TrainConfig
 from glassformer.nn.kernels import processor
 from glassformer.nn.kernels.flex_attention import has_c_compiler
 
 _AUTOCAST = {"auto": None, "fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-MIN_WIDTH, MIN_RECURRENT_WIDTH = 96, 256
-"""Smallest widths with which a step on a CPU is faster in bf16 (`docs/log/2026-speed.md`). `MIN_WIDTH`: of a
-Transformer. `MIN_RECURRENT_WIDTH`: of a recurrent decoder."""
 COMPILE_SECONDS, LEAST_RATIO = 60.0, 5.0
 """`COMPILE_SECONDS`: time that torch.compile takes for a step on two CPU cores (`docs/log/2026-speed.md`).
 `LEAST_RATIO`: `train.compile` = "auto" compiles if the steps of a run take at least this many times as long."""
@@ -39,62 +36,20 @@ WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":1
 make results deterministic."""
 
 
-def choose_device(name: str, model: ModelConfig | None = None) -> torch.device:
-    """Return the named device, which must be available; `auto` prefers CUDA, then MPS, then the CPU.
+def choose_device(name: str) -> torch.device:
+    """Return the named device, which must be available; `auto` is the accelerator of this machine, or the CPU.
 
-    No model was measured on MPS. A recurrent model runs small operations for each token, so `auto` leaves it on the
-    CPU.
+    `trial.choice.earned_device` also tries an accelerator before `auto` uses it.
     """
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        is_recurrent = isinstance(model, RecurrentConfig)
-        return torch.device("mps" if torch.backends.mps.is_available() and not is_recurrent else "cpu")
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if accelerator is None else torch.device(accelerator.type)
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {name!r:.60} is not available ({first_line(error)}); use auto or cpu") from error
     return device
-
-
-def choose_precision(precision: str, model: ModelConfig, device: torch.device) -> tuple[str, str]:
-    """Return the precision in which a run trains, and the reason if `train.precision` is auto (else an empty text).
-
-    >>> from glassformer.config.transformer import Stack, TransformerConfig
-    >>> tiny = TransformerConfig(decoder=Stack(1, 1), d_model=8)
-    >>> choose_precision("bf16", tiny, torch.device("cpu"))
-    ('bf16', '')
-    >>> choose_precision("auto", tiny, torch.device("cpu"))[0]
-    'fp32'
-    """
-    if precision != "auto":
-        return precision, ""
-    if device.type == "cuda":
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return "bf16", "the GPU multiplies in bf16"
-        return "fp32", "the GPU has no bf16"
-    if device.type != "cpu":
-        return "fp32", "bf16 was not measured on this device"
-    if not processor.this.bfloat16:
-        return "fp32", "the CPU has no bf16 instructions"
-    if isinstance(model, RecurrentConfig):
-        is_wide = model.d_decoder >= MIN_RECURRENT_WIDTH
-    else:
-        is_wide = model.d_model >= MIN_WIDTH
-    if not is_wide:
-        return "fp32", "bf16 is slower at this width"
-    return "bf16", "the CPU multiplies in bf16"
-
-
-def unused_device_note(name: str, device: torch.device) -> str | None:
-    """Return a note if `auto` leaves MPS unused (`choose_device`), else None.
-
-    >>> unused_device_note("cpu", torch.device("cpu"))
-    """
-    if name != "auto" or device.type != "cpu" or not torch.backends.mps.is_available():
-        return None
-    return "the CPU computes this recurrent model, which was not measured on mps: train.device mps chooses the GPU"
 
 
 def emulation_note(dtype: str | None, device: torch.device) -> str | None:

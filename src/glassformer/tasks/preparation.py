@@ -1,10 +1,8 @@
 """Code that several tasks share: the data of a run by its kind, tokenizers, seeds, cache and vocabulary."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from glassformer.common import files
@@ -55,7 +53,7 @@ def token_cache(data: TextData | PairData, progress: Progress | None = None, che
     if data.cache_dir is not None:
         folder = files.as_path(data.cache_dir, "data.cache_dir")
     else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
+        folder = files.cache_folder() / "tokens"
     return TokenCache(folder, progress, checks_hashes)
 
 

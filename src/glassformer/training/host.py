@@ -19,13 +19,14 @@ from glassformer.common.errors import enough_memory
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.room import Room, room_of_machine
-from glassformer.models.devices import choose_device, emulation_note, runs_ahead, unused_device_note
+from glassformer.models.devices import choose_device, emulation_note, runs_ahead
 from glassformer.nn.kernels import processor
 from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.reporting import LaunchReporter, Silent
 from glassformer.training.distributed import is_several
 from glassformer.training.distributed.process_group import own_device, processes, watchdog_note
 from glassformer.training.distributed.ranks import Ranks
+from glassformer.trial.choice import earned_device
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,16 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
 
     Errors for lack of memory and for a lost process become a `UserError` with the way to continue.
     """
-    device = own_device(choose_device(run.train.device, run.model))
+    if is_several():  # a trial in each process would take longer, and might not end alike
+        device = own_device(choose_device(run.train.device))
+    else:
+        device = own_device(earned_device(run.train.device, run.model, reporter.log))
     advice = _advice(run, folder)
     with processes(run.parallel, run.train, device) as ranks, enough_memory(advice):
         if not ranks.is_first:
             reporter = Silent()
         notes = watchdog_note(run.parallel, device, folder), emulation_note(run.train.precision, device)
-        for note in (*notes, unused_device_note(run.train.device, device)):
+        for note in notes:
             if note is not None:
                 reporter.log(note)
         yield Host(device, ranks, reporter, began, advice)
