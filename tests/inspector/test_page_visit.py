@@ -10,13 +10,14 @@ from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.capture import capture
 from glassformer.inspection.measures import measure_of
 from glassformer.model import Model
-from inspector.browsing import READY, SOURCE, TARGET, Open, Visit, given_to, hash_of, number
+from inspector.browsing import READY, SOURCE, TARGET, TEXT, Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
 from inspector.network.answers import with_large_effects
 from tolerances import printed
 
-READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
+BECOMES, READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
+    "How does the text become a prediction?",
     "Which token does this one look at?",
     "From which source token is this target token?",
     "What does a gate keep?",
@@ -29,7 +30,7 @@ READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
     "Which token did the model not expect?",
 )
 QUESTIONS = {
-    "decoder": [READS, MASK, OFF, WHY, PART, SURE, UNEXPECTED],
+    "decoder": [BECOMES, READS, MASK, OFF, WHY, PART, SURE, UNEXPECTED],
     "encoder": [READS, OFF, WHY, LEFT_OUT, SURE, UNEXPECTED],
     "encoder-decoder": [READS, ALIGNED, MASK, OFF, WHY, SURE, UNEXPECTED],
     "recurrent": [ALIGNED, GATE, LEFT_OUT, SURE, UNEXPECTED],
@@ -106,6 +107,19 @@ def test_the_sentences_have_the_numbers_of_the_model(show_model: OpenModel, mode
     assert number(re.findall(r"by ([\d.]+) nats per token", means)[0]) == printed(largest, decimals=2)
 
 
+def test_the_first_answer_has_the_prediction_after_the_last_token(
+    show_model: OpenModel, models: dict[str, Model]
+) -> None:
+    found, model = show_model("decoder", FIRST), models["decoder"]
+    seen = ask(found, BECOMES)
+    last = capture(model, TEXT)["logits"][0, -1].softmax(-1)
+    assert percents_of(seen) == printed([float(last.max())], decimals=3)
+    assert f"is “{model.tokenizer.decode([int(last.argmax())]).replace(' ', '␣')}”" in seen
+    n_blocks = len(attention_layers(capture(model, TEXT), "decoder"))
+    assert f" {n_blocks} blocks change" in found.page.locator(".visit-answer").inner_text()
+    assert int(found.view()["pos"]) == found.tokens("target").count() - 1
+
+
 def test_the_gate_has_the_numbers_of_the_model(show_model: OpenModel, models: dict[str, Model]) -> None:
     found, model = show_model("recurrent", FIRST), models["recurrent"]
     keep = capture(model, **given_to(model), names=["decoder.cells.0.keep"])["decoder.cells.0.keep"][0].mean(dim=-1)
@@ -146,6 +160,7 @@ def test_the_part_that_writes_a_token_has_the_largest_term(show_model: OpenModel
     term = max(expected.terms.values(), key=lambda one: one.value - one.mean)
     shown = [number(x) for x in re.findall(r"(?:is|adds|and) (−?\d+\.\d+)", seen)]
     assert shown == printed([expected.logit, term.value, term.mean], decimals=2)
+    assert "the direct effect of a part only" in found.page.locator(".visit-answer").inner_text()
 
 
 def test_an_unexpected_token_has_the_smallest_probability(show_model: OpenModel, models: dict[str, Model]) -> None:
