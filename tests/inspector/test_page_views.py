@@ -265,6 +265,7 @@ def test_an_answer_scrolls_once_and_two_presses_ask_once(open_model: OpenModel) 
     found.until("() => document.querySelector('#visit h2').textContent.startsWith('3 of ')")
     found.settle()
     assert box.input_value() == TEXT, "the text of before"
+    assert page.locator(".visit-answer").inner_text().endswith("The box has your text again.")
     page.evaluate(
         "() => ['.go-on', '#visit .frame-heading button'].forEach((one) => document.querySelector(one).click())"
     )
@@ -277,6 +278,7 @@ def test_an_answer_is_hidden_in_another_panel(open_model: OpenModel) -> None:
     page = found.page
     page.locator("#visit .question-list button", has_text="What does the mask hide?").click()
     found.until("() => document.querySelector('#visit h2').textContent.startsWith('3 of ')")
+    assert "your text again" not in page.locator(".visit-answer").inner_text(), "the text was not changed"
     found.open_tab("Logit lens")
     assert not page.locator(".visit-answer").is_visible() and page.locator("#visit .question-list").is_visible()
     found.open_tab("Heads")

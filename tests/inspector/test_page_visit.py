@@ -193,6 +193,7 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     load()
     box = page.locator("#panels .card").first.bounding_box()
     assert box is not None and box["y"] < 600, "the panel is on the first screen"
+    assert not page.get_by_text("Space: next question").is_visible(), "a phone has no keys"
     page.locator("#visit .question-list button").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -211,3 +212,44 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     page.get_by_role("button", name="help", exact=True).click()
     found.settle()
     assert page.locator("#visit").is_visible()
+
+
+def asked(found: Visit, number: int) -> None:
+    """Wait for the answer to a question, and for its focus."""
+    found.until(f"() => document.querySelector('#visit h2').textContent.startsWith('{number} of ')")
+    found.until("() => document.activeElement.matches('.go-on')")
+    found.settle()
+
+
+def test_the_space_key_asks_all_questions_and_writes_nothing(open_model: OpenModel) -> None:
+    found = open_model("decoder", FIRST)
+    page, box = found.page, found.page.locator("#input textarea")
+    hint = page.get_by_text("Space: next question")
+    assert hint.is_visible()
+    box.press("Space")
+    assert box.input_value() != TEXT and not page.locator(".visit-answer").is_visible(), "a field has its own Space"
+    box.fill(TEXT)
+    page.get_by_role("button", name="dark", exact=True).press("Space")
+    assert not page.locator(".visit-answer").is_visible(), "a button has its own Space"
+    page.evaluate("document.activeElement.blur()")
+    n = len(QUESTIONS["decoder"])
+    for i in range(1, n + 1):
+        page.keyboard.press("Space")
+        asked(found, i)
+        assert hint.is_visible() == (i < n)
+    last = page.get_by_role("button", name="Now change the text, and run it")
+    for key in ("Space", "Enter"):
+        last.focus()
+        page.keyboard.down(key)
+        page.keyboard.down(key)  # a held key repeats
+        page.keyboard.down(key)
+        page.keyboard.up(key)
+        page.keyboard.press("Space")
+        assert page.evaluate("document.activeElement.matches('#input textarea')")
+        assert box.input_value() == TEXT
+        assert page.evaluate("[document.activeElement.selectionStart, document.activeElement.selectionEnd]") == [
+            len(TEXT),
+            len(TEXT),
+        ]
+    page.keyboard.type("a b")
+    assert box.input_value() == f"{TEXT}a b"
