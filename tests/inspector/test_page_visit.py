@@ -253,3 +253,22 @@ def test_the_space_key_asks_all_questions_and_writes_nothing(open_model: OpenMod
         ]
     page.keyboard.type("a b")
     assert box.input_value() == f"{TEXT}a b"
+
+
+def test_every_other_panel_names_the_parts_that_are_off(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "ablation", "off": "decoder.0.1"})
+    line = found.page.locator("#off")
+    whole = "off in Change; this view shows the whole model."
+    assert not line.is_visible()
+    for name in ("Flow", "Heads", "Logit lens", "Attribution", "Patching", "Step by step"):
+        found.open_tab(name)
+        assert line.inner_text().startswith(f"Head 1 of layer 0 (decoder) is {whole}"), name
+    line.get_by_role("button", name="open Change").click()
+    found.settle()
+    assert found.panel() == "ablation" and not line.is_visible()
+    found.page.get_by_role("switch", name="decoder.0.feed-forward").click()
+    found.open_tab("Flow")
+    assert line.inner_text().startswith(f"Head 1 of layer 0 (decoder) and 1 more are {whole}")
+    line.get_by_role("button", name="all on").click()
+    found.settle()
+    assert not line.is_visible() and found.view().get("off", "") == ""
