@@ -17,7 +17,7 @@ ROOT = PACKAGE.parents[1]
 LIMITS = {
     "lines of Python": 66_890,
     "lines of Python in the core": 42_750,
-    "lines of JavaScript, CSS and HTML": 14_920,
+    "lines of JavaScript, CSS and HTML": 14_940,
     "files of Python": 353,
     "files of Python under 60 lines": 42,
     "keys of a run": 244,

@@ -233,7 +233,7 @@ def test_the_row_of_an_answer_is_scrolled_into_view(open_model: OpenModel) -> No
     found = open_model("decoder", {"panel": "", "visit": 1, "text": "abc de fgh " * 2}, height=500)
     page = found.page
     page.locator("#visit .question-list button", has_text="What does the mask hide?").click()
-    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('3 of ')")
     found.settle()
     row = int(re.findall(r"In row (\d+)", page.locator(".visit-answer p").first.inner_text())[0])
     top = page.locator(".heat:visible canvas").evaluate("(canvas) => canvas.getBoundingClientRect().top")
@@ -251,9 +251,10 @@ def test_an_answer_scrolls_once_and_two_presses_ask_once(open_model: OpenModel) 
     found = open_model("decoder", {"panel": "", "visit": 1}, height=500)
     page, box = found.page, found.page.locator("#input textarea")
     # presses that follow at once are one step of the browser: no answer can come between them
-    page.evaluate("() => { for (const _ of [0, 1]) document.querySelector('.question-list button').click(); }")
-    found.until("() => document.querySelector('#visit h2').textContent.startsWith('1 of ')")
+    page.evaluate("() => { for (const _ of [0, 1]) document.querySelectorAll('.question-list button')[1].click(); }")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
     found.settle()
+    assert "The box has the text twice in a row" in page.locator(".visit-answer").inner_text()
     assert box.input_value() == f"{TEXT} {TEXT}", "the text is doubled once"
     page.evaluate("scrollTo(0, 0)")
     found.tokens("target").first.hover()
@@ -261,9 +262,10 @@ def test_an_answer_scrolls_once_and_two_presses_ask_once(open_model: OpenModel) 
     found.settle()
     assert page.evaluate("scrollY") == 0, "the pointer does not bring the answer back"
     page.evaluate("() => { const next = document.querySelector('.go-on'); next.click(); next.click(); }")
-    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('3 of ')")
     found.settle()
     assert box.input_value() == TEXT, "the text of before"
+    assert page.locator(".visit-answer").inner_text().endswith("The box has your text again.")
     page.evaluate(
         "() => ['.go-on', '#visit .frame-heading button'].forEach((one) => document.querySelector(one).click())"
     )
@@ -275,7 +277,8 @@ def test_an_answer_is_hidden_in_another_panel(open_model: OpenModel) -> None:
     found = open_model("decoder", {"panel": "", "visit": 1})
     page = found.page
     page.locator("#visit .question-list button", has_text="What does the mask hide?").click()
-    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('3 of ')")
+    assert "your text again" not in page.locator(".visit-answer").inner_text(), "the text was not changed"
     found.open_tab("Logit lens")
     assert not page.locator(".visit-answer").is_visible() and page.locator("#visit .question-list").is_visible()
     found.open_tab("Heads")

@@ -10,13 +10,14 @@ from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.capture import capture
 from glassformer.inspection.measures import measure_of
 from glassformer.model import Model
-from inspector.browsing import READY, SOURCE, TARGET, Open, Visit, given_to, hash_of, number
+from inspector.browsing import READY, SOURCE, TARGET, TEXT, Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
 from inspector.direct import Inspector
 from inspector.network.answers import with_large_effects
 from tolerances import printed
 
-READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
+BECOMES, READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
+    "How does the text become a prediction?",
     "Which token does this one look at?",
     "From which source token is this target token?",
     "What does a gate keep?",
@@ -29,7 +30,7 @@ READS, ALIGNED, GATE, MASK, OFF, WHY, PART, LEFT_OUT, SURE, UNEXPECTED = (
     "Which token did the model not expect?",
 )
 QUESTIONS = {
-    "decoder": [READS, MASK, OFF, WHY, PART, SURE, UNEXPECTED],
+    "decoder": [BECOMES, READS, MASK, OFF, WHY, PART, SURE, UNEXPECTED],
     "encoder": [READS, OFF, WHY, LEFT_OUT, SURE, UNEXPECTED],
     "encoder-decoder": [READS, ALIGNED, MASK, OFF, WHY, SURE, UNEXPECTED],
     "recurrent": [ALIGNED, GATE, LEFT_OUT, SURE, UNEXPECTED],
@@ -106,6 +107,19 @@ def test_the_sentences_have_the_numbers_of_the_model(show_model: OpenModel, mode
     assert number(re.findall(r"by ([\d.]+) nats per token", means)[0]) == printed(largest, decimals=2)
 
 
+def test_the_first_answer_has_the_prediction_after_the_last_token(
+    show_model: OpenModel, models: dict[str, Model]
+) -> None:
+    found, model = show_model("decoder", FIRST), models["decoder"]
+    seen = ask(found, BECOMES)
+    last = capture(model, TEXT)["logits"][0, -1].softmax(-1)
+    assert percents_of(seen) == printed([float(last.max())], decimals=3)
+    assert f"is “{model.tokenizer.decode([int(last.argmax())]).replace(' ', '␣')}”" in seen
+    n_blocks = len(attention_layers(capture(model, TEXT), "decoder"))
+    assert f" {n_blocks} blocks change" in found.page.locator(".visit-answer").inner_text()
+    assert int(found.view()["pos"]) == found.tokens("target").count() - 1
+
+
 def test_the_gate_has_the_numbers_of_the_model(show_model: OpenModel, models: dict[str, Model]) -> None:
     found, model = show_model("recurrent", FIRST), models["recurrent"]
     keep = capture(model, **given_to(model), names=["decoder.cells.0.keep"])["decoder.cells.0.keep"][0].mean(dim=-1)
@@ -146,6 +160,7 @@ def test_the_part_that_writes_a_token_has_the_largest_term(show_model: OpenModel
     term = max(expected.terms.values(), key=lambda one: one.value - one.mean)
     shown = [number(x) for x in re.findall(r"(?:is|adds|and) (−?\d+\.\d+)", seen)]
     assert shown == printed([expected.logit, term.value, term.mean], decimals=2)
+    assert "the direct effect of a part only" in found.page.locator(".visit-answer").inner_text()
 
 
 def test_an_unexpected_token_has_the_smallest_probability(show_model: OpenModel, models: dict[str, Model]) -> None:
@@ -178,6 +193,7 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     load()
     box = page.locator("#panels .card").first.bounding_box()
     assert box is not None and box["y"] < 600, "the panel is on the first screen"
+    assert not page.get_by_text("Space: next question").is_visible(), "a phone has no keys"
     page.locator("#visit .question-list button").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -196,3 +212,63 @@ def test_the_first_visit_is_closed_once_and_opened_again(models: dict[str, Model
     page.get_by_role("button", name="help", exact=True).click()
     found.settle()
     assert page.locator("#visit").is_visible()
+
+
+def asked(found: Visit, number: int) -> None:
+    """Wait for the answer to a question, and for its focus."""
+    found.until(f"() => document.querySelector('#visit h2').textContent.startsWith('{number} of ')")
+    found.until("() => document.activeElement.matches('.go-on')")
+    found.settle()
+
+
+def test_the_space_key_asks_all_questions_and_writes_nothing(open_model: OpenModel) -> None:
+    found = open_model("decoder", FIRST)
+    page, box = found.page, found.page.locator("#input textarea")
+    hint = page.get_by_text("Space: next question")
+    assert hint.is_visible()
+    box.press("Space")
+    assert box.input_value() != TEXT and not page.locator(".visit-answer").is_visible(), "a field has its own Space"
+    box.fill(TEXT)
+    page.get_by_role("button", name="dark", exact=True).press("Space")
+    assert not page.locator(".visit-answer").is_visible(), "a button has its own Space"
+    page.evaluate("document.activeElement.blur()")
+    n = len(QUESTIONS["decoder"])
+    for i in range(1, n + 1):
+        page.keyboard.press("Space")
+        asked(found, i)
+        assert hint.is_visible() == (i < n)
+    last = page.get_by_role("button", name="Now change the text, and run it")
+    for key in ("Space", "Enter"):
+        last.focus()
+        page.keyboard.down(key)
+        page.keyboard.down(key)  # a held key repeats
+        page.keyboard.down(key)
+        page.keyboard.up(key)
+        page.keyboard.press("Space")
+        assert page.evaluate("document.activeElement.matches('#input textarea')")
+        assert box.input_value() == TEXT
+        assert page.evaluate("[document.activeElement.selectionStart, document.activeElement.selectionEnd]") == [
+            len(TEXT),
+            len(TEXT),
+        ]
+    page.keyboard.type("a b")
+    assert box.input_value() == f"{TEXT}a b"
+
+
+def test_every_other_panel_names_the_parts_that_are_off(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "ablation", "off": "decoder.0.1"})
+    line = found.page.locator("#off")
+    whole = "off in Change; this view shows the whole model."
+    assert not line.is_visible()
+    for name in ("Flow", "Heads", "Logit lens", "Attribution", "Patching", "Step by step"):
+        found.open_tab(name)
+        assert line.inner_text().startswith(f"Head 1 of layer 0 (decoder) is {whole}"), name
+    line.get_by_role("button", name="open Change").click()
+    found.settle()
+    assert found.panel() == "ablation" and not line.is_visible()
+    found.page.get_by_role("switch", name="decoder.0.feed-forward").click()
+    found.open_tab("Flow")
+    assert line.inner_text().startswith(f"Head 1 of layer 0 (decoder) and 1 more are {whole}")
+    line.get_by_role("button", name="all on").click()
+    found.settle()
+    assert not line.is_visible() and found.view().get("off", "") == ""

@@ -2,8 +2,8 @@
 
 The bound of an error. Every processor adds the terms of a product in an order of its own. With n terms and the unit
 roundoff u, its result is the exact result for weights that are changed by at most about λ√n u, with λ = 4 (Higham and
-Mary 2019). The exact step is repeated with weights that are changed at random: this measures how much each result depends on them.
-A right device is at most `SAFETY` times as far away.
+Mary 2019). The exact step is repeated with weights that are changed at random: this measures how much each result
+depends on them. A right device is at most `SAFETY` times as far away.
 """
 
 import copy

@@ -15,8 +15,9 @@ const titles = (model, source = EVERYTHING) => questionsOf(model, source).map(({
 test("the questions follow from the abilities of a model", () => {
   const [reads, aligned, gate, mask, off, why] = ["Which token does this one look at?", "From which source token is this target token?", "What does a gate keep?", "What does the mask hide?", "What if a head is switched off?", "Why this token?"];
   const [part, leftOut, sure, unexpected] = ["Which part writes this token?", "What if a word is left out?", "How sure is the model?", "Which token did the model not expect?"];
-  assert.deepEqual(titles(DECODER), [reads, mask, off, why, part, sure, unexpected]);
-  assert.deepEqual(titles({ ...DECODER, is_additive: false }), [reads, mask, off, why, sure, unexpected]);
+  const becomes = "How does the text become a prediction?";
+  assert.deepEqual(titles(DECODER), [becomes, reads, mask, off, why, part, sure, unexpected]);
+  assert.deepEqual(titles({ ...DECODER, is_additive: false }), [becomes, reads, mask, off, why, sure, unexpected]);
   const encoder = { ...DECODER, kind: "encoder", verb: "fill", attention: { encoder: {} } };
   assert.deepEqual(titles(encoder), [reads, off, why, leftOut, sure, unexpected]);
   assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [reads, aligned, mask, off, why, sure, unexpected]);
@@ -42,7 +43,7 @@ test("an induction head is answered with its token, its weight and its name", as
   values[3 * 5 + 1] = 0.75; // the second a reads the b after the first one
   const answers = { scores: { ranked: [{ name: "previous", kind: "decoder", layer: 0, head: 0, is_found: true }, { name: "induction", kind: "decoder", layer: 1, head: 0, is_found: true }], kinds: {} } };
   const app = { store: { state: { run, model: DECODER } }, data: { json: async (_run, what) => answers[what], head: async () => ({ rows: 5, columns: 5, values }) } };
-  const found = await QUESTIONS[0].ask(app, run);
+  const found = await QUESTIONS.find(({ title }) => title === "Which token does this one look at?").ask(app, run);
   assert.equal(found.seen, "Row 3 of this attention map has a frame and belongs to token 3 “a”. It puts 75.0 % of its weight on token 1 “b”.");
   assert.match(found.means, /induction head/);
   assert.deepEqual(found.view, { panel: "attention", kind: "decoder", layer: 1, head: 0, shown: "matrix", pos: 3 });

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const INSPECTOR = "../../../src/glassformer/apps/inspector";
-const { byProbability, changeOf } = await import(`${INSPECTOR}/page/text.js`);
+const { byProbability, changeOf, partWords, percent } = await import(`${INSPECTOR}/page/text.js`);
 const { QUESTIONS, decision } = await import(`${INSPECTOR}/page/questions.js`);
 const { askLeftOut } = await import(`${INSPECTOR}/page/output_questions.js`);
 const { stateOf } = await import(`${INSPECTOR}/panels/training.js`);
@@ -43,7 +43,7 @@ test("a change has the direction of its numbers, and none if they are shown as e
 test("a layer is named only if it adds half of the final probability and no later layer takes it away", async () => {
   const draw = random(2);
   const { ask } = question("Why this token?");
-  let nDecided = 0;
+  let [nDecided, nLowered] = [0, 0];
   for (let i = 0; i < 300; i++) {
     const [nLayers, text] = [2 + Math.floor(6 * draw()), "ab"];
     const cells = Array.from({ length: nLayers }, () => [...text].map(() => {
@@ -64,8 +64,16 @@ test("a layer is named only if it adds half of the final probability and no late
     assert.equal(/ adds at least half/.test(means), isDecided, `${seen} ${means}`);
     if (isDecided) assert.ok(means.startsWith(layers[layer].charAt(0).toUpperCase() + layers[layer].slice(1)));
     nDecided += Number(isDecided);
+    const falls = p.map((_, l) => (l > layer ? (p[l - 1] ?? 0) - bound(l) : 0));
+    const largest = Math.max(...falls);
+    const lower = falls.indexOf(largest);
+    const to = p[lower] === undefined ? "below that of the five best tokens" : percent(p[lower]);
+    assert.equal(means.includes("a later layer can lower the probability again"), largest >= 0.001, means);
+    if (largest >= 0.001) assert.ok(means.endsWith(`: ${layers[lower]} lowers it from ${percent(p[lower - 1])} to ${to}.`), means);
+    nLowered += Number(largest >= 0.001);
   }
   assert.ok(nDecided > 30 && nDecided < 270, "both sentences occur");
+  assert.ok(nLowered > 30 && nLowered < 270, "with and without a layer that lowers the probability");
   assert.equal(decision(-0.1, 0.4, "block 1", true), "No layer adds half of the final probability.");
 });
 
@@ -81,13 +89,15 @@ test("a head matters only if the loss rises without it", async () => {
     const positions = (values) => ({ positions: values.map((log_prob, t) => ({ log_prob: t ? log_prob : null })) });
     const app = {
       store: { state: { run, model: DECODER } }, source: {},
-      data: { json: async () => ({ decoder: rows, measure: "loss" }), once: async () => ({ before: positions(was), after: positions(is) }) },
+      data: { json: async () => ({ decoder: rows, measure: "loss" }), post: async () => ({ before: positions(was), after: positions(is) }) },
     };
     const { seen, means } = await ask(app, run);
     const most = Math.max(...rows[0]);
     assert.equal(means.includes("matters most"), most >= 0.005 && nHeads > 1, means);
     assert.equal(means.startsWith("The model needs none of its heads alone"), most < 0.005, means);
     assert.equal(means.split("Without").length - 1, nHeads === 1 ? 1 : 2, means);
+    assert.equal(means.split("the model is better without it").length, means.split("the loss falls").length, means);
+    assert.match(means, /The loss is the mean of −log of .*lower is better\.$/);
     for (const [, verb, by] of means.matchAll(/the loss (rises|falls) by ([\d.]+)/g)) {
       const close = rows[0].find((x) => Math.abs(Math.abs(x) - Number(by)) <= 0.00501 && (x > 0) === (verb === "rises"));
       assert.ok(close !== undefined && Number(by) > 0, means);
@@ -107,8 +117,8 @@ test("a word matters only if a probability falls without it", async () => {
     const run = { run: "1", source: tokens("x y"), target: [], written: [], labels: label(0.5 + draw() / 2), attention: {} };
     const spread = draw() < 0.5 ? 0.001 : 0.5;
     const app = {
-      store: { state: { model, ran: { text: "x y" }, run } }, source: { post: async () => null },
-      data: { once: async () => ({ ...run, labels: label(Math.min(1, Math.max(0, run.labels[0].probability + spread * (draw() - 0.5)))) }) },
+      store: { state: { model, ran: { text: "x y" }, run } }, source: {},
+      data: { post: async () => ({ ...run, labels: label(Math.min(1, Math.max(0, run.labels[0].probability + spread * (draw() - 0.5)))) }) },
     };
     const { seen, means } = await askLeftOut(app, run);
     const [before, after] = numbersOf(seen);
@@ -117,6 +127,23 @@ test("a word matters only if a probability falls without it", async () => {
     if (seen.includes(" falls ")) assert.ok(after < before, seen);
     if (seen.includes(" rises ")) assert.ok(after > before && means.split(" rises ").length > 1, seen);
   }
+});
+
+test("a prediction is that of the last token, and the blocks are counted", async () => {
+  const draw = random(6);
+  for (let nBlocks = 1; nBlocks < 6; nBlocks++) {
+    const target = tokens("abc").map((token) => ({ ...token, top: [[1, "x", draw()], [2, "y", 0]] }));
+    const model = { ...DECODER, attention: { decoder: { layers: nBlocks, heads: 2 } } };
+    const { seen, means, view } = await question("How does the text become a prediction?").ask({ store: { state: { model, run: { target, source: [], written: [] } } } });
+    assert.equal(seen, `After the last token, token 2 “c”, the most probable next token is “x”, with ${percent(target[2].top[0][2])}.`);
+    assert.ok(means.includes(nBlocks === 1 ? "1 block changes" : `${nBlocks} blocks change `), means);
+    assert.deepEqual(view, { panel: "flow", flow: "decoder.0.0.tokens", pos: 2 });
+  }
+});
+
+test("a part of a model has a name in words", () => {
+  const names = ["embedding", "decoder.0.head.3", "decoder.1.feed_forward", "decoder.1", "decoder.1.bias"];
+  assert.deepEqual(names.map(partWords), ["the embedding", "head 3 of layer 0 (decoder)", "the feed-forward of layer 1 (decoder)", "layer 1 (decoder)", "the bias of attention of layer 1 (decoder)"]);
 });
 
 test("labels are shown by probability", () => {

@@ -134,16 +134,13 @@ export function createInput(app, section) {
     else boxes = isPair(model)
       ? [box("source", "Source", "source text"), box("target", "Target", "target text (optional: without it, the model writes one)")]
       : [box("text", "Text", model.verb === "fill" ? "text with [MASK] in place of a word" : "text")];
-    const { examples } = model;
     const areas = boxes.map(({ area }) => area);
-    const content = conversation
-      ? [h("div", { class: "messages" }, ...conversation.flatMap(({ role }, i) => [h("span", {}, role), areas[i] ?? null]))]
-      : areas;
+    const content = conversation ? [h("div", { class: "messages" }, ...conversation.flatMap(({ role }, i) => [h("span", {}, role), areas[i] ?? null]))] : areas;
     fill(section,
       h("div", { class: `texts${content.length > 1 ? " is-pair" : ""}` }, ...content,
         button("Run", submit, { class: "primary", title: "Ctrl+Enter" })),
       h("div", { class: "row" },
-        examples.length ? h("div", { class: "examples" }, "examples", ...examples.map(exampleButton)) : null,
+        model.examples.length ? h("div", { class: "examples" }, "examples", ...model.examples.map(exampleButton)) : null,
         conversation ? button("as text", () => showBoxes(""), { class: "quiet", title: "Write a text in place of messages" }) : null,
         model.has_template && !conversation && !isPair(model)
           ? button("as message", () => showBoxes(JSON.stringify([{ role: "user", content: boxes[0]?.area.value ?? "" }])), {

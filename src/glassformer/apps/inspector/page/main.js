@@ -8,7 +8,7 @@
  * @import { Model, State, Token } from "./types.js"
  */
 
-import { ablationTab } from "../panels/ablation.js";
+import { ablationTab, partNames, partOf } from "../panels/ablation.js";
 import { alignmentTab } from "../panels/alignment.js";
 import { attentionTab } from "../panels/attention.js";
 import { attributionTab } from "../panels/attribution.js";
@@ -33,7 +33,7 @@ import { linkTokens } from "./link.js";
 import { hasPython, pythonOf } from "./python.js";
 import { OFFLINE, ServerError, withQuery } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
-import { count, fixed, quoted } from "./text.js";
+import { capital, count, fixed, partWords, quoted } from "./text.js";
 import { storedDark, themeButton, useTheme } from "./theme.js";
 import { addressOf } from "./two.js";
 import { createVisit, isVisitClosed } from "./visit.js";
@@ -152,6 +152,10 @@ export function start(source) {
     byId("parts").hidden = !parts.length;
     drawList(byId("parts"), parts.map(({ id, title }) => ({ id: `part-${id}`, title, panel: id, isChosen: id === tab?.id, isNarrow: false })));
     drawPython();
+    const [off, ...others] = known.includes(ablationTab) && (isNext || tab !== ablationTab) ? partNames(store.state.off) : [];
+    byId("off").hidden = off === undefined;
+    if (off) refill(byId("off"), `${capital(partWords(partOf(off)))}${others.length ? ` and ${others.length} more are` : " is"} off in Change; this view shows the whole model.`,
+      button("all on", () => store.set({ off: "" })), button("open Change", () => store.set({ panel: ablationTab.id })));
   }
 
   let isPythonShown = false;
@@ -225,7 +229,7 @@ export function start(source) {
   function changedKeys(changed) {
     if (changed.has("lit")) changed.add("hover").add("across"); // panels mark `lit` if `hover` and `across` are null
     for (const { pending } of [...always, ...opened.values()]) for (const key of changed) pending.add(key);
-    if (changed.has("panel") || changed.has("model")) {
+    if (["panel", "model", "off"].some((key) => changed.has(key))) {
       drawTabs();
       drawStatus();
     }

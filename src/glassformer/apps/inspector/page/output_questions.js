@@ -43,6 +43,19 @@ function outputPlace({ model }) {
   return `${model?.kind === "encoder" ? "encoder" : "decoder"}.0.0.output`;
 }
 
+/** @param {App} app @returns {Promise<Answer>} */
+export async function askPrediction({ store: { state } }) {
+  const tokens = mainTokens(state);
+  const [t, nBlocks] = [tokens.length - 1, state.model?.attention.decoder?.layers ?? 0];
+  const [, text = "", p = 0] = tokens[t]?.top[0] ?? [];
+  return {
+    view: { panel: "flow", flow: "decoder.0.0.tokens", pos: t },
+    lit: { hover: { side: mainSide(state), index: t }, across: null },
+    seen: `After the last token, ${tokenName(tokens, t)}, the most probable next token is ${quoted(text)}, with ${percent(p)}.`,
+    means: `Read the picture from left to right: each token becomes a vector, ${nBlocks === 1 ? "1 block changes" : `${nBlocks} blocks change`} the vectors, and the vector of the last token gives the prediction. “next →” in the view shows the steps one by one.`,
+  };
+}
+
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 export async function askScores({ store: { state } }, run) {
   const t = mostCertain(state);
@@ -70,7 +83,7 @@ export async function askParts({ data, store: { state } }, run) {
     view: { panel: "attribution", pos: position, answer: "", wrong: "" },
     lit: { hover: { side: mainSide(state), index: position }, across: null },
     seen: `${relation} ${tokenName(mainTokens(state), position)}, the score (logit) of ${quoted(token)} is ${fixed(logit, 2)}. ${capital(partWords(name))} adds ${fixed(term.value, 2)} to it, and ${fixed(term.mean, 2)} to a token on average.`,
-    means: "Each head and each feed-forward adds a vector, and the output reads the sum. So the score of a token is also a sum, with one term per part.",
+    means: "Each head and each feed-forward adds a vector, and the output reads the sum. So the score of a token is also a sum, with one term per part. A term is the direct effect of a part only, without what the part gives to later parts, so it can differ from switching the part off.",
   };
 }
 
@@ -123,7 +136,7 @@ export function withMask({ model, text }) {
 
 /** @param {App} app @param {Run} run @returns {Promise<Answer>} */
 export async function askLeftOut(app, run) {
-  const { store: { state }, source } = app;
+  const { store: { state }, data } = app;
   const { model, ran } = state;
   const isPair = run.written.length > 0;
   const text = isPair ? ran?.source : ran?.text;
@@ -136,7 +149,7 @@ export async function askLeftOut(app, run) {
   const trials = [];
   for (const word of words.slice(0, MAX_WORDS)) {
     const body = { model: model.id, ...(isPair ? { source: word.rest, target } : { text: word.rest }) };
-    const changed = /** @type {Run} */ (await app.data.once(`run ${JSON.stringify(body)}`, () => source.post("/api/run", body)));
+    const changed = /** @type {Run} */ (await data.post("/api/run", body));
     const after = predictionsOf(changed, model.mask);
     trials.push(...before.map((prediction) => ({ prediction, word, after: after.find(({ name }) => name === prediction.name)?.p ?? null })));
   }

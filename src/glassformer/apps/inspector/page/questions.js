@@ -19,12 +19,13 @@
 
 import { partOf } from "../panels/ablation.js";
 import { floats } from "./source.js";
-import { askLeftOut, askParts, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
-import { LEAST_EFFECT, capital, changeOf, fixed, percent, quoted, tokenName } from "./text.js";
+import { askLeftOut, askParts, askPrediction, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
+import { LEAST_EFFECT, capital, changeOf, fixed, partWords, percent, quoted, tokenName } from "./text.js";
 import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 
 /** @type {Question[]} */
 export const QUESTIONS = [
+  { title: "How does the text become a prediction?", routes: ["/flow"], exists: (model) => model.kind === "decoder" && model.has_head_over_tokens, ask: askPrediction },
   { title: "Which token does this one look at?", routes: ["/scores", "/attention"], exists: (model) => selfKind(model.attention) !== null, ask: askReading, input: repeated, note: "The box has the text twice in a row now, so that tokens repeat." },
   { title: "From which source token is this target token?", routes: ["/alignment"], exists: (model) => "cross" in model.attention, ask: askAlignment },
   { title: "What does a gate keep?", routes: ["/flow", "/tensor"], exists: hasGates, ask: askGate },
@@ -82,6 +83,11 @@ export const PATTERNS = [
 const NO_PATTERN = "No head shows a known pattern on this text. Of all heads, the rows of this one put most weight on one token, on average.";
 
 const NO_HEAD_MATTERS = "The model needs none of its heads alone for this text. ";
+/** Explanations of the measures of an effect. */
+const MEASURES = /** @type {Record<string, string>} */ ({
+  loss: " The loss is the mean of −log of the probability of the right token, in nats; lower is better.",
+  kl: " The change of the predictions is measured in nats, and is 0 if they stay the same.",
+});
 /** A layer is named if it adds at least this share of the final probability. */
 const DECIDES = 0.5;
 
@@ -207,12 +213,12 @@ async function askAblation(app, run) {
   const order = heads.sort((a, b) => b.effect - a.effect);
   const [most, least] = [order[0], order.at(-1)];
   if (!most || !least) throw new Error("the model has no heads");
-  const name = (/** @type {Head} */ { kind, layer, head }) => `head ${head} of layer ${layer} (${kind})`;
+  const name = (/** @type {Head} */ { kind, layer, head }) => partWords(`${kind}.${layer}.head.${head}`);
   const change = (/** @type {number} */ effect) => {
     if (effects.measure === "change") return `the output changes by ${fixed(effect, 2)}`;
     if (effects.measure === "kl") return `the predictions change by ${fixed(effect, 2)} nats`;
     if (Math.abs(effect) < LEAST_EFFECT) return "the loss changes by less than 0.01 nats per token";
-    return `the loss ${effect < 0 ? "falls" : "rises"} by ${fixed(Math.abs(effect), 2)} nats per token`;
+    return `the loss ${effect < 0 ? "falls" : "rises"} by ${fixed(Math.abs(effect), 2)} nats per token${effect < 0 ? ": for this text, the model is better without it" : ""}`;
   };
   const part = `${most.kind}.${most.layer}.${most.head}`;
   const [side, drop] = [positionSide(app.store.state), await largestDrop(app, run, partOf(part))];
@@ -224,14 +230,13 @@ async function askAblation(app, run) {
     seen: drop ? `Without ${name(most)}, the probability of ${tokenName(positionTokens(app.store.state), index)} ${changeOf(drop.before, drop.after)}.`
       : `Without ${name(most)}, ${change(most.effect)}.`,
     means: `${most.effect < LEAST_EFFECT ? NO_HEAD_MATTERS : heads.length === 1 ? "" : "Of all heads, this one matters most for this text. "}Without it, ${change(most.effect)}.` +
-      (heads.length === 1 ? "" : ` Without ${name(least)}, ${change(least.effect)}.`),
+      (heads.length === 1 ? "" : ` Without ${name(least)}, ${change(least.effect)}.`) + (MEASURES[effects.measure ?? "loss"] ?? ""),
   };
 }
 
 /** Return the token whose probability falls most without a part; null if the run has no probabilities of its tokens. @param {App} app @param {Run} run @param {string} off */
 async function largestDrop(app, run, off) {
-  const [body, path] = [{ off, mean: false }, `/api/run/${run.run}/ablate`];
-  const { before, after } = /** @type {Ablation} */ (await app.data.once(`${path} ${JSON.stringify(body)}`, () => app.source.post(path, body)));
+  const { before, after } = /** @type {Ablation} */ (await app.data.post(`/api/run/${run.run}/ablate`, { off, mean: false }));
   const drops = before.positions.map(({ log_prob: was }, index) => {
     const is = after.positions[index]?.log_prob ?? null;
     return was === null || is === null ? null : { index, before: Math.exp(was), after: Math.exp(is) };
@@ -251,7 +256,8 @@ async function askLayers(app, run) {
     const known = row[t]?.top.find(([id]) => id === predicted)?.[2];
     return known ?? (run.target.length && predicted === actual[t] ? row[t]?.next : 0) ?? 0;
   });
-  /** Return the largest increase of this probability from one layer to the next. @param {number} t */
+  const shown = (/** @type {number | undefined} */ p) => (p ? percent(p) : "below that of the five best tokens");
+  /** Return the largest increase of this probability from one layer to the next, and the largest fall after it. @param {number} t */
   const stepOf = (t) => {
     const p = probabilities(t);
     const steps = p.slice(1).map((x, i) => x - (p[i] ?? 0));
@@ -260,7 +266,10 @@ async function askLayers(app, run) {
     const [before, after] = [p[layer - 1] ?? 0, p[layer] ?? 0];
     const bounds = p.map((x, i) => x || (cells[i]?.[t]?.top.at(-1)?.[2] ?? 0)); // an unknown probability is at most that of the last of the best tokens
     const stays = bounds.slice(layer).every((x) => x >= DECIDES * (p.at(-1) ?? 0));
-    return { t, size, layer, before, after, stays, sure: after - (bounds[layer - 1] ?? 0) };
+    const falls = p.map((_, i) => (i > layer ? (p[i - 1] ?? 0) - (bounds[i] ?? 0) : 0));
+    const [fall, lower] = [Math.max(...falls), falls.indexOf(Math.max(...falls))];
+    const lowered = fall < 0.001 ? "" : ` So a later layer can lower the probability again: ${layers[lower]} lowers it from ${percent(p[lower - 1] ?? 0)} to ${shown(p[lower])}.`;
+    return { t, size, layer, before, after, stays, lowered, sure: after - (bounds[layer - 1] ?? 0) };
   };
   const step = askedPositions(state).map(stepOf).reduce((best, one) => (one.size > best.size ? one : best));
   const [, text = "", p = 0] = last[step.t]?.top[0] ?? [];
@@ -269,8 +278,8 @@ async function askLayers(app, run) {
     view: { panel: "lens", norm: 1, lens: "top", pos: step.t },
     lit: { hover: { side: positionSide(state), index: step.t }, across: null },
     seen: `${relation} ${tokenName(positionTokens(state), step.t)}, the model predicts ${quoted(text)} with ${percent(p)}. Before ${layers[step.layer]}, ` +
-      `its probability is ${step.before ? percent(step.before) : "below that of the five best tokens"}, and after it ${percent(step.after)}.`,
-    means: `${decision(step.sure, p, layers[step.layer] ?? "", step.stays)} Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.`,
+      `its probability is ${shown(step.before)}, and after it ${percent(step.after)}.`,
+    means: `${decision(step.sure, p, layers[step.layer] ?? "", step.stays)} Each layer adds to the vector of the token, and the logit lens reads a prediction from this vector after each layer.${step.lowered}`,
   };
 }
 

@@ -121,11 +121,11 @@ export const capital = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)
 
 /**
  * Return a part of a model in words.
- * @param {string} name such as `decoder.0.head.3`, `decoder.0.feed_forward` or `embedding`
+ * @param {string} name such as `decoder.0.head.3`, `decoder.0.feed_forward`, `decoder.0` or `embedding`
  */
 export function partWords(name) {
   const [kind = "", layer, what, head] = name.split(".");
   if (layer === undefined) return `the ${kind.replace("_", " ")}`;
-  const part = what === "head" ? `head ${head}` : what === "feed_forward" ? "the feed-forward" : "the bias of attention";
-  return `${part} of layer ${layer} (${kind})`;
+  const part = what === "head" ? `head ${head} of ` : what === "feed_forward" ? "the feed-forward of " : what ? "the bias of attention of " : "";
+  return `${part}layer ${layer} (${kind})`;
 }

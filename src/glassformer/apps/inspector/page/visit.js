@@ -36,8 +36,6 @@ export function wordList() {
     h("dl", {}, ...WORDS.flatMap(([word, meaning, chapter]) => [h("dt", {}, word), h("dd", {}, meaning, chapter ? ` In the course: chapter ${chapter}.` : null)])));
 }
 
-const NUMBERS = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight"];
-
 /** Return true if the user has closed the first visit before. */
 export const isVisitClosed = () => stored("visit") === "closed";
 
@@ -61,19 +59,26 @@ export function createVisit(app, section) {
     list.querySelector("button")?.focus();
   }, { class: "quiet" });
   const answer = h("div", { class: "visit-answer", "aria-live": "polite" }, seen, means);
+  const hint = h("span", { class: "about only-wide" }, "Space: next question");
   const counted = h("p", { class: "about", "aria-live": "polite" });
   const heading = h("h2");
   fill(section, h("div", { class: "frame-heading" }, heading,
-    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), counted, answer, h("div", { class: "questions" }, list, next, others, wordList()));
+    button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), counted, answer, h("div", { class: "questions" }, list, next, hint, others, wordList()));
   arrowKeys(list, "button", () => 0);
   section.addEventListener("keydown", (event) => {
-    const isLecture = document.body.classList.contains("is-lecture"); // there, Escape returns to the whole page
-    if (event.key === "Escape" && !isLecture) close();
+    if (event.key === "Escape" && !document.body.classList.contains("is-lecture")) close(); // there, Escape returns to the whole page
     else if (event.repeat && event.target === next && event.key !== "Tab") event.preventDefault(); // a held key asks once
     else if (event.key === "ArrowRight" && event.target === next) {
       event.preventDefault();
       next.click();
     }
+  });
+
+  addEventListener("keydown", (event) => {
+    const isFree = event.target instanceof Element && !event.target.closest("button, a, summary, input, textarea, select, [role=region]");
+    if (event.key !== " " || !isFree || !hint.offsetParent || event.defaultPrevented || event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    if (!event.repeat) goOn();
   });
 
   const latest = new Latest(app, section);
@@ -92,23 +97,30 @@ export function createVisit(app, section) {
     return model ? questionsOf(model, source) : [];
   }
 
-  /** True while an answer is computed, the number of its question (−1 without one), and the number of questions asked. */
-  let [isAsking, pending, nAsked] = [false, -1, 0];
+  /** The number of the question whose answer is computed (−1 without one), and the number of questions asked. */
+  let [pending, nAsked] = [-1, 0];
 
   /** Drop the answer that is being computed. */
   function drop() {
     latest.cancel();
     nAsked++;
-    [isAsking, pending] = [false, -1];
+    pending = -1;
   }
 
   const isLast = () => asked === questions().length - 1;
 
-  /** Move to the text of the model. */
+  /** Move to the end of the text of the model. The key that led here does not write: held, or Space again within two seconds. */
   function change() {
     const box = byId("input").querySelector("textarea");
-    box?.focus();
-    box?.select();
+    if (!box) return;
+    const begun = Date.now();
+    const ignore = (/** @type {KeyboardEvent} */ event) => {
+      if (event.repeat || (event.key === " " && Date.now() - begun < 2000)) event.preventDefault();
+      else box.removeEventListener("keydown", ignore);
+    };
+    box.addEventListener("keydown", ignore);
+    box.focus();
+    box.setSelectionRange(box.value.length, box.value.length);
   }
 
   function close() {
@@ -120,14 +132,13 @@ export function createVisit(app, section) {
 
   /** Show the answer to a question, and the view of the answer. @param {Question | undefined} question */
   function ask(question) {
-    if (!question || isAsking) return;
-    isAsking = true;
+    if (!question || pending >= 0) return;
     pending = questions().indexOf(question);
     draw();
     const number = ++nAsked;
     const request = answerTo(question).finally(() => {
       if (number !== nAsked) return; // dropped, or another question was asked
-      [isAsking, pending] = [false, -1];
+      pending = -1;
       draw();
     });
     void latest.use(request, ({ found, run, note }) => {
@@ -144,14 +155,15 @@ export function createVisit(app, section) {
 
   /** Run the input of a question, or the text before another question changed it; then ask. @param {Question} question */
   async function answerTo(question) {
-    if (former && store.state.text === former.changed && !question.input) await app.use({ text: former.own });
+    const isReturn = former && store.state.text === former.changed && !question.input;
+    if (former && isReturn) await app.use({ text: former.own });
     const input = question.input?.(store.state);
     if (input) {
       former = store.state.ids ? null : { own: store.state.text, changed: input.text ?? "" };
       await app.use(input);
     }
     const run = /** @type {Run} */ (store.state.run);
-    return { found: await withProgress(app, question.ask(app, run), counted), run, note: input ? question.note : "" };
+    return { found: await withProgress(app, question.ask(app, run), counted), run, note: input ? question.note : isReturn ? "The box has your text again." : "" };
   }
 
   /** @param {Answer} found @param {string} [note] */
@@ -170,7 +182,7 @@ export function createVisit(app, section) {
     if (answered !== store.state.run) asked = -1;
     if (known !== store.state.model) done.clear();
     known = store.state.model;
-    intro.textContent = `${NUMBERS[all.length]} ${all.length === 1 ? "question" : "questions"} about this model, one click each.`;
+    intro.textContent = `${all.length} ${all.length === 1 ? "question" : "questions"} about this model, one click each.`;
     refill(list, ...all.map((question, i) => button(`${i + 1}. ${question.title}`, () => ask(question), {
       "aria-pressed": String(i === asked), class: done.has(question) ? "is-done" : "", tabindex: i === Math.max(0, asked) ? 0 : -1,
     })));
@@ -181,6 +193,7 @@ export function createVisit(app, section) {
     intro.hidden = list.hidden = isAnswered;
     for (const one of [answer, next, others]) one.hidden = !isAnswered;
     answer.hidden ||= pending >= 0;
+    hint.hidden = isLast();
     if (isLast() && document.body.classList.contains("is-lecture")) next.hidden = true; // the text is not shown there
     next.textContent = isLast() ? "Now change the text, and run it" : "next question →";
   }
