@@ -73,20 +73,23 @@ def tiny(**train: Any) -> Run:
     return Run(name="tiny", model=CONFIGS["gpt"], train=TrainConfig(max_steps=10, batch_size=4, **train))
 
 
+H200 = replace(find_gpu("h200"), bytes_per_second=0.0)
+
+
 def test_the_time_is_flops_over_rate() -> None:
-    plan = plan_run(tiny(grad_accumulation=4, precision="fp32"), find_gpu("h200"), 2, mfu=0.25)
+    plan = plan_run(tiny(grad_accumulation=4, precision="fp32"), H200, 2, mfu=0.25)
     per_token = training_flops(CONFIGS["gpt"], Shape(4, 24)) / (4 * 24)
     assert plan.n_tokens == 10 * 4 * 4 * 24 and plan.total_flops == per_token * plan.n_tokens
     assert plan.seconds == pytest.approx(plan.total_flops / (2 * 67e12 * 0.25))
     assert plan.n_parameters == plan.parameters.total == build_model(CONFIGS["gpt"]).n_parameters()
     assert plan.gpu_hours == pytest.approx(2 * plan.seconds / 3600)
-    assert plan_run(tiny(precision="bf16"), find_gpu("h200")).seconds == pytest.approx(per_token * 960 / (989e12 * 0.4))
+    assert plan_run(tiny(precision="bf16"), H200).seconds == pytest.approx(per_token * 960 / (989e12 * 0.4))
 
 
 def test_the_least_time_is_that_of_the_h200() -> None:
     run = tiny(precision="bf16", grad_accumulation=4)
-    assert least_seconds(run, 1) == pytest.approx(plan_run(run, find_gpu("h200")).seconds)
-    assert least_seconds(run, 2) == pytest.approx(plan_run(run, find_gpu("h200"), 2).seconds)
+    assert least_seconds(run, 1) == pytest.approx(plan_run(run, H200).seconds)
+    assert least_seconds(run, 2) == pytest.approx(plan_run(run, H200, 2).seconds)
     assert 0 < least_seconds(replace(run, model=replace(run.model, vocab_size=0)), 1) < least_seconds(run, 1)
 
 
@@ -98,7 +101,7 @@ def test_auto_precision_is_bf16_where_the_gpu_has_it(gpu: str, precision: str) -
 
 def test_gpus_share_the_micro_batches_of_a_step() -> None:
     """`train` refuses an accumulation that is not a multiple of the processes: the plan uses the next multiple."""
-    one, eight = (plan_run(tiny(grad_accumulation=3), find_gpu("h200"), n_gpus) for n_gpus in (1, 8))
+    one, eight = (plan_run(tiny(grad_accumulation=3), H200, n_gpus) for n_gpus in (1, 8))
     assert (one.grad_accumulation, one.notes, one.n_tokens) == (3, (), 10 * 3 * 4 * 24)
     assert (eight.grad_accumulation, eight.n_tokens) == (8, 10 * 8 * 4 * 24)
     assert eight.notes == (
@@ -106,14 +109,14 @@ def test_gpus_share_the_micro_batches_of_a_step() -> None:
         "not 288",
     )
     assert eight.seconds == pytest.approx(one.seconds / 8 * 8 / 3)
-    same = plan_run(tiny(grad_accumulation=8), find_gpu("h200"), 8)
+    same = plan_run(tiny(grad_accumulation=8), H200, 8)
     assert (same.notes, same.seconds) == ((), eight.seconds)
-    few = plan_run(tiny(), find_gpu("h200"), 8, n_tokens=1000)
+    few = plan_run(tiny(), H200, 8, n_tokens=1000)
     assert few.n_tokens == 1000 and few.grad_accumulation == 8
     pairs = replace(
         tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100), objective=Seq2SeqConfig()
     )
-    assert "a step reads 200 tokens, not 100" in plan_run(pairs, find_gpu("h200"), 2).notes[0]
+    assert "a step reads 200 tokens, not 100" in plan_run(pairs, H200, 2).notes[0]
 
 
 def test_the_memory_is_that_of_one_gpu_and_of_gpus_that_divide_the_state() -> None:
@@ -155,7 +158,7 @@ def test_the_time_includes_recomputation() -> None:
 def test_recomputation_saves_memory_and_costs_time() -> None:
     deep = replace(CONFIGS["gpt"], decoder=replace(CONFIGS["gpt"].head_stack, n_layers=4))
     runs = [replace(tiny(activation_checkpointing=how), model=deep) for how in (False, "half", True)]
-    none, half, full = (plan_run(run, find_gpu("h200")) for run in runs)
+    none, half, full = (plan_run(run, H200) for run in runs)
     assert none.memory.total > half.memory.total > full.memory.total
     assert none.seconds < half.seconds < full.seconds
 
@@ -207,14 +210,23 @@ def test_impossible_utilisations_are_refused() -> None:
 def test_gpus_are_found_by_name() -> None:
     assert all(find_gpu(name).name == name for name in GPUS)
     for name, near in (("H10", "did you mean h100"), ("0GB,80TF", "known are h200, "), ("24GB", "known are h200, ")):
-        with pytest.raises(UserError, match=f"--gpu is '{name}' and must be a known name, or memory .*: {near}"):
+        with pytest.raises(UserError, match=f"--gpu is '{name}' and must be a known name, or numbers .*: {near}"):
             find_gpu(name)
     with pytest.raises(UserError, match="the GPU t4 does not support bf16"):
         plan_run(tiny(precision="bf16"), find_gpu("t4"))
 
 
+def test_the_bandwidth_bounds_the_steps_and_generation() -> None:
+    card = find_gpu("24GB,1000TF,0.001TB/s")
+    plan = plan_run(tiny(precision="bf16"), card)
+    assert card.bytes_per_second == 1e9
+    assert plan.seconds == pytest.approx(10 * 2 * 16 * plan.n_parameters / 1e9), "weight, gradient and two moments"
+    assert plan.generated_per_second == pytest.approx(1e9 / (2 * plan.n_parameters))
+    assert plan_run(tiny(precision="bf16"), replace(card, bytes_per_second=1e30)).seconds < plan.seconds
+
+
 def test_a_gpu_is_given_by_memory_and_rate() -> None:
-    card, known = find_gpu("24GB,82.6TF"), find_gpu("rtx-4090")
+    card, known = find_gpu("24GB,82.6TF"), replace(find_gpu("rtx-4090"), bytes_per_second=0.0)
     run = tiny(precision="fp32")
     given, named = plan_run(run, card), plan_run(run, known)
     assert given.to_dict() == named.to_dict() | {"gpu": "24GB,82.6TF"}

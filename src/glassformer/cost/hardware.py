@@ -27,6 +27,8 @@ class Gpu:
     has_bf16: bool = True
     devices: tuple[str, ...] = ()
     """Names that CUDA gives to this GPU."""
+    bytes_per_second: float = 0.0
+    """Bandwidth of the memory; 0 = not known."""
 
     @property
     def usable_bytes(self) -> int:
@@ -48,25 +50,28 @@ class Gpu:
 
 _A100_80 = "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"
 _A100_40 = "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"
+_V100 = ("Tesla V100-SXM2-16GB",)
 # From the vendors' data sheets and architecture papers. Rates "with sparsity" are halved. Memory sizes in "GB" are GiB.
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("h200", 141, 989e12, 67e12, devices=("NVIDIA H200",)),  # SXM
-        Gpu("h100", 80, 989e12, 67e12, devices=("NVIDIA H100 80GB HBM3",)),  # SXM
-        Gpu("a100-80gb", 80, 312e12, 19.5e12, devices=_A100_80),
-        Gpu("a100-40gb", 40, 312e12, 19.5e12, devices=_A100_40),
-        Gpu("l40s", 48, 362e12, 91.6e12, devices=("NVIDIA L40S",)),
-        Gpu("l4", 24, 121e12, 30.3e12, devices=("NVIDIA L4",)),
-        Gpu("t4", 16, 65e12, 8.1e12, has_bf16=False, devices=("Tesla T4",)),
-        Gpu("v100-16gb", 16, 125e12, 15.7e12, has_bf16=False, devices=("Tesla V100-SXM2-16GB",)),
-        Gpu("rtx-5090", 32, 209.5e12, 104.8e12, devices=("NVIDIA GeForce RTX 5090",)),
-        Gpu("rtx-4090", 24, 165.2e12, 82.6e12, devices=("NVIDIA GeForce RTX 4090",)),
-        Gpu("rtx-3090", 24, 71e12, 35.6e12, devices=("NVIDIA GeForce RTX 3090",)),
-        Gpu("mi300x", 192, 1307.4e12, 163.4e12, devices=("AMD Instinct MI300X",)),
+        Gpu("h200", 141, 989e12, 67e12, devices=("NVIDIA H200",), bytes_per_second=4.8e12),  # SXM
+        Gpu("h100", 80, 989e12, 67e12, devices=("NVIDIA H100 80GB HBM3",), bytes_per_second=3.35e12),  # SXM
+        Gpu("a100-80gb", 80, 312e12, 19.5e12, devices=_A100_80, bytes_per_second=2.039e12),
+        Gpu("a100-40gb", 40, 312e12, 19.5e12, devices=_A100_40, bytes_per_second=1.555e12),
+        Gpu("l40s", 48, 362e12, 91.6e12, devices=("NVIDIA L40S",), bytes_per_second=0.864e12),
+        Gpu("l4", 24, 121e12, 30.3e12, devices=("NVIDIA L4",), bytes_per_second=0.3e12),
+        Gpu("t4", 16, 65e12, 8.1e12, has_bf16=False, devices=("Tesla T4",), bytes_per_second=0.32e12),
+        Gpu(
+            "v100-16gb", 16, 125e12, 15.7e12, has_bf16=False, devices=("Tesla V100-SXM2-16GB",), bytes_per_second=0.9e12
+        ),
+        Gpu("rtx-5090", 32, 209.5e12, 104.8e12, devices=("NVIDIA GeForce RTX 5090",), bytes_per_second=1.792e12),
+        Gpu("rtx-4090", 24, 165.2e12, 82.6e12, devices=("NVIDIA GeForce RTX 4090",), bytes_per_second=1.008e12),
+        Gpu("rtx-3090", 24, 71e12, 35.6e12, devices=("NVIDIA GeForce RTX 3090",), bytes_per_second=0.936e12),
+        Gpu("mi300x", 192, 1307.4e12, 163.4e12, devices=("AMD Instinct MI300X",), bytes_per_second=5.3e12),
     )
 }
-_GIVEN = re.compile(r"(\d+(?:\.\d+)?)GB,(\d+(?:\.\d+)?)TF")
+_GIVEN = re.compile(r"(\d+(?:\.\d+)?)GB,(\d+(?:\.\d+)?)TF(?:,(\d+(?:\.\d+)?)TB/s)?")
 
 
 def require_mfu(mfu: float) -> None:
@@ -76,9 +81,10 @@ def require_mfu(mfu: float) -> None:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of this name, or a GPU with the memory and TFLOP/s of a text like `24GB,80TF`.
+    """Return the GPU of this name, or a GPU with the numbers of a text like `24GB,80TF,1TB/s`.
 
-    A given rate is the peak rate at the precision of the run. Raises `UserError` with the nearest name for any other
+    The numbers are the memory, the peak rate at the precision of the run, and the bandwidth of the memory, which may be
+    left out. Raises `UserError` with the nearest name for any other
     text.
 
     >>> find_gpu("h200").memory_gib, find_gpu("24GB,80TF").memory_gib, find_gpu("24GB,80TF").half_flops
@@ -87,8 +93,8 @@ def find_gpu(name: str) -> Gpu:
     if given := _GIVEN.fullmatch(name):
         memory_gib, flops = float(given[1]), float(given[2]) * 1e12
         if memory_gib and flops:
-            return Gpu(name, memory_gib, flops, flops)
+            return Gpu(name, memory_gib, flops, flops, bytes_per_second=float(given[3] or 0) * 1e12)
     if name not in GPUS:
         near = did_you_mean(name.lower(), GPUS, "known are")
-        raise UserError(f"--gpu is {name!r} and must be a known name, or memory and TFLOP/s like 24GB,80TF: {near}")
+        raise UserError(f"--gpu is {name!r} and must be a known name, or numbers like 24GB,80TF,1TB/s: {near}")
     return GPUS[name]

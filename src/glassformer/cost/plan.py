@@ -81,8 +81,22 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Duration of the training steps on all GPUs, at the utilisation `mfu`."""
-        return self.total_flops / (self.n_gpus * self.gpu.flops(self.precision) * self.mfu)
+        """Duration of the training steps on all GPUs: of the products, or of the optimizer's traffic if that is longer.
+
+        The products run at the utilisation `mfu`. The optimizer reads and writes the state once per step, at the
+        bandwidth of the memory if it is known.
+        """
+        of_products = self.total_flops / (self.n_gpus * self.gpu.flops(self.precision) * self.mfu)
+        if not self.gpu.bytes_per_second:
+            return of_products
+        n_steps = self.n_tokens / (self.grad_accumulation * self.shape.n_rows * self.shape.n_tokens)
+        return max(of_products, n_steps * 2 * (self.sharded or self.memory).state / self.gpu.bytes_per_second)
+
+    @property
+    def generated_per_second(self) -> float:
+        """Largest number of tokens per second of one row in generation, which reads all weights; 0 = not known."""
+        width = 2 if self.precision in HALF else 4
+        return self.gpu.bytes_per_second / (width * self.parameters.active) * bool(self.cache_bytes)
 
     @property
     def gpu_hours(self) -> float:
@@ -120,6 +134,7 @@ class Plan:
             "training_flops": self.total_flops,
             "mfu": self.mfu,
             "seconds": self.seconds,
+            "generated_tokens_per_second": self.generated_per_second,
             "gpu_hours": self.gpu_hours,
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),

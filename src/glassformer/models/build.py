@@ -268,7 +268,7 @@ def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
                 attention_factor = given or usual
             case c.LongRopeScaling(divisors, attention_factor):
                 frequencies = frequencies / torch.tensor(divisors)
-    return p.Rotary(frequencies.to(torch.get_default_device()), attention_factor)
+    return p.Rotary(frequencies.to(torch.empty(0).device), attention_factor)
 
 
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:

@@ -20,8 +20,6 @@ from glassformer.models.devices import choose_device
 from glassformer.nn.kernels import processor
 from glassformer.trial.operations import first_wrong
 from glassformer.trial.step import (
-    N_ROWS,
-    N_TOKENS,
     Example,
     difference,
     exact,
@@ -34,8 +32,8 @@ from glassformer.trial.step import (
 
 FASTER = 1.1
 """Smallest ratio of two times that decides: below it, the CPU and fp32 are used."""
-ENOUGH, MAX_TOKENS, MAX_LENGTH = 0.3, 1024, 256
-"""The step whose time is measured: its seconds on the CPU, its largest number of tokens, and that of a row."""
+ENOUGH, LEAST_TOKENS, MAX_TOKENS, MAX_LENGTH = 0.1, 256, 1024, 256
+"""The step whose time is measured: its seconds on the CPU, its numbers of tokens, and the largest length of a row."""
 FORMAT = 1
 CPU = torch.device("cpu")
 
@@ -135,7 +133,7 @@ def new_verdict(device: torch.device, config: ModelConfig) -> Verdict:
     places = [(device, precision) for precision in right]
     if device != CPU:
         places.append((CPU, "fp32"))
-    seconds = step_seconds(timed_example(config, trial.example), places)
+    seconds = step_seconds(timed_example(config), places)
     return Verdict(wrong, dict(zip(right, seconds, strict=False)), seconds[-1] if seconds else 0.0)
 
 
@@ -162,14 +160,15 @@ class Trial:
         return operation or wrong
 
 
-def timed_example(config: ModelConfig, example: Example) -> Example:
-    """Return an example whose step on the CPU takes at least `ENOUGH` seconds, with at most `MAX_TOKENS` tokens."""
-    n_tokens, timed = N_ROWS * N_TOKENS, example
-    while n_tokens < MAX_TOKENS and step_seconds(timed, [(CPU, "fp32")], n_rounds=1)[0] < ENOUGH:
-        n_tokens *= 4
+def timed_example(config: ModelConfig) -> Example:
+    """Return an example whose step on the CPU takes at least `ENOUGH` seconds, or has `MAX_TOKENS` tokens."""
+    n_tokens = LEAST_TOKENS
+    while True:
         length = min(n_tokens, MAX_LENGTH, config.max_len)
-        timed = example_of(config, max(1, n_tokens // length), length)
-    return timed
+        example = example_of(config, max(1, n_tokens // length), length)
+        if n_tokens >= MAX_TOKENS or step_seconds(example, [(CPU, "fp32")], n_rounds=1)[0] >= ENOUGH:
+            return example
+        n_tokens *= 4
 
 
 def _has_bf16(device: torch.device) -> bool:

@@ -35,7 +35,7 @@ CHANGE = 1e-7
 """Relative change of the weights that measures the sensitivities, in double precision."""
 HALF_ROUNDINGS = 8
 """Roundings in a layer of bfloat16 or float16, whose sums are kept in fp32: operands, weights, products, output."""
-N_ROUNDS = 3
+N_ROUNDS = 6
 """Number of times that a step is measured in each precision."""
 
 Results = dict[str, Tensor]
@@ -56,8 +56,12 @@ class Example:
         return max(parameter.shape[-1] for parameter in self.network.parameters())
 
 
-def example_of(config: ModelConfig, n_rows: int = N_ROWS, n_tokens: int = N_TOKENS) -> Example:
-    """Return a network of a configuration, in evaluation mode, and a batch with padding; the same ones at each call.
+def example_of(
+    config: ModelConfig, n_rows: int = N_ROWS, n_tokens: int = N_TOKENS, *, is_padded: bool = True
+) -> Example:
+    """Return a network of a configuration, in evaluation mode, and a batch for it; the same ones at each call.
+
+    With `is_padded`, half of the first row is padding; otherwise the batch has no masks.
 
     No weight is 0 or 1, as biases and norms are at the start: a device that leaves them out is found.
 
@@ -91,6 +95,8 @@ def example_of(config: ModelConfig, n_rows: int = N_ROWS, n_tokens: int = N_TOKE
         sources = tokens(config.source_vocab_size or config.vocab_size, config.encoder_max_len)
         inputs |= dict(zip(("source_ids", "source_attention_mask"), sources, strict=True))
     # The labels
+    if not is_padded:
+        inputs, real = {name: x for name, x in inputs.items() if x.dtype != torch.bool}, real.new_ones(real.shape)
     head = getattr(config, "head", None)
     n_outputs = config.vocab_size
     if isinstance(head, PositionHead | SequenceHead):
@@ -256,24 +262,32 @@ def step_seconds(example: Example, places: Sequence[tuple[torch.device, str]], n
     """Return the time of a forward and backward pass for each device and precision: the shortest of some rounds.
 
     In a round, each of `places` has its turn, so that other work of the machine disturbs all of them. A first round
-    does not count.
+    does not count. If all places are on the CPU, a pass runs in one thread, and its time is the time of this thread on
+    a core: then other work of the machine does not count.
     """
+    on_cpu = all(device.type == "cpu" for device, _ in places)
     steps = [_timed_step(example, device, precision) for device, precision in places]
-    rounds = [[step() for step in steps] for _ in range(1 + n_rounds)]
+    clock, n_threads = time.thread_time if on_cpu else time.perf_counter, torch.get_num_threads()
+    if on_cpu:
+        torch.set_num_threads(1)
+    try:
+        rounds = [[step(clock) for step in steps] for _ in range(1 + n_rounds)]
+    finally:
+        torch.set_num_threads(n_threads)
     return [min(times) for times in zip(*rounds[1:], strict=True)]
 
 
-def _timed_step(example: Example, device: torch.device, precision: str) -> Callable[[], float]:
-    """Return a function that runs a pass on a device, and returns its time in seconds."""
+def _timed_step(example: Example, device: torch.device, precision: str) -> Callable[[Callable[[], float]], float]:
+    """Return a function of a clock that runs a pass on a device, and returns its time in seconds."""
     network, inputs, labels = placed(example, device, torch.float32)
 
-    def step() -> float:
-        began = time.perf_counter()
+    def step(clock: Callable[[], float]) -> float:
+        began = clock()
         network.zero_grad(set_to_none=True)
         with _as_in_a_run(device, precision):
             loss = loss_of(network, inputs, labels)
         loss.backward()
         float(next(network.parameters()).grad.sum())  # type: ignore[union-attr]  # wait for the device
-        return time.perf_counter() - began
+        return clock() - began
 
     return step

@@ -21,7 +21,7 @@ RECOMPUTED = ("", ", blocks recomputed", ", every second block recomputed")
 """Words of the report for each value of `Plan.recompute_every`."""
 
 
-GPU = f"GPU: {', '.join(GPUS)}; or memory and TFLOP/s at the precision of the run, such as 24GB,80TF."
+GPU = f"GPU: {', '.join(GPUS)}; or memory, TFLOP/s and TB/s, such as 24GB,80TF,1TB/s: see `find_gpu`."
 
 
 def main(
@@ -33,6 +33,7 @@ def main(
     mfu: float = MFU,
     context: int | None = None,
     tokens: int | None = None,
+    here: bool = False,
     json_: Json = False,
     **keys: str,
 ) -> int:
@@ -44,14 +45,26 @@ def main(
         mfu: Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.
         context: Tokens per row (default data.context, or model.max_len).
         tokens: Number of training tokens, such as 300e9 (default steps × tokens per step).
+        here: Measure steps of this run on this machine, in about ten seconds, in place of a GPU's data sheet.
 
     Examples:
         glassformer plan gpt2 --gpus 8 --gpu h100
-        glassformer plan mybook.txt --batch-size 64 --gpu 24GB,80TF
+        glassformer plan mybook.txt --batch-size 64 --gpu 24GB,80TF,1TB/s
+        glassformer plan mybook.txt --here
     """
     require_mfu(mfu)
     base, evidence = run_to_plan(config, keys)
     run = with_flags(base, recipes.whole_changes(base, keys))
+    if here:
+        from glassformer.training.forecast import forecast  # imports torch
+
+        own_data.note(evidence)
+        found = forecast(run, context)
+        if json_:
+            print_json(asdict(found))
+        else:
+            show(str(found))
+        return 0
     card = find_gpu(gpu)
     from glassformer.cost.plan import plan_run  # imports torch
 
@@ -114,6 +127,8 @@ def _memory(plan: "Plan") -> list[str]:
         lines.append("  lower --batch-size or --context, set --train.activation-checkpointing true, or use more --gpus")
     if plan.cache_bytes:
         lines.append(f"generation cache     {size(plan.cache_bytes)} per row at the full context")
+    if plan.generated_per_second:
+        lines.append(f"generation           at most {plan.generated_per_second:,.0f} tokens per second and row")
     return lines
 
 
