@@ -202,7 +202,7 @@ test("a position counts the tokens of the main row", () => {
   const decoder = { run: { source: [], target: [token("a"), token("b")], written: [] } };
   const pair = { run: { source: [token("x")], target: [token("<s>"), token("a")], written: [token("a"), token("</s>")] } };
   const encoder = { run: { source: [token("x")], target: [], written: [] } };
-  assert.deepEqual([[decoder, 1], [pair, 1], [encoder, 0]].map(([state, i]) => positionText(state, i)), ["after position 1: b", "of position 1: </s>", "at position 0: x"]);
+  assert.deepEqual([[decoder, 1], [pair, 1], [encoder, 0]].map(([state, i]) => positionText(state, i)), ["after position 1: b", "at row 1: “a” predicts “</s>”", "at position 0: x"]);
 });
 
 test("a branch keeps the tokens before its step", () => {

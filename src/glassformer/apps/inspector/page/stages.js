@@ -18,9 +18,9 @@
  *
  * @typedef {{
  *   id: string, title: string, sentence: string, formula: string, columns: Column[], attention?: string, chapter: string,
- *   part?: string, block?: number,
+ *   part?: string, block?: number, also?: string,
  * }} Stage
- * `attention` is the path of the attention of the stage, `part` the sublayer to which it belongs.
+ * `attention` is the path of the attention of the stage, `part` the sublayer to which it belongs, `also` the id of a norm that the stage contains.
  */
 
 const GATES = /** @type {Record<string, Record<string, string>>} */ ({
@@ -102,7 +102,7 @@ export function keyHead({ tensors }, attention, head) {
 export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);
   const n = blocksOf(flow, stack);
-  const first = [tokens(), embedding(names, stack)];
+  const first = [tokens(stack, stacksOf(flow).length > 1), embedding(names, stack)];
   if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output(flow.config, "hidden")] : [])];
   const stages = [...first, ...blockStages(names, flow, stack, block)];
   const before = folded(0, block);
@@ -114,6 +114,24 @@ export function stagesOf(flow, { stack, block }) {
   return isLast ? [...stages, output(flow.config)] : stages;
 }
 
+/**
+ * Return stages in which a norm is part of the stage after it, or of the last stage.
+ * @param {Stage[]} stages
+ */
+export function withoutNorms(stages) {
+  const isNorm = (/** @type {Stage | undefined} */ stage) => stage !== undefined && /norm$|^final$/.test(stage.id);
+  /** @type {Stage[]} */
+  const found = [];
+  for (const [i, stage] of stages.entries()) {
+    const before = stages[i - 1];
+    const last = found.at(-1);
+    if (before && isNorm(before)) found.push({ ...stage, also: before.id, sentence: `${before.sentence.replace(/\. The .*/, ".")} ${stage.sentence}`, columns: [...before.columns, ...stage.columns] });
+    else if (!isNorm(stage)) found.push(stage);
+    else if (last && i === stages.length - 1) found.splice(-1, 1, { ...last, also: stage.id, sentence: `${last.sentence} ${stage.sentence}`, columns: [...last.columns, ...stage.columns] });
+  }
+  return found;
+}
+
 /** @param {number} from @param {number} to @returns {Column | null} */
 function folded(from, to) {
   if (from >= to) return null;
@@ -121,11 +139,12 @@ function folded(from, to) {
   return { kind: "fold", title, width: 30, block: from === 0 ? to - 1 : from };
 }
 
-/** @returns {Stage} */
-function tokens() {
+/** @param {string} stack @param {boolean} isPair @returns {Stage} */
+function tokens(stack, isPair) {
   return {
     id: "tokens", title: "Tokens", chapter: CHAPTERS.tokens, formula: "text → ids",
-    sentence: "The tokenizer cuts the text into tokens. Each token has a number, its id. One row of the picture is one token.",
+    sentence: isPair && stack === "decoder" ? "The decoder begins with the start token. Then it reads the tokens of the target. Each row predicts the next target token."
+      : `The tokenizer cuts the ${isPair ? "source" : "text"} into tokens. Each token has a number, its id. One row of the picture is one token.`,
     columns: [{ kind: "tokens", title: "token" }],
   };
 }
