@@ -105,6 +105,8 @@ test("positions: the selected one, the last one, and the one under the pointer",
   assert.equal(mainSide(state), "target");
   assert.equal(selectedPosition(state), 2);
   assert.equal(selectedPosition({ ...state, pos: 9 }), 2);
+  const pair = { ...run, written: [token, token, { ...token, id: 3 }] };
+  assert.deepEqual([[3], [4]].map((ids) => selectedPosition({ ...state, run: pair, model: { end_ids: ids } })), [1, 2], "not the position that predicts the end");
   assert.equal(selectedPosition({ ...state, model: { pooling: "first" } }), 0, "a classifier reads the first token");
   assert.equal(selectedPosition({ ...state, model: { pooling: "mean" } }), 2);
   assert.equal(shownPosition({ ...state, pos: 0, hover: { side: "written", index: 1 } }), 1);

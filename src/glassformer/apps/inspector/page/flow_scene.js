@@ -43,23 +43,13 @@ const WIDTHS = { tokens: 98, vector: 42, add: 14, matrix: 0, lines: 56, fold: 30
 /** Titles of the columns with the residual stream. */
 const RESIDUAL = new Set(["x", "norm(x + …)"]);
 
-/**
- * Return the tokens of a side, with the window around the chosen token.
- * @param {Side} side
- * @param {string[]} labels
- * @param {number} row
- * @returns {Lane}
- */
+/** Return the tokens of a side, with the window around the chosen token. @param {Side} side @param {string[]} labels @param {number} row @returns {Lane} */
 export function laneOf(side, labels, row) {
   const [from, to] = windowAround(labels.length, row, SHOWN);
   return { side, labels, from, to, row };
 }
 
-/**
- * Average groups of neighbouring values, to at most `n` means.
- * @param {ArrayLike<number>} values
- * @param {number} n
- */
+/** Average groups of neighbouring values, to at most `n` means. @param {ArrayLike<number>} values @param {number} n */
 export function pooled(values, n) {
   const size = Math.min(n, values.length);
   return Array.from({ length: size }, (_, i) => {
@@ -70,11 +60,7 @@ export function pooled(values, n) {
   });
 }
 
-/**
- * Return the row of a token; it is empty for a token whose row was not loaded.
- * @param {Rows} rows
- * @param {number} token
- */
+/** Return the row of a token; it is empty for a token whose row was not loaded. @param {Rows} rows @param {number} token */
 export function rowOf(rows, token) {
   const begin = Math.max(0, token - rows.first) * rows.columns;
   return rows.values.subarray(begin, token < rows.first ? begin : begin + rows.columns);
@@ -143,12 +129,7 @@ function laneFor({ lane, source }, column) {
   return column.side === "source" ? source : lane;
 }
 
-/**
- * Draw the flow.
- * @param {Drawing} drawing
- * @param {Layout} layout
- * @returns {Scene}
- */
+/** Draw the flow. @param {Drawing} drawing @param {Layout} layout @returns {Scene} */
 export function flowScene(drawing, layout) {
   const picture = { ...drawing, ...layout };
   const { lane, stages, current, columns, width, top, tall, n } = picture;

@@ -224,11 +224,7 @@ export class Heatmap {
     context.strokeRect(x0 - 0.5, y0 - 0.5, width + 1, height + 1);
   }
 
-  /**
-   * Return an image with one pixel per cell, or per screen pixel if the cells are smaller: the largest value of its cells.
-   * @param {number} width
-   * @param {number} height
-   */
+  /** Return an image with one pixel per cell, or per screen pixel if the cells are smaller: the largest value of its cells. @param {number} width @param {number} height */
   #image(width, height) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const isSmall = width < matrix.columns || height < matrix.rows;
@@ -514,11 +510,7 @@ function shownValues({ values, columns, masked }) {
   return masked ? Float32Array.from(values, (value, i) => (masked(Math.floor(i / columns), i % columns) ? NaN : value)) : values;
 }
 
-/**
- * Return the scene of a whole matrix: rectangles, or an image if it has more than 10,000 cells.
- * @param {Matrix} matrix
- * @param {string} title
- */
+/** Return the scene of a whole matrix: rectangles, or an image if it has more than 10,000 cells. @param {Matrix} matrix @param {string} title */
 export function heatScene(matrix, title) {
   const { ink, faint, paper } = theme();
   const { rows, columns, cell } = matrix;

@@ -51,10 +51,7 @@ const VIEWS = [
 ];
 const TABS = VIEWS.flatMap(({ tabs }) => tabs);
 
-/**
- * Start the page with the source of its data.
- * @param {Source} source
- */
+/** Start the page with the source of its data. @param {Source} source */
 export function start(source) {
   /** @type {State} */
   const state = {

@@ -28,10 +28,7 @@ const COUNT = 64;
 const STRIDE = 32;
 const PAUSE_MS = 2600;
 
-/**
- * Return the stack, the block, the head and the stage of a text such as "decoder.0.2.scores".
- * @param {string} text
- */
+/** Return the stack, the block, the head and the stage of a text such as "decoder.0.2.scores". @param {string} text */
 export function readPlace(text) {
   const [stack = "", block = "0", head = "0", ...stage] = text.split(".");
   const number = (/** @type {string} */ word) => (/^\d+$/.test(word) ? Number(word) : 0);
@@ -53,7 +50,7 @@ function createFlow(app) {
   /** @type {{drawing: Drawing, layout: ReturnType<typeof columnLayout>} | null} */
   let drawn = null;
 
-  const [blocks, heads] = [select("block", [], (block) => chosen({ block: Number(block) })), select("head", [], (head) => chosen({ head: Number(head) }))];
+  const [blocks, heads] = [select("block", [], (block) => go({ block: Number(block) })), select("head", [], (head) => go({ head: Number(head) }))];
   const back = button("← back", () => step(-1), { title: "Previous stage (key ←)", class: "flow-back" });
   const next = button("next →", () => step(1), { title: "Next stage (key →)", class: "primary flow-next" });
   const play = button("play", () => toggle(), { title: "Show one stage after the other" });
@@ -111,7 +108,7 @@ function createFlow(app) {
     const first = known.includes(wanted.stack) ? wanted : clearest[stack] ?? wanted;
     const block = flow ? Math.max(0, Math.min(first.block, blocksOf(flow, stack) - 1)) : 0;
     const stages = flow ? shownStages(stagesOf(flow, { stack, block })) : [];
-    const found = stages.findIndex(({ id, also }) => wanted.stage !== "" && [id, also].includes(wanted.stage));
+    const found = stages.findIndex(({ id, also }) => id === wanted.stage || also?.includes(wanted.stage));
     return { stack, block, head: first.head, stages, current: Math.max(0, found) };
   }
 
@@ -119,12 +116,6 @@ function createFlow(app) {
   function shownStages(stages) {
     const all = bars().length ? stages : stages.filter((stage) => stage.id !== "output");
     return isLecture() ? withoutNorms(all) : all;
-  }
-
-  /** Open a block or a head. In a lecture, the arrow keys then go through the stages again. @param {{block?: number, head?: number}} change */
-  function chosen(change) {
-    go(change);
-    if (isLecture()) place.focus({ preventScroll: true });
   }
 
   /** @param {{stack?: string, block?: number, head?: number, stage?: string}} change */
@@ -135,6 +126,7 @@ function createFlow(app) {
     const to = { stack: now.stack, block: of?.block ?? 0, head: of?.head ?? 0, ...change };
     if (to.stack !== now.stack || to.block !== now.block || to.head !== now.head) chosenKey = -1;
     store.set({ flow: `${to.stack}.${to.block}.${to.head}.${id}` });
+    if (isLecture()) place.focus({ preventScroll: true }); // the arrow keys do not change a list
   }
 
   /** Return the stages of all stacks, in the order of the computation. */
@@ -219,6 +211,9 @@ function createFlow(app) {
     return Object.fromEntries(found);
   }
 
+  /** Return the path of the attention of `clearestOf`. @param {string} stack @param {number} block */
+  const clearestPath = (stack, block) => `${stack}.blocks.${block}.${stack === "decoder" && "cross" in (store.state.run?.attention ?? {}) ? "cross" : "self"}_attn`;
+
   /** Load the tensors of the columns, then draw. */
   function load() {
     const { run } = store.state;
@@ -294,7 +289,10 @@ function createFlow(app) {
     }) : [];
     title.textContent = stage ? `${placeInPath() + 1} of ${path().length}: ${titleOf(stage, stack)}` : "";
     place.setAttribute("aria-label", `Flow of the data through the model, ${title.textContent}; token ${lane.row}: ${lane.labels[lane.row]}`);
-    sentence.textContent = [stage?.sentence, ...notes(stage, { stack, block, head })].filter(Boolean).join(" ");
+    const [nBlocks, first] = [blocksOf(flow, stack), clearest[stack]];
+    const isClearest = stage?.attention === clearestPath(stack, block) && stage.id.endsWith(".scores") && first?.block === block && first.head === head;
+    sentence.textContent = (stage?.sentence ?? "") + (isClearest ? ` Of all heads, the weights of block ${block}, head ${head} change most from row to row.` : "") +
+      (stage?.id === "ff" && nBlocks > 1 ? ` All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "");
     formula.textContent = stage?.formula ?? "";
     fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, line)));
     cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
@@ -334,18 +332,6 @@ function createFlow(app) {
     const all = /** @type {Flow} */ (flow);
     const half = stacksOf(all).length > 1 ? [`${stack[0]?.toUpperCase()}${stack.slice(1)}`] : [];
     return [...half, ...(block !== undefined && blocksOf(all, stack) > 1 ? [`block ${block}`] : []), name].join(" · ");
-  }
-
-  /** Return sentences about the choice of the block and the head. @param {Stage | undefined} stage @param {{stack: string, block: number, head: number}} now */
-  function notes(stage, { stack, block, head }) {
-    const all = /** @type {Flow} */ (flow);
-    const [nBlocks, first] = [blocksOf(all, stack), clearest[stack]];
-    const isFirst = nBlocks > 0 && first?.block === block && first.head === head;
-    const isMain = stage?.id === (stack === "decoder" && "cross" in (store.state.run?.attention ?? {}) ? "cross_attn.scores" : "self_attn.scores");
-    return [
-      isFirst && isMain ? `Of all heads, the weights of block ${block}, head ${head} change most from row to row.` : "",
-      stage?.id === "ff" && nBlocks > 1 ? `All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "",
-    ];
   }
 
   /** Scroll a picture that is wider than the page to the current stage. @param {number} width */
