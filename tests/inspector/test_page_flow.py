@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import FLOW, capture
 from glassformer.model import Model
 from inspector.browsing import Visit, given_to, number
@@ -24,6 +25,16 @@ def title(found: Visit) -> str:
     return found.page.locator("#panels .frame-heading h3").inner_text()
 
 
+def walk(found: Visit) -> list[str]:
+    """Press the right arrow key until the last step; return the titles from the shown one on."""
+    titles = [title(found)]
+    while not found.page.locator(".flow-next").is_disabled():
+        found.page.keyboard.press("ArrowRight")
+        found.settle()
+        titles.append(title(found))
+    return titles
+
+
 def last_number(line: str) -> float:
     match = READ.match(line)
     assert match is not None, line
@@ -41,15 +52,16 @@ def test_the_flow_is_the_first_view_and_is_walked_with_the_keys(show_model: Open
     page.locator(".flow-picture").focus()
     n = int(title(found).split(" of ")[1].partition(":")[0])
     for i, stage in enumerate(rows[0]):
-        assert title(found) == f"{i + 1} of {n}: {stage}"
+        assert title(found).startswith(f"{i + 1} of {n}: ") and title(found).endswith(stage)
         assert page.locator(".flow-picture svg image, .flow-picture svg text").count() > 3
         page.keyboard.press("ArrowRight")
         found.settle()
     if len(rows) == 1:
         assert title(found).startswith(f"{n} of"), "the last stage stays"
     else:
-        assert title(found) == f"{len(rows[0]) + 1} of {n}: Tokens", "the decoder follows the encoder"
+        assert title(found) == f"{len(rows[0]) + 1} of {n}: Decoder · Tokens", "the decoder follows the encoder"
         assert found.view()["flow"].startswith("decoder.")
+        assert "begins with the start token" in found.page.locator(".flow-sentence").inner_text()
     page.keyboard.press("ArrowLeft")
     found.settle()
     assert title(found).endswith(rows[0][-2 if len(rows) == 1 else -1])
@@ -66,7 +78,7 @@ def test_the_formula_has_the_numbers_of_the_model(
     trace = capture(models[name], **given_to(models[name]), names=FLOW)
     scores, weights = trace[f"{here}.scores"][0, head], trace[f"{here}.weights"][0, head]
     found = show_model(name, {"panel": "flow", "flow": f"{stack}.0.{head}.{part}.scores"})
-    row = len(scores) - 1  # the last position is chosen
+    row = len(scores) - (1 if name == "decoder" else 2)  # the last position that does not predict the end is chosen
     key = int(weights[row].argmax())  # and its strongest key
     product, score, weight = lines(found)
     q, k = trace[f"{here}.query"][0, head, row], trace[f"{here}.key"][0, head, key]
@@ -153,15 +165,97 @@ def test_arrow_keys_choose_a_token_and_the_name_of_the_picture_has_it(show_model
     assert "1 of " in (picture.get_attribute("aria-label") or "")
 
 
-def test_a_lecture_shows_the_stage_alone(show_model: OpenModel) -> None:
-    found = show_model("decoder", {"panel": "flow", "flow": "decoder.0.0.self_attn.heads"})
+def test_a_lecture_shows_the_stage_alone_with_its_norm_and_the_choice_of_the_block(show_model: OpenModel) -> None:
+    found = show_model("decoder", {"panel": "flow", "flow": "decoder.0.0.self_attn.norm"})
     columns = found.page.locator(".flow-picture svg text")
-    assert {"q", "k", "v", "weights"} <= set(columns.all_text_contents())
+    blocks = found.page.locator("#panels .field", has_text="block").locator("select")
+    assert {"q", "k", "v", "weights"} <= set(columns.all_text_contents()) and not blocks.is_visible()
     found.page.get_by_role("button", name="lecture", exact=True).click()
     found.settle()
     shown = set(columns.all_text_contents())
-    assert {"token", "q", "k", "v"} <= shown and not {"weights", "x", "norm"} & shown
+    assert {"token", "norm", "q", "k", "v"} <= shown and not {"weights", "x"} & shown
+    assert title(found) == "3 of 7: block 0 · Query, key, value"
+    blocks.select_option("1")
+    found.settle()
+    assert title(found) == "3 of 7: block 1 · Query, key, value"
+    found.page.keyboard.press("ArrowRight")
+    found.settle()
+    assert title(found) == "4 of 7: block 1 · Attention", "the arrow keys do not change the block"
+    assert not any("…" in text for text in columns.all_text_contents()), "no title is cut"
     found.page.keyboard.press("Escape")
+
+
+def test_the_arrow_keys_go_through_the_steps_of_a_lecture(show_model: OpenModel) -> None:
+    found = show_model("encoder-decoder", {"panel": "flow", "visit": 1})
+    page = found.page
+    page.get_by_role("tab", name="Flow").click()
+    page.keyboard.press("l")
+    found.settle()
+    page.evaluate("document.activeElement.blur()")
+    titles = walk(found)
+    assert len(titles) <= 16 and not any("Norm" in one for one in titles), titles
+    assert [one.split(": ")[1] for one in titles][:3] == [
+        "Encoder · Tokens",
+        "Encoder · Embedding",
+        "Encoder · Query, key, value",
+    ]
+    assert titles[-1].endswith("Decoder · Prediction")
+    legend = page.locator("#panels .about", has_text="A row is a token")
+    assert not legend.is_visible(), "it was read at the first step"
+    sizes = page.evaluate("parseFloat(getComputedStyle(document.querySelector('.flow-sentence')).fontSize)")
+    zoom = page.evaluate("parseFloat(getComputedStyle(document.querySelector('#panels')).zoom)")
+    assert sizes * zoom >= 22
+    page.keyboard.press("ArrowLeft")
+    found.settle()
+    assert title(found).startswith(f"{len(titles) - 1} of ")
+    page.keyboard.press("Escape")
+
+
+def test_the_flow_opens_with_the_head_whose_weights_change_most(
+    show_model: OpenModel, models: dict[str, Model]
+) -> None:
+    model = models["encoder-decoder"]
+    found = show_model("encoder-decoder", {"panel": "flow"})
+    for name in ("Embedding", "Attention (cross)"):
+        found.page.locator(".flow-row").nth(1).get_by_role("button", name=name, exact=True).click(timeout=5000)
+        found.settle()
+    layers = attention_layers(capture(model, **given_to(model)), "cross")
+    change = {
+        (layer, head): float((rows * (rows / rows.mean(0)).log()).sum())
+        for layer, heads in enumerate(layers)
+        for head, rows in enumerate(heads[0])
+    }
+    layer, head = max(change, key=lambda place: change[place])
+    assert found.view()["flow"] == f"decoder.{layer}.{head}.cross_attn.scores"
+    sentence = found.page.locator(".flow-sentence").inner_text()
+    assert f"the weights of block {layer}, head {head} change most" in sentence
+
+
+def test_a_map_has_the_tokens_of_its_columns_and_lines_end_at_the_source(show_model: OpenModel) -> None:
+    found = show_model("encoder-decoder", {"panel": "flow", "flow": "decoder.0.0.cross_attn.values", "pos": 1})
+    page = found.page
+    page.keyboard.press("l")
+    found.settle()
+    picture = page.locator(".flow-picture svg")
+    source = picture.locator('text[data-side="source"]')
+    box, line = source.last.bounding_box(), page.locator(".flow-picture path[stroke-width='2']")
+    assert box is not None
+    for one in line.all():
+        path = one.bounding_box()
+        assert path is not None and (path["x"] > box["x"] + box["width"]), "no line through the tokens of the source"
+    page.keyboard.press("ArrowLeft")
+    found.settle()
+    keys = picture.locator('text[data-side="source"]').all_text_contents()
+    n = found.page.evaluate("document.querySelectorAll('#tokens .token[data-side=source]').length")
+    assert len(keys) == 2 * n and keys[:n] == keys[n:], "above the scores, and above the weights"
+    page.keyboard.press("Escape")
+
+
+def test_the_chosen_row_is_in_a_low_window(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "", "text": "abc de fgh abc"}, height=720)
+    found.until("() => document.querySelector('.flow-picture svg text[font-weight]')")
+    row = found.page.locator(".flow-picture svg text[data-side=target][font-weight]").bounding_box()
+    assert row is not None and row["y"] + row["height"] < 720
 
 
 def test_the_residual_connection_begins_at_the_vector_that_the_sublayer_reads(show_model: OpenModel) -> None:

@@ -198,16 +198,15 @@ def test_patching_keeps_line_ends_and_names_unknown_characters(
 
 
 def test_position_8_has_one_meaning(show_model: OpenModel, models: dict[str, Model]) -> None:
-    """The card names the token that the row of tokens has at the selected position."""
-    for name, side, relation in (
-        ("decoder", "target", "after"),
-        ("encoder", "source", "at"),
-        ("encoder-decoder", "written", "of"),
+    """The card names the token of the row of tokens at the selected position; of a pair, also the token before it."""
+    for name, side, wanted in (
+        ("decoder", "target", "after position 1: {1}"),
+        ("encoder", "source", "at position 1: {1}"),
+        ("encoder-decoder", "written", "at row 1: “{0}” predicts “{1}”"),
     ):
         found = show_model(name)
-        text = found.tokens(side).nth(1).inner_text()
+        wanted = wanted.format(*found.tokens(side).all_inner_texts())
         found.tokens(side).nth(1).click()
-        wanted = f"{relation} position 1: {text}"
         found.until("(words) => document.querySelector('#side .detail').textContent === words", wanted)
     found.until(LOADED)
     expected = float(capture(models[name], source=SOURCE, target=TARGET)["logits"][0, 1].softmax(-1).max())

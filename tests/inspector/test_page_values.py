@@ -194,7 +194,7 @@ def test_the_bars_are_the_softmax_of_the_logits(show_model: OpenModel, models: d
     side = {"decoder": "target", "encoder": "source"}.get(name, "written")
     for position in (2, 1):
         found.tokens(side).nth(position).click()
-        words = f"position {position}:"
+        words = f" {position}:"
         found.until("(words) => document.querySelector('#side .detail').textContent.includes(words)", words)
         found.until("() => document.querySelector('#side .facts').textContent.includes('can be chosen')")
         found.settle()

@@ -283,3 +283,37 @@ def test_an_answer_is_hidden_in_another_panel(open_model: OpenModel) -> None:
     assert not page.locator(".visit-answer").is_visible() and page.locator("#visit .question-list").is_visible()
     found.open_tab("Heads")
     assert page.locator(".visit-answer").is_visible()
+
+
+MARKED_ROW = """() => {
+    const canvas = [...document.querySelectorAll("#panels .heat canvas")].find((one) => one.offsetParent);
+    const wanted = getComputedStyle(document.documentElement).getPropertyValue("--second").trim();
+    const [r, g, b] = [1, 3, 5].map((i) => parseInt(wanted.slice(i, i + 2), 16));
+    const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const marked = [];
+    for (let i = 0; i < data.length; i += 4) {
+        const near = Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24;
+        if (near) marked.push([(i / 4) % width, Math.floor(i / 4 / width)]);
+    }
+    const left = Math.min(...marked.map(([x]) => x));
+    const y = marked.find(([x]) => x === left)[1];
+    const box = canvas.getBoundingClientRect();
+    const answer = document.querySelector("#visit").getBoundingClientRect();
+    return [answer.bottom, box.top + (y * box.height) / canvas.height];
+}"""
+"""The lower end of the answer, and the label of the marked row: the leftmost pixel of the second colour."""
+
+
+@pytest.mark.parametrize("height", [900, 640])
+def test_a_lecture_has_the_row_of_an_answer_in_its_window(open_model: OpenModel, height: int) -> None:
+    found = open_model("decoder", {"panel": "", "visit": 1, "text": "abc de fgh " * 2}, width=1280, height=height)
+    page = found.page
+    page.locator("#visit .question-list button", has_text="What does the mask hide?").click()
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.settle()
+    page.keyboard.press("l")
+    found.settle()
+    answer, row = page.evaluate(MARKED_ROW)
+    assert answer < row < height
+    sizes = "[...document.querySelectorAll('#visit :is(h2, p, button)')].filter((one) => one.offsetParent)"
+    assert page.evaluate(f"{sizes}.every((one) => parseFloat(getComputedStyle(one).fontSize) >= 18)")

@@ -4,9 +4,10 @@ import { test } from "node:test";
 
 const SERVING = "../../../src/glassformer/apps/inspector";
 const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
-const { blocksOf, headsOf, keyHead, stacksOf, stagesOf } = await import(`${PAGE}/stages.js`);
+const { blocksOf, headsOf, keyHead, stacksOf, stagesOf, withoutNorms } = await import(`${PAGE}/stages.js`);
 const { SHOWN, columnLayout, laneOf, pooled, rowOf } = await import(`${PAGE}/flow_scene.js`);
 const { dotProduct, largest, moments, numberLines } = await import(`${PAGE}/flow_numbers.js`);
+const { clearestHead } = await import(`${PAGE}/grid.js`);
 const { readPlace } = await import(`${PANELS}/flow.js`);
 
 /** Names and shapes of a block with the norm before its sublayers. */
@@ -76,6 +77,14 @@ test("the decoder of a pair has cross-attention, whose keys belong to the source
   assert.ok(!stages.find(({ id }) => id === "cross_attn.scores").columns.some(({ rule }) => rule === "masked"), "the source is not hidden");
 });
 
+test("without norms, each norm is a part of the stage that reads it, or of the last one", () => {
+  const stages = stagesOf(DECODER, { stack: "decoder", block: 1 });
+  const joined = withoutNorms(stages);
+  assert.deepEqual(joined.map(({ id }) => id), ["tokens", "embedding", ...NORMAL.filter((id) => !id.endsWith("norm")), "output"]);
+  assert.deepEqual(joined.flatMap(({ columns }) => columns), stages.flatMap(({ columns }) => columns), "no column is lost");
+  assert.deepEqual(withoutNorms(stages.slice(0, -1)).at(-1).also, ["ff.norm", "ff", "final"]);
+});
+
 test("recurrent cells show their gates; attention comes where it is computed", () => {
   const gates = ["reset", "keep", "new"].map((name) => [`decoder.cells.0.${name}`, [5, 8]]);
   const attention = ["scores", "weights", "context"].map((name) => [`decoder.cross_attn.${name}`, [1, 5, 4]]);
@@ -103,6 +112,13 @@ test("a place is read from the address", () => {
   assert.deepEqual(readPlace("decoder.x.-1"), { stack: "decoder", block: 0, head: 0, stage: "" });
 });
 
+test("the head whose rows differ most is the clearest one", () => {
+  const heads = [[255, 0, 255, 0], [128, 127, 127, 128], [204, 51, 51, 204]];
+  const thumbnails = (list) => ({ shape: [list.length / 3, 3, 2, 2], buffer: Uint8Array.from(list.flat()).buffer });
+  assert.deepEqual(clearestHead(thumbnails(heads)), { block: 0, head: 2 });
+  assert.deepEqual(clearestHead(thumbnails([...heads, ...heads.slice(1), [255, 0, 0, 255]])), { block: 1, head: 2 });
+});
+
 test("strips are means of neighbours, and short vectors are shown whole", () => {
   assert.deepEqual(pooled([1, 3, 5, 7], 2), [2, 6]);
   assert.deepEqual(pooled([1, 2, 3], 24), [1, 2, 3]);
@@ -122,7 +138,7 @@ test("columns do not overlap; a wide picture keeps the current sublayer open", (
   const wide = { ...DECODER, tensors: [["encoder.embeddings", [4, 16]], ["decoder.embeddings", [5, 16]], ...block("decoder.blocks.0", parts), ...block("decoder.blocks.1", parts), ["decoder.final", [5, 16]]] };
   const stages = stagesOf(wide, { stack: "decoder", block: 0 });
   const [lane, source] = [laneOf("target", Array(14).fill("a"), 0), laneOf("source", Array(14).fill("b"), 0)];
-  const layout = (id) => columnLayout({ stages, current: stages.findIndex((stage) => stage.id === id), lane, source, key: 0, dark: false, rows: () => null, bars: [] });
+  const layout = (id, alone = false) => columnLayout({ alone, stages, current: stages.findIndex((stage) => stage.id === id), lane, source, key: 0, dark: false, rows: () => null, bars: [] });
   for (const id of ["tokens", "self_attn.scores", "cross_attn.values", "ff"]) {
     const { columns, width } = layout(id);
     for (let i = 1; i < columns.length; i++) assert.ok(columns[i].x >= columns[i - 1].x + columns[i - 1].width);
@@ -130,6 +146,8 @@ test("columns do not overlap; a wide picture keeps the current sublayer open", (
     const own = stages.find((stage) => stage.id === id);
     assert.equal(columns.filter(({ stage }) => stages[stage] === own).length, own.columns.length, id);
   }
+  assert.ok(layout("cross_attn.scores").top >= 60, "room for the keys above a matrix");
+  assert.deepEqual(new Set(layout("ff", true).columns.map(({ stage }) => stages[stage].id)), new Set(["tokens", "ff"]));
   assert.ok(layout("ff").columns.length < stages.flatMap(({ columns }) => columns).length);
 });
 

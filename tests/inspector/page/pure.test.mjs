@@ -105,6 +105,8 @@ test("positions: the selected one, the last one, and the one under the pointer",
   assert.equal(mainSide(state), "target");
   assert.equal(selectedPosition(state), 2);
   assert.equal(selectedPosition({ ...state, pos: 9 }), 2);
+  const pair = { ...run, written: [token, token, { ...token, id: 3 }] };
+  assert.deepEqual([[3], [4]].map((ids) => selectedPosition({ ...state, run: pair, model: { end_ids: ids } })), [1, 2], "not the position that predicts the end");
   assert.equal(selectedPosition({ ...state, model: { pooling: "first" } }), 0, "a classifier reads the first token");
   assert.equal(selectedPosition({ ...state, model: { pooling: "mean" } }), 2);
   assert.equal(shownPosition({ ...state, pos: 0, hover: { side: "written", index: 1 } }), 1);
@@ -202,7 +204,7 @@ test("a position counts the tokens of the main row", () => {
   const decoder = { run: { source: [], target: [token("a"), token("b")], written: [] } };
   const pair = { run: { source: [token("x")], target: [token("<s>"), token("a")], written: [token("a"), token("</s>")] } };
   const encoder = { run: { source: [token("x")], target: [], written: [] } };
-  assert.deepEqual([[decoder, 1], [pair, 1], [encoder, 0]].map(([state, i]) => positionText(state, i)), ["after position 1: b", "of position 1: </s>", "at position 0: x"]);
+  assert.deepEqual([[decoder, 1], [pair, 1], [encoder, 0]].map(([state, i]) => positionText(state, i)), ["after position 1: b", "at row 1: “a” predicts “</s>”", "at position 0: x"]);
 });
 
 test("a branch keeps the tokens before its step", () => {

@@ -73,6 +73,9 @@ export function button(label, onclick, attributes = {}) {
   return h("button", { type: "button", onclick, ...attributes }, label);
 }
 
+/** Return true in a lecture, which shows the open panel alone. */
+export const isLecture = () => document.body.classList.contains("is-lecture");
+
 /**
  * Create a selection list. Options are [value, label].
  * @param {string} label

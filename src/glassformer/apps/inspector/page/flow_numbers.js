@@ -15,20 +15,12 @@ import { fixed, percent, visible } from "./text.js";
 
 const TERMS = 4;
 
-/**
- * Return the `n` values of the largest magnitude, with their indices.
- * @param {ArrayLike<number>} values
- * @param {number} n
- */
+/** Return the `n` values of the largest magnitude, with their indices. @param {ArrayLike<number>} values @param {number} n */
 export function largest(values, n) {
   return Array.from(values, (value, i) => ({ i, value })).sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, n);
 }
 
-/**
- * Return q·k as its largest products and their sum.
- * @param {ArrayLike<number>} q
- * @param {ArrayLike<number>} k
- */
+/** Return q·k as its largest products and their sum. @param {ArrayLike<number>} q @param {ArrayLike<number>} k */
 export function dotProduct(q, k) {
   const products = Array.from(q, (x, i) => x * (k[i] ?? 0));
   const sum = products.reduce((total, x) => total + x, 0);
@@ -36,10 +28,7 @@ export function dotProduct(q, k) {
   return { sum, text: `${terms.join(" + ")}${products.length > TERMS ? " + …" : ""}` };
 }
 
-/**
- * Return mean and standard deviation.
- * @param {ArrayLike<number>} values
- */
+/** Return mean and standard deviation. @param {ArrayLike<number>} values */
 export function moments(values) {
   const list = Array.from(values);
   const mean = list.reduce((sum, x) => sum + x, 0) / list.length;
@@ -52,10 +41,7 @@ function listed(values) {
   return `(${shown.join(", ")}${values.length > 6 ? ", …" : ""})`;
 }
 
-/**
- * Return lines of text: the formula of a stage with the numbers of the chosen token, and of the chosen key.
- * @param {Numbers} numbers
- */
+/** Return lines of text: the formula of a stage with the numbers of the chosen token, and of the chosen key. @param {Numbers} numbers */
 export function numberLines(numbers) {
   const { stage } = numbers;
   if (stage.id === "output") return numbers.bars.slice(0, 3).map(({ label, value }) => `p(${visible(label)}) = ${percent(value)}`);

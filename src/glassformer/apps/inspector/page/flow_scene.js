@@ -15,10 +15,13 @@
  *
  * @typedef {{
  *   stages: Stage[], current: number, lane: Lane, source: Lane, key: number, dark: boolean,
- *   alone: boolean, room: number, rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string, read: number,
+ *   alone: boolean, room: number, tall: number, rows: (column: Column) => Rows | null, bars: {label: string, value: number}[], predicts: string, read: number,
  * }} Drawing
- * `alone` leaves out the columns of other stages, except the tokens. `room` is the width in pixels. `predicts` is the place that the bars predict, in words; empty for the labels of a text. `read` is the token whose vector
+ * `alone` leaves out the columns of other stages, except the tokens. `room` is the width in pixels, and `tall` the height of a row. `predicts` is the place that the bars predict, in words; empty for the labels of a text. `read` is the token whose vector
  * gives the bars; -1 if all tokens do.
+ *
+ * @typedef {{columns: Placed[], width: number, top: number, n: number}} Layout `top` is the place of the first of the `n` rows.
+ * @typedef {Drawing & Layout} Picture
  */
 
 import { colourOf } from "./colours.js";
@@ -29,31 +32,24 @@ import { theme } from "./theme.js";
 
 /** Largest number of tokens that are shown at once. */
 export const SHOWN = 14;
-export const ROW = 26;
-export const TOP = 50;
+/** Heights of a row. The first one is used for which there is room. */
+export const TALL = [26, 20, 15];
+const TOP = 50;
 const CELLS = 24;
+/** Width of a letter, and largest number of letters, of the key tokens above a matrix. A token that is wider than its cell is turned. */
+const [LETTER, LETTERS] = [5.6, 5];
 const GAP = 9;
 const WIDTHS = { tokens: 98, vector: 42, add: 14, matrix: 0, lines: 56, fold: 30, output: 214 };
 /** Titles of the columns with the residual stream. */
 const RESIDUAL = new Set(["x", "norm(x + …)"]);
 
-/**
- * Return the tokens of a side, with the window around the chosen token.
- * @param {Side} side
- * @param {string[]} labels
- * @param {number} row
- * @returns {Lane}
- */
+/** Return the tokens of a side, with the window around the chosen token. @param {Side} side @param {string[]} labels @param {number} row @returns {Lane} */
 export function laneOf(side, labels, row) {
   const [from, to] = windowAround(labels.length, row, SHOWN);
   return { side, labels, from, to, row };
 }
 
-/**
- * Average groups of neighbouring values, to at most `n` means.
- * @param {ArrayLike<number>} values
- * @param {number} n
- */
+/** Average groups of neighbouring values, to at most `n` means. @param {ArrayLike<number>} values @param {number} n */
 export function pooled(values, n) {
   const size = Math.min(n, values.length);
   return Array.from({ length: size }, (_, i) => {
@@ -64,11 +60,7 @@ export function pooled(values, n) {
   });
 }
 
-/**
- * Return the row of a token; it is empty for a token whose row was not loaded.
- * @param {Rows} rows
- * @param {number} token
- */
+/** Return the row of a token; it is empty for a token whose row was not loaded. @param {Rows} rows @param {number} token */
 export function rowOf(rows, token) {
   const begin = Math.max(0, token - rows.first) * rows.columns;
   return rows.values.subarray(begin, token < rows.first ? begin : begin + rows.columns);
@@ -98,89 +90,109 @@ function isResult(stage, column) {
   return ["fold", "lines"].includes(column.kind) || column.rule === "weights" || (column.kind === "vector" && column === stage.columns.findLast((one) => one.kind === "vector") && stage.columns.some((one) => one.kind === "add"));
 }
 
-/** @param {Drawing} drawing @param {(stage: Stage, column: Column) => boolean} isShown */
+/** @param {Drawing} drawing @param {(stage: Stage, column: Column) => boolean} isShown @returns {Layout} */
 function layOut(drawing, isShown) {
   /** @type {Placed[]} */
   const columns = [];
-  let x = 8;
+  let [x, top] = [8, TOP];
   for (const [number, stage] of drawing.stages.entries()) {
-    let isFirst = true;
+    let begin = -1;
     for (const column of stage.columns) {
       if (!isShown(stage, column) || (column.kind === "matrix" && column.rule !== "weights" && number !== drawing.current)) continue;
-      const { from, to } = laneFor(drawing, column);
-      const width = column.kind === "matrix" ? Math.max(40, Math.min(110, 10 * (to - from))) : column.width ?? WIDTHS[column.kind];
-      if (isFirst && number) x += 8;
-      isFirst = false;
+      const lane = laneFor(drawing, column);
+      const cells = lane.to - lane.from;
+      const titled = ["fold", "tokens", "output"].includes(column.kind) ? 0 : 6 * column.title.length - 8;
+      const width = column.kind === "matrix" ? Math.max(40, cells * (drawing.alone ? 22 : 10)) : Math.max(titled, column.width ?? WIDTHS[column.kind]);
+      if (column.kind === "matrix") top = Math.max(top, TOP + 14, ...keyTexts(lane).map(({ wide }) => (wide > width / cells ? TOP + 6 + wide : 0)));
+      if (begin < 0) begin = x += number ? 8 : 0;
       columns.push({ x, width, stage: number, column });
       x += width + GAP;
     }
+    if (begin >= 0 && number === drawing.current) x = Math.max(x, begin + titleWidth(stage));
   }
-  return { columns, width: x };
+  const { lane, source } = drawing;
+  const n = Math.max(lane.to - lane.from, columns.some(({ column }) => column.side === "source") ? source.to - source.from : 0, columns.some(({ column }) => column.kind === "output") ? Math.min(8, drawing.bars.length) : 0);
+  return { columns, width: x, top, n };
 }
+
+/** @param {Stage} stage */
+const titleWidth = ({ title }) => 7.4 * title.length + 10;
+
+/** Return the texts of the keys above a matrix, and their widths. @param {Lane} lane */
+const keyTexts = (lane) => range(lane).map((i) => shortened(lane.labels[i] ?? "", LETTERS)).map((text) => ({ text, wide: LETTER * text.length }));
+
+/** Return true if the rows of a column are tokens of the other side. @param {Drawing} drawing @param {Column} column */
+const isOther = ({ lane }, { side, kind }) => side !== undefined && side !== lane.side && kind !== "matrix";
 
 /** @param {Drawing} drawing @param {Column} column */
 function laneFor({ lane, source }, column) {
   return column.side === "source" ? source : lane;
 }
 
-/**
- * Draw the flow.
- * @param {Drawing} drawing
- * @param {ReturnType<typeof columnLayout>} layout
- * @returns {Scene}
- */
-export function flowScene(drawing, { columns, width }) {
-  const { lane, source, stages, current } = drawing;
-  const n = Math.max(lane.to - lane.from, columns.some(({ column }) => column.side === "source") ? source.to - source.from : 0, columns.some(({ column }) => column.kind === "output") ? Math.min(8, drawing.bars.length) : 0);
-  const height = TOP + n * ROW + 22;
-  const { ink, faint, line, accent, paper } = theme();
+/** Draw the flow. @param {Drawing} drawing @param {Layout} layout @returns {Scene} */
+export function flowScene(drawing, layout) {
+  const picture = { ...drawing, ...layout };
+  const { lane, stages, current, columns, width, top, tall, n } = picture;
+  const height = top + n * tall + 22;
+  const { faint, line, accent, paper } = theme();
   /** @type {Shape[]} */
   const shapes = [];
   for (const [number, stage] of stages.entries()) {
     const own = columns.filter((one) => one.stage === number);
     const [left, right] = [own[0], own.at(-1)];
     if (!left || !right) continue;
-    const [x, wide] = [left.x - 5, right.x + right.width - left.x + 10];
     const isCurrent = number === current;
+    const [x, wide] = [left.x - 5, Math.max(right.x + right.width - left.x + 10, isCurrent ? titleWidth(stage) : 0)];
     if (isCurrent) shapes.push({ type: "rect", x, y: 2, width: wide, height: height - 4, rx: 6, fill: accent, opacity: 0.09 }, { type: "rect", x, y: 2, width: wide, height: height - 4, rx: 6, stroke: accent });
-    if (isCurrent || wide > 70) shapes.push({ type: "text", x: x + 5, y: 18, text: fitted(stage.title, wide - 4, isCurrent ? 7 : 6.2), size: isCurrent ? 12.5 : 11, bold: isCurrent, fill: isCurrent ? accent : faint });
+    if (isCurrent || wide > 70) shapes.push({ type: "text", x: x + 5, y: 18, text: isCurrent ? stage.title : fitted(stage.title, wide - 4, 6.2), size: isCurrent ? 12.5 : 11, bold: isCurrent, fill: isCurrent ? accent : faint });
   }
   const output = columns.find(({ column }) => column.kind === "output");
   const end = output ? output.x - 4 : width - 3;
-  shapes.push({ type: "rect", x: 3, y: yOf(lane, lane.row) - 2, width: end - 3, height: ROW - 2, rx: 4, fill: accent, opacity: 0.1 });
+  shapes.push({ type: "rect", x: 3, y: yOf(picture, lane) - 2, width: end - 3, height: tall - 2, rx: 4, fill: accent, opacity: 0.1 });
   if (output) {
-    const [tall, row, middle] = [Math.min(8, drawing.bars.length) * ROW, yOf(lane, lane.row) + ROW / 2 - 3, TOP + (Math.min(8, drawing.bars.length) * ROW) / 2 - 2];
+    const room = Math.min(8, drawing.bars.length) * tall;
+    const [row, middle] = [yOf(picture, lane) + tall / 2 - 3, top + room / 2 - 2];
     if (drawing.read === lane.row) shapes.push({ type: "path", d: `M${end} ${row}C${end + 10} ${row} ${output.x + 2} ${middle} ${output.x + 14} ${middle}`, stroke: accent, width: 2, opacity: 0.6 });
-    shapes.push({ type: "rect", x: output.x + 14, y: TOP - 1, width: output.width - 14, height: tall, rx: 5, stroke: line, fill: paper });
+    shapes.push({ type: "rect", x: output.x + 14, y: top - 1, width: output.width - 14, height: room, rx: 5, stroke: line, fill: paper });
   }
-  for (const one of columns) {
-    const { x, column } = one;
-    const opacity = one.stage === current ? 1 : 0.6;
-    shapes.push({ type: "text", x: x + one.width / 2, y: 38, text: fitted(column.kind === "output" ? drawing.predicts || column.title : column.title, one.width + 8, 6), size: 11, fill: one.stage === current ? ink : faint, anchor: "middle" });
-    shapes.push(...columnShapes(drawing, one, opacity, height));
-    const rows = column.kind === "vector" ? drawing.rows(column) : null;
-    if (rows) shapes.push({ type: "text", x: x + one.width / 2, y: height - 8, text: String(rows.columns), size: 10, fill: faint, anchor: "middle" });
-  }
-  shapes.push(...joins(drawing, columns), { type: "path", d: `M3 ${TOP - 5}H${width - 3}`, stroke: line });
+  const [other, own] = [true, false].map((wanted) => columns.filter(({ column }) => isOther(drawing, column) === wanted));
+  const boxes = (other ?? []).map((one) => /** @type {Shape} */ ({ type: "rect", x: one.x - 4, y: top - 3, width: one.width + (one.column.kind === "lines" ? 4 : GAP), height: n * tall + 2, fill: paper }));
+  shapes.push(...(own ?? []).flatMap((one) => titled(picture, one, height)), ...joins(picture), ...boxes, ...(other ?? []).flatMap((one) => titled(picture, one, height)));
+  shapes.push({ type: "path", d: `M3 ${top - 5}H${width - 3}`, stroke: line });
   return { width, height, background: paper, shapes };
+}
+
+/** Return a column with its title above it, and the width of its vectors below it. @param {Picture} picture @param {Placed} one @param {number} height @returns {Shape[]} */
+function titled(picture, one, height) {
+  const { x, width, column } = one;
+  const { ink, faint } = theme();
+  const isCurrent = one.stage === picture.current;
+  const title = column.kind === "fold" ? "" : column.kind === "output" ? fitted(picture.predicts || column.title, width + 8, 6) : column.title;
+  const rows = column.kind === "vector" ? picture.rows(column) : null;
+  return [
+    { type: "text", x: x + width / 2, y: 38, text: title, size: 11, fill: isCurrent ? ink : faint, anchor: "middle" },
+    ...columnShapes(picture, one, isCurrent ? 1 : 0.6, height),
+    ...(rows ? [/** @type {Shape} */ ({ type: "text", x: x + width / 2, y: height - 8, text: String(rows.columns), size: 10, fill: faint, anchor: "middle" })] : []),
+  ];
 }
 
 /**
  * Return the lines of the chosen token: from each column to the next one, and from the vector x around each sublayer to
  * the sum (⊕), the residual connection.
- * @param {Drawing} drawing @param {Placed[]} columns @returns {Shape[]}
+ * @param {Picture} picture @returns {Shape[]}
  */
-function joins({ lane }, columns) {
+function joins(picture) {
+  const { lane, columns, tall } = picture;
   const { accent } = theme();
-  const own = columns.filter(({ column }) => column.kind !== "output" && (column.side === undefined || column.side === lane.side));
-  const [y, below] = [yOf(lane, lane.row) + ROW / 2 - 3, yOf(lane, lane.row) + ROW - 5];
+  const own = columns.filter(({ column }) => column.kind !== "output" && !isOther(picture, column));
+  const [y, below] = [yOf(picture, lane) + tall / 2 - 3, yOf(picture, lane) + tall - 5];
   /** @type {Shape[]} */
   const shapes = [];
   /** The last column with the residual stream. @type {Placed | undefined} */
   let from;
   for (const [i, one] of own.entries()) {
-    const before = own[i - 1];
-    if (before) shapes.push({ type: "path", d: `M${before.x + before.width} ${y}H${one.x}`, stroke: accent, width: 2, opacity: 0.6 });
+    const before = columns[columns.indexOf(one) - 1];
+    if (before && (before === own[i - 1] || before.column.kind === "lines")) shapes.push({ type: "path", d: `M${before.x + before.width} ${y}H${one.x}`, stroke: accent, width: 2, opacity: 0.6 });
     if (one.column.kind === "add" && from) {
       const [left, right] = [from.x + from.width / 2, one.x + one.width / 2];
       shapes.push({ type: "path", d: `M${left} ${below}C${left + 12} ${below + 20} ${right - 12} ${below + 20} ${right} ${below - 2}`, stroke: accent, width: 1.5, opacity: 0.6, title: "residual connection: the vector x is added to the output of the sublayer" });
@@ -197,46 +209,48 @@ function fitted(text, width, per) {
   return text.length <= most ? text : most < 3 ? "" : `${text.slice(0, most - 1)}…`;
 }
 
-/** @param {Lane} lane @param {number} token */
-function yOf(lane, token) {
-  return TOP + (token - lane.from) * ROW;
+/** Return the place of a token; without one, that of the chosen one. @param {Picture} picture @param {Lane} lane @param {number} [token] */
+function yOf({ top, tall }, lane, token = lane.row) {
+  return top + (token - lane.from) * tall;
 }
 
-/** @param {Drawing} drawing @param {Placed} one @param {number} opacity @param {number} height @returns {Shape[]} */
-function columnShapes(drawing, { x, width, column }, opacity, height) {
-  const lane = laneFor(drawing, column);
+/** @param {Picture} picture @param {Placed} one @param {number} opacity @param {number} height @returns {Shape[]} */
+function columnShapes(picture, { x, width, column }, opacity, height) {
+  const lane = laneFor(picture, column);
+  const { top, tall } = picture;
+  const [base, thick] = [tall / 2 + 2, Math.min(16, tall - 4)];
   const { ink, faint, line, accent } = theme();
   switch (column.kind) {
     case "tokens":
       return range(lane).flatMap((i) => /** @type {Shape[]} */ ([
-        { type: "text", x: x + 15, y: yOf(lane, i) + 15, text: String(i), size: 10, fill: faint, anchor: "end" },
+        { type: "text", x: x + 15, y: yOf(picture, lane, i) + base, text: String(i), size: 10, fill: faint, anchor: "end" },
         {
-          type: "text", x: x + 20, y: yOf(lane, i) + 15, text: shortened(lane.labels[i] ?? "", Math.floor((width - 18) / 8)), size: 12.5, mono: true,
-          fill: ink, bold: i === lane.row && lane === drawing.lane, place: { side: lane.side, index: i },
+          type: "text", x: x + 20, y: yOf(picture, lane, i) + base, text: shortened(lane.labels[i] ?? "", Math.floor((width - 18) / 8)), size: 12.5, mono: true,
+          fill: ink, bold: i === lane.row && lane === picture.lane, place: { side: lane.side, index: i },
         },
       ]));
     case "add":
-      return range(lane).map((i) => ({ type: "text", x: x + width / 2, y: yOf(lane, i) + 16, text: "⊕", size: 14, fill: faint, anchor: "middle" }));
+      return range(lane).map((i) => ({ type: "text", x: x + width / 2, y: yOf(picture, lane, i) + base + 1, text: "⊕", size: 14, fill: faint, anchor: "middle" }));
     case "fold":
       return [
-        { type: "rect", x, y: TOP, width, height: height - TOP - 22, rx: 5, stroke: line, fill: line, opacity: 0.5 },
-        { type: "text", x: x + width / 2 + 4, y: (height + TOP - 22) / 2, text: column.title, size: 12, fill: faint, anchor: "middle", rotate: -90 },
+        { type: "rect", x, y: top, width, height: height - top - 22, rx: 5, stroke: line, fill: line, opacity: 0.5 },
+        { type: "text", x: x + width / 2 + 4, y: (height + top - 22) / 2, text: column.title, size: 12, fill: faint, anchor: "middle", rotate: -90 },
       ];
     case "output":
-      return drawing.bars.slice(0, 8).flatMap(({ label, value }, i) => {
-        const y = TOP + i * ROW;
+      return picture.bars.slice(0, 8).flatMap(({ label, value }, i) => {
+        const y = top + i * tall;
         return /** @type {Shape[]} */ ([
-          { type: "text", x: x + 92, y: y + 15, text: shortened(label, 9), size: 12.5, mono: true, fill: ink, anchor: "end" },
-          { type: "rect", x: x + 98, y: y + 3, width: Math.max(1, 62 * value), height: 16, rx: 2, fill: accent, opacity },
-          { type: "text", x: x + 102 + 62 * value, y: y + 15, text: percent(value), size: 11, fill: faint },
+          { type: "text", x: x + 92, y: y + base, text: shortened(label, 9), size: 12.5, mono: true, fill: ink, anchor: "end" },
+          { type: "rect", x: x + 98, y: y + base - 4 - thick / 2, width: Math.max(1, 62 * value), height: thick, rx: 2, fill: accent, opacity },
+          { type: "text", x: x + 102 + 62 * value, y: y + base, text: percent(value), size: 11, fill: faint },
         ]);
       });
     case "lines":
-      return lineShapes(drawing, { x, width, lane, column, opacity });
+      return lineShapes(picture, { x, width, lane, column, opacity });
     default: {
-      const rows = drawing.rows(column);
+      const rows = picture.rows(column);
       if (!rows) return [];
-      return column.kind === "vector" ? vectorShapes(drawing, { x, width, lane, rows, opacity }) : matrixShapes(drawing, { x, width, lane, column, rows, opacity });
+      return column.kind === "vector" ? vectorShapes(picture, { x, width, lane, rows, opacity }) : matrixShapes(picture, { x, width, lane, column, rows, opacity });
     }
   }
 }
@@ -246,23 +260,23 @@ function range({ from, to }) {
   return Array.from({ length: to - from }, (_, i) => from + i);
 }
 
-/** @param {Drawing} drawing @param {{x: number, width: number, lane: Lane, rows: Rows, opacity: number}} where @returns {Shape[]} */
-function vectorShapes({ dark }, { x, width, lane, rows, opacity }) {
+/** @param {Picture} picture @param {{x: number, width: number, lane: Lane, rows: Rows, opacity: number}} where @returns {Shape[]} */
+function vectorShapes(picture, { x, width, lane, rows, opacity }) {
   const strips = range(lane).map((i) => pooled(rowOf(rows, i), CELLS));
   const largest = Math.max(1e-9, ...strips.flat().map(Math.abs));
   return strips.map((strip, i) => ({
-    type: "image", x, y: yOf(lane, lane.from + i) + 2, width, height: ROW - 8, opacity,
-    image: pixels(strip.length, 1, (cell) => colourOf(strip[cell] ?? 0, "diverging", [-largest, largest], dark)),
+    type: "image", x, y: yOf(picture, lane, lane.from + i) + 2, width, height: Math.min(18, picture.tall - 5), opacity,
+    image: pixels(strip.length, 1, (cell) => colourOf(strip[cell] ?? 0, "diverging", [-largest, largest], picture.dark)),
   }));
 }
 
-/** @param {Drawing} drawing @param {{x: number, width: number, lane: Lane, column: Column, rows: Rows, opacity: number}} where @returns {Shape[]} */
-function matrixShapes(drawing, { x, width, lane: keys, column, rows, opacity }) {
-  const { lane, dark } = drawing;
-  const { line, accent, second } = theme();
+/** @param {Picture} picture @param {{x: number, width: number, lane: Lane, column: Column, rows: Rows, opacity: number}} where @returns {Shape[]} */
+function matrixShapes(picture, { x, width, lane: keys, column, rows, opacity }) {
+  const { lane, dark, top, tall } = picture;
+  const { faint, line, accent, second } = theme();
   const n = keys.to - keys.from;
   const values = range(lane).map((i) => Array.from(rowOf(rows, i).subarray(keys.from, keys.to)));
-  const weights = column.rule === "scores" ? null : drawing.rows({ ...column, tensor: column.weights });
+  const weights = column.rule === "scores" ? null : picture.rows({ ...column, tensor: column.weights });
   const isHidden = (/** @type {number} */ i, /** @type {number} */ j) => weights !== null && rowOf(weights, lane.from + i)[keys.from + j] === 0;
   const largest = Math.max(1e-9, ...values.flatMap((row, i) => row.filter((_, j) => !isHidden(i, j)).map(Math.abs)));
   const image = pixels(n, values.length, (cell) => {
@@ -271,29 +285,33 @@ function matrixShapes(drawing, { x, width, lane: keys, column, rows, opacity }) 
     if (isHidden(i, j)) return dark ? [44, 51, 64] : [223, 227, 233];
     return column.rule === "weights" ? colourOf(value, "sequential", [0, 1], dark) : colourOf(value, "diverging", [-largest, largest], dark);
   });
-  const [y, height, cell] = [TOP, values.length * ROW - 2, width / n];
+  const [y, height, cell] = [top, values.length * tall - 2, width / n];
   /** @type {Shape[]} */
   const shapes = [
     { type: "image", x, y, width, height, image, opacity },
     { type: "rect", x, y, width, height, stroke: line },
-    { type: "rect", x: x - 1, y: yOf(lane, lane.row) - 1, width: width + 2, height: ROW, stroke: accent },
+    { type: "rect", x: x - 1, y: yOf(picture, lane) - 1, width: width + 2, height: tall, stroke: accent },
   ];
-  if (drawing.key >= keys.from && drawing.key < keys.to) shapes.push({ type: "rect", x: x + (drawing.key - keys.from) * cell, y: yOf(lane, lane.row), width: cell, height: ROW - 2, stroke: second });
+  if (picture.key >= keys.from && picture.key < keys.to) shapes.push({ type: "rect", x: x + (picture.key - keys.from) * cell, y: yOf(picture, lane), width: cell, height: tall - 2, stroke: second });
+  shapes.push(...keyTexts(keys).map(({ text, wide }, j) => /** @type {Shape} */ ({
+    type: "text", x: x + (j + 0.5) * cell + (wide > cell ? 3 : 0), y: top - 9, text, size: 9, mono: true, fill: picture.key === keys.from + j ? second : faint,
+    anchor: wide > cell ? "start" : "middle", rotate: wide > cell ? -90 : 0, place: { side: keys.side, index: keys.from + j },
+  })));
   return shapes;
 }
 
-/** @param {Drawing} drawing @param {{x: number, width: number, lane: Lane, column: Column, opacity: number}} where @returns {Shape[]} */
-function lineShapes(drawing, { x, width, lane: keys, column, opacity }) {
-  const { lane } = drawing;
+/** @param {Picture} picture @param {{x: number, width: number, lane: Lane, column: Column, opacity: number}} where @returns {Shape[]} */
+function lineShapes(picture, { x, width, lane: keys, column, opacity }) {
+  const { lane, tall } = picture;
   const { accent } = theme();
-  const rows = drawing.rows(column);
+  const rows = picture.rows(column);
   if (!rows) return [];
   const weights = rowOf(rows, lane.row);
-  const to = yOf(lane, lane.row) + ROW / 2 - 2;
+  const to = yOf(picture, lane) + tall / 2 - 2;
   return range(keys).filter((j) => (weights[j] ?? 0) > 0.01).map((j) => {
     const weight = weights[j] ?? 0;
     return {
-      type: "path", d: curve([x, yOf(keys, j) + ROW / 2 - 2], [x + width, to]), stroke: accent,
+      type: "path", d: curve([x, yOf(picture, keys, j) + tall / 2 - 2], [x + width, to]), stroke: accent,
       width: 0.6 + 6 * weight, opacity: opacity * (0.25 + 0.75 * weight),
       title: `weight ${weight.toFixed(3)}`, place: { side: keys.side, index: j }, across: { side: lane.side, index: lane.row },
     };

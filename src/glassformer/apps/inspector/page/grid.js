@@ -48,6 +48,22 @@ export function thumbnailOf({ shape, buffer }, layer, head) {
 }
 
 /**
+ * Return the head whose rows differ most from each other: the one with the largest mutual information of query and key.
+ * @param {Bytes} thumbnails
+ */
+export function clearestHead(thumbnails) {
+  const [layers = 0, heads = 0] = thumbnails.shape;
+  let [block, head, most] = [0, 0, -Infinity];
+  for (let i = 0; i < layers * heads; i++) {
+    const { values, rows, columns } = thumbnailOf(thumbnails, Math.floor(i / heads), i % heads);
+    const means = Array.from({ length: columns }, (_, j) => values.reduce((sum, x, cell) => sum + (cell % columns === j ? x : 0), 0) / rows);
+    const information = values.reduce((sum, x, cell) => sum + (x && x * Math.log(x / (means[cell % columns] ?? 1))), 0);
+    if (information > most) [block, head, most] = [Math.floor(i / heads), i % heads, information];
+  }
+  return { block, head };
+}
+
+/**
  * Return the picture of the thumbnail of one head; keys that a decoder's mask hides are grey.
  * @param {Bytes} thumbnails
  * @param {string} kind

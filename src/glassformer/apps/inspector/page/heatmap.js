@@ -7,7 +7,7 @@
  */
 
 import { colourOf, colourTable, css, fullRange, inkOn, maskedColour, scalePosition } from "./colours.js";
-import { button, fill, h, keepHeight, legendParts, tooltip } from "./dom.js";
+import { button, fill, h, isLecture, keepHeight, legendParts, tooltip } from "./dom.js";
 import { pixels } from "./scene.js";
 import { fixed, shortened } from "./text.js";
 import { FONT, MONO, theme } from "./theme.js";
@@ -36,6 +36,8 @@ import { FONT, MONO, theme } from "./theme.js";
 const MIN_LABEL = 11;
 /** Largest side in pixels of a square cell at zoom 1. */
 const MAX_CELL = 44;
+/** Smallest width of a cell in a lecture. */
+const LECTURE_CELL = 40;
 /** Smallest share of the size of `cell` at which all columns are shown without scrolling. */
 const LEAST_SHARE = 0.65;
 
@@ -137,8 +139,10 @@ export class Heatmap {
     this.view.scrollTop = middle - clientHeight / 2;
   }
 
-  /** Largest height in pixels. */
+  /** Largest height in pixels; in a lecture, the room below the top of the map. */
   get max_height() {
+    const { top, width } = this.element.getBoundingClientRect();
+    if (isLecture()) return Math.max(200, ((innerHeight - top - scrollY) * this.element.offsetWidth) / (width || 1) - 50);
     return Math.max(260, Math.min(620, innerHeight * 0.62));
   }
 
@@ -152,9 +156,10 @@ export class Heatmap {
     const wide = cell ? cell[0] * (share < LEAST_SHARE ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
     const isUpright = wide >= 34;
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
-    const fit = Math.min(document.body.classList.contains("is-lecture") ? 2 * MAX_CELL : MAX_CELL, room / columns, Math.max(15, (this.max_height - top) / rows));
+    const fit = Math.min(isLecture() ? 2 * MAX_CELL : MAX_CELL, room / columns, Math.max(15, (this.max_height - top) / rows));
+    const least = isLecture() ? Math.min(LECTURE_CELL, room / columns) : 0; // numbers fit into the cells
     const tall = cell ? Math.min(1, (this.max_height - top) / rows / cell[1]) * this.zoom : 1;
-    const [width, height] = cell ? [wide, cell[1] * Math.max(LEAST_SHARE, Math.min(1.5, tall))] : [fit * this.zoom, fit * this.zoom];
+    const [width, height] = cell ? [wide, cell[1] * Math.max(LEAST_SHARE, Math.min(1.5, tall))] : [Math.max(fit, least) * this.zoom, fit * this.zoom];
     return { left, top, width, height, is_upright: isUpright };
   }
 
@@ -219,11 +224,7 @@ export class Heatmap {
     context.strokeRect(x0 - 0.5, y0 - 0.5, width + 1, height + 1);
   }
 
-  /**
-   * Return an image with one pixel per cell, or per screen pixel if the cells are smaller: the largest value of its cells.
-   * @param {number} width
-   * @param {number} height
-   */
+  /** Return an image with one pixel per cell, or per screen pixel if the cells are smaller: the largest value of its cells. @param {number} width @param {number} height */
   #image(width, height) {
     const matrix = /** @type {Matrix} */ (this.matrix);
     const isSmall = width < matrix.columns || height < matrix.rows;
@@ -509,11 +510,7 @@ function shownValues({ values, columns, masked }) {
   return masked ? Float32Array.from(values, (value, i) => (masked(Math.floor(i / columns), i % columns) ? NaN : value)) : values;
 }
 
-/**
- * Return the scene of a whole matrix: rectangles, or an image if it has more than 10,000 cells.
- * @param {Matrix} matrix
- * @param {string} title
- */
+/** Return the scene of a whole matrix: rectangles, or an image if it has more than 10,000 cells. @param {Matrix} matrix @param {string} title */
 export function heatScene(matrix, title) {
   const { ink, faint, paper } = theme();
   const { rows, columns, cell } = matrix;

@@ -51,10 +51,7 @@ const VIEWS = [
 ];
 const TABS = VIEWS.flatMap(({ tabs }) => tabs);
 
-/**
- * Start the page with the source of its data.
- * @param {Source} source
- */
+/** Start the page with the source of its data. @param {Source} source */
 export function start(source) {
   /** @type {State} */
   const state = {
@@ -279,6 +276,7 @@ export function start(source) {
     offer(isOn ? "The panel alone." : "", "whole page (key L)", toggleLecture);
     if (!isOn) drawNewer();
     changedKeys(new Set(["size"]));
+    if (store.state.lit) store.set({ lit: { ...store.state.lit } }); // the panel scrolls to it again
     scrollTo(0, 0);
     /** @type {HTMLElement | null} */ (document.querySelector(".is-answered .go-on, #panels .flow-picture"))?.focus({ preventScroll: true }); // → goes on
   }
@@ -286,7 +284,9 @@ export function start(source) {
     const isTyped = target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
     if (isTyped || repeat || ctrlKey || metaKey || altKey) return;
     const isOn = document.body.classList.contains("is-lecture");
-    if (isOn && key === "ArrowRight" && !defaultPrevented) visit.goOn();
+    const steps = document.querySelector(".is-answered") ? null : document.querySelector(`#panels .flow-${key === "ArrowLeft" ? "back" : "next"}`);
+    if (isOn && !defaultPrevented && steps instanceof HTMLElement && ["ArrowLeft", "ArrowRight"].includes(key)) steps.click();
+    else if (isOn && key === "ArrowRight" && !defaultPrevented) visit.goOn();
     if ((key.toLowerCase() === "l" && (isOn || store.state.run)) || (isOn && key === "Escape")) toggleLecture();
   });
   let width = innerWidth;

@@ -18,9 +18,9 @@
  *
  * @typedef {{
  *   id: string, title: string, sentence: string, formula: string, columns: Column[], attention?: string, chapter: string,
- *   part?: string, block?: number,
+ *   part?: string, block?: number, also?: string[],
  * }} Stage
- * `attention` is the path of the attention of the stage, `part` the sublayer to which it belongs.
+ * `attention` is the path of the attention of the stage, `part` the sublayer to which it belongs, `also` the ids of the stages that it contains.
  */
 
 const GATES = /** @type {Record<string, Record<string, string>>} */ ({
@@ -55,54 +55,34 @@ class Names {
   }
 }
 
-/**
- * Return the stacks of a model: "encoder", "decoder" or both.
- * @param {Flow} flow
- */
+/** Return the stacks of a model: "encoder", "decoder" or both. @param {Flow} flow */
 export function stacksOf({ tensors }) {
   return ["encoder", "decoder"].filter((stack) => tensors.some(([name]) => name === `${stack}.embeddings`));
 }
 
-/**
- * Return the number of blocks of a stack; 0 for recurrent cells.
- * @param {Flow} flow
- * @param {string} stack
- */
+/** Return the number of blocks of a stack; 0 for recurrent cells. @param {Flow} flow @param {string} stack */
 export function blocksOf({ tensors }, stack) {
   const found = tensors.map(([name]) => Number(new RegExp(`^${stack}\\.blocks\\.(\\d+)\\.residual$`).exec(name)?.[1] ?? -1));
   return Math.max(-1, ...found) + 1;
 }
 
-/**
- * Return the number of heads of an attention: the first size of its scores.
- * @param {Flow} flow
- * @param {string} attention path
- */
+/** Return the number of heads of an attention: the first size of its scores. @param {Flow} flow @param {string} attention path */
 export function headsOf({ tensors }, attention) {
   const shape = tensors.find(([name]) => name === `${attention}.scores`)?.[1] ?? [];
   return shape.length === 3 ? shape[0] ?? 1 : 1;
 }
 
-/**
- * Return the index of the key-value head of a query head.
- * @param {Flow} flow
- * @param {string} attention path
- * @param {number} head
- */
+/** Return the index of the key-value head of a query head. @param {Flow} flow @param {string} attention path @param {number} head */
 export function keyHead({ tensors }, attention, head) {
   const keys = tensors.find(([name]) => name === `${attention}.key`)?.[1]?.[0] ?? 1;
   return Math.floor((head * keys) / headsOf({ tensors, config: {}, formulas: {} }, attention));
 }
 
-/**
- * Return the stages of a stack with one open block.
- * @param {Flow} flow
- * @param {{stack: string, block: number}} chosen
- */
+/** Return the stages of a stack with one open block. @param {Flow} flow @param {{stack: string, block: number}} chosen */
 export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);
   const n = blocksOf(flow, stack);
-  const first = [tokens(), embedding(names, stack)];
+  const first = [tokens(stack, stacksOf(flow).length > 1), embedding(names, stack)];
   if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output(flow.config, "hidden")] : [])];
   const stages = [...first, ...blockStages(names, flow, stack, block)];
   const before = folded(0, block);
@@ -114,6 +94,17 @@ export function stagesOf(flow, { stack, block }) {
   return isLast ? [...stages, output(flow.config)] : stages;
 }
 
+/** Return stages in which a norm is part of the stage after it, or of the last stage. @param {Stage[]} stages */
+export function withoutNorms(stages) {
+  const isNorm = (/** @type {Stage | undefined} */ stage) => stage !== undefined && /norm$|^final$/.test(stage.id);
+  return stages.filter((stage) => !isNorm(stage)).map((stage) => {
+    const [before, after] = [stages[stages.indexOf(stage) - 1], stages[stages.indexOf(stage) + 1]];
+    const first = before && { ...before, sentence: before.sentence.replace(/\. The .*/, ".") };
+    const parts = [first, stage, after === stages.at(-1) ? after : undefined].filter((one) => one !== undefined).filter((one) => one === stage || isNorm(one));
+    return { ...stage, also: parts.map(({ id }) => id), sentence: parts.map(({ sentence }) => sentence).join(" "), columns: parts.flatMap(({ columns }) => columns) };
+  });
+}
+
 /** @param {number} from @param {number} to @returns {Column | null} */
 function folded(from, to) {
   if (from >= to) return null;
@@ -121,11 +112,12 @@ function folded(from, to) {
   return { kind: "fold", title, width: 30, block: from === 0 ? to - 1 : from };
 }
 
-/** @returns {Stage} */
-function tokens() {
+/** @param {string} stack @param {boolean} isPair @returns {Stage} */
+function tokens(stack, isPair) {
   return {
     id: "tokens", title: "Tokens", chapter: CHAPTERS.tokens, formula: "text → ids",
-    sentence: "The tokenizer cuts the text into tokens. Each token has a number, its id. One row of the picture is one token.",
+    sentence: isPair && stack === "decoder" ? "The decoder begins with the start token. Then it reads the tokens of the target. Each row predicts the next target token."
+      : `The tokenizer cuts the ${isPair ? "source" : "text"} into tokens. Each token has a number, its id. One row of the picture is one token.`,
     columns: [{ kind: "tokens", title: "token" }],
   };
 }

@@ -4,7 +4,7 @@
  * @import { Message, Place, Side, State, View } from "./types.js"
  */
 
-import { visible } from "./text.js";
+import { quoted, visible } from "./text.js";
 
 /** Values that are left out of the address. */
 export const DEFAULTS = {
@@ -118,19 +118,21 @@ export const positionTokens = (state) => state.run?.[positionSide(state)] ?? [];
 export const positionSide = (state) => (state.run?.written.length ? "written" : mainSide(state));
 
 /**
- * Return the place of a prediction in words: "of" its target token, "after" a token of a text, or "at" a token of an encoder.
+ * Return the place of a prediction in words: "after" a token of a text, "at" a token of an encoder, or "at" a row of the
+ * decoder of a pair, with the target token that this row predicts.
  * @param {State} state
  * @param {number} position
  */
 export function positionText(state, position) {
   const token = positionTokens(state)[position];
   if (!state.run || !token) return "";
-  const relation = state.run.written.length ? "of" : state.run.target.length ? "after" : "at";
-  return `${relation} position ${position}: ${visible(token.text)}`;
+  if (state.run.written.length) return `at row ${position}: ${quoted(mainTokens(state)[position]?.text ?? "")} predicts ${quoted(token.text)}`;
+  return `${state.run.target.length ? "after" : "at"} position ${position}: ${visible(token.text)}`;
 }
 
 /**
- * Return the selected position; without a choice, the first mask, the token that a classifier reads, or the last position.
+ * Return the selected position; without a choice, the first mask, the token that a classifier reads, or the last position. Of a
+ * pair, it is the last one that does not predict the end.
  * @param {State} state
  */
 export function selectedPosition(state) {
@@ -139,7 +141,8 @@ export function selectedPosition(state) {
   if (state.pos >= 0) return Math.min(state.pos, last);
   if (state.model?.pooling === "first") return 0;
   const mask = state.model?.verb === "fill" ? tokens.findIndex((token) => token.text === state.model?.mask) : -1;
-  return mask < 0 ? last : mask;
+  const isEnd = last > 0 && state.model?.end_ids?.includes(state.run?.written[last]?.id ?? -1);
+  return mask < 0 ? last - Number(isEnd ?? false) : mask;
 }
 
 /**

@@ -15,22 +15,13 @@ import { theme } from "./theme.js";
 
 /** @typedef {{text: string, place: Place | null, title: string, colour: Rgb | null, onclick?: () => void}} StripItem */
 
-/**
- * Return true if a line ends after a token: it contains a line end, and the next token is not a line end alone.
- * @param {{text: string}[]} items
- * @param {number} i
- */
+/** Return true if a line ends after a token: it contains a line end, and the next token is not a line end alone. @param {{text: string}[]} items @param {number} i */
 export function endsLine(items, i) {
   const next = items[i + 1];
   return /\n/.test(items[i]?.text ?? "") && next !== undefined && !/^[\r\n]+$/.test(next.text);
 }
 
-/**
- * Return a list of tokens as buttons. The arrow keys move among them.
- * @param {StripItem[]} items
- * @param {string} label
- * @returns {HTMLElement}
- */
+/** Return a list of tokens as buttons. The arrow keys move among them. @param {StripItem[]} items @param {string} label @returns {HTMLElement} */
 export function tokenStrip(items, label) {
   const letters = lettersOf(items.map(({ text }) => text));
   const whole = directionOfText(letters.map(({ text }) => text).join(""));
@@ -59,11 +50,7 @@ function tokenButton({ place, title, colour, onclick }, text, isFirst) {
 const WIDTH = 900;
 const LINE = 26;
 
-/**
- * Return the scene of some strips.
- * @param {{title: string, items: StripItem[]}[]} strips
- * @returns {Scene}
- */
+/** Return the scene of some strips. @param {{title: string, items: StripItem[]}[]} strips @returns {Scene} */
 export function stripScene(strips) {
   const { faint, paper } = theme();
   let y = 12;

@@ -39,11 +39,7 @@ export function wordList() {
 /** Return true if the user has closed the first visit before. */
 export const isVisitClosed = () => stored("visit") === "closed";
 
-/**
- * Create the card of the questions in a section of the page.
- * @param {App} app
- * @param {HTMLElement} section
- */
+/** Create the card of the questions in a section of the page. @param {App} app @param {HTMLElement} section */
 export function createVisit(app, section) {
   const { store, source } = app;
   const intro = h("p", { class: "about" });

@@ -9,7 +9,7 @@
  */
 
 import { Latest, cellPlaces, markedCell } from "../page/app.js";
-import { fill, h, numberOptions, select } from "../page/dom.js";
+import { fill, h, isLecture, numberOptions, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { Heatmap } from "../page/heatmap.js";
 import { labelsOf } from "../page/letters.js";
@@ -21,6 +21,9 @@ import { fixed, visible } from "../page/text.js";
 
 /** @type {Tab} */
 export const alignmentTab = { id: "alignment", title: "Alignment", create: createAlignment, exists: (model) => "cross" in model.attention, route: "/alignment" };
+
+/** Factor of the lines in a lecture. */
+const LARGER = 1.4;
 
 /** @param {App} app @returns {Panel} */
 function createAlignment(app) {
@@ -73,14 +76,14 @@ function createAlignment(app) {
     });
   }
 
-  const scene = () => weights && alignmentScene(weights, Math.max(0, selectedPosition(store.state)), place.clientWidth);
+  const scene = () => weights && alignmentScene(weights, Math.max(0, selectedPosition(store.state)), place.clientWidth / (isLecture() ? LARGER : 1));
 
   function draw() {
     const picture = scene();
     if (!weights || !picture) return;
     const { rows, columns, values, row_labels: rowLabels, column_labels: columnLabels } = weights;
     const drawn = sceneElement(picture);
-    if (document.body.classList.contains("is-lecture")) drawn.style.zoom = "1.6";
+    if (isLecture()) drawn.style.zoom = String(LARGER);
     fill(place, drawn);
     note.textContent = rows > ALIGNED || columns > ALIGNED ? `${ALIGNED} tokens around the selected position are drawn.` : "";
     heat.update({

@@ -6,17 +6,18 @@
  * @import { Drawing, Lane, Rows } from "../page/flow_scene.js"
  */
 
-import { Latest } from "../page/app.js";
+import { Latest, kindsOf } from "../page/app.js";
 import { floats } from "../page/source.js";
-import { button, fill, h, numberOptions, select } from "../page/dom.js";
+import { button, fill, h, isLecture, numberOptions, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
-import { ROW, TOP, columnLayout, flowScene, laneOf, rowOf } from "../page/flow_scene.js";
+import { TALL, columnLayout, flowScene, laneOf, rowOf } from "../page/flow_scene.js";
 import { frame } from "../page/frame.js";
+import { clearestHead } from "../page/grid.js";
 import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { byProbability, fixed, visible } from "../page/text.js";
-import { blocksOf, headsOf, keyHead, stacksOf, stagesOf } from "../page/stages.js";
+import { blocksOf, headsOf, keyHead, stacksOf, stagesOf, withoutNorms } from "../page/stages.js";
 import { mainSide, mainTokens, positionText, selectedPosition, tokensBefore } from "../page/state.js";
 
 /** @type {Tab} */
@@ -27,10 +28,7 @@ const COUNT = 64;
 const STRIDE = 32;
 const PAUSE_MS = 2600;
 
-/**
- * Return the stack, the block, the head and the stage of a text such as "decoder.0.2.scores".
- * @param {string} text
- */
+/** Return the stack, the block, the head and the stage of a text such as "decoder.0.2.scores". @param {string} text */
 export function readPlace(text) {
   const [stack = "", block = "0", head = "0", ...stage] = text.split(".");
   const number = (/** @type {string} */ word) => (/^\d+$/.test(word) ? Number(word) : 0);
@@ -40,6 +38,8 @@ export function readPlace(text) {
 /** @param {App} app @returns {Panel} */
 function createFlow(app) {
   const { store } = app;
+  /** The block and the head that are open first, those with the clearest attention, for each stack. @type {Record<string, {block: number, head: number}>} */
+  let clearest = {};
   /** @type {Flow | null} */
   let flow = null;
   /** @type {Map<string, Rows>} */
@@ -50,9 +50,9 @@ function createFlow(app) {
   /** @type {{drawing: Drawing, layout: ReturnType<typeof columnLayout>} | null} */
   let drawn = null;
 
-  const heads = select("head", [], (head) => go({ head: Number(head) }));
-  const back = button("← back", () => step(-1), { title: "Previous stage (key ←)" });
-  const next = button("next →", () => step(1), { title: "Next stage (key →)", class: "primary" });
+  const [blocks, heads] = [select("block", [], (block) => go({ block: Number(block) })), select("head", [], (head) => go({ head: Number(head) }))];
+  const back = button("← back", () => step(-1), { title: "Previous stage (key ←)", class: "flow-back" });
+  const next = button("next →", () => step(1), { title: "Next stage (key →)", class: "primary flow-next" });
   const play = button("play", () => toggle(), { title: "Show one stage after the other" });
   const names = h("div", { class: "flow-stages", role: "group", "aria-label": "Stages" });
   const place = h("div", { class: "flow-picture", tabindex: 0, role: "img", "aria-label": "Flow of the data through the model" });
@@ -62,6 +62,7 @@ function createFlow(app) {
   const formula = h("p", { class: "formula" });
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
+  const legend = h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one.");
   const card = frame({
     title: "Flow",
     picture: () => {
@@ -82,10 +83,9 @@ function createFlow(app) {
         }),
       };
     },
-  }, names, sentence, place, cut,
-  h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one."),
+  }, names, sentence, place, cut, legend,
   h("div", { class: "flow-text" }, formula, lines, links));
-  card.title.after(back, next, play, heads.element, title);
+  card.title.after(back, next, play, blocks.element, heads.element, title);
   const latest = new Latest(app, card.body);
 
   card.element.addEventListener("keydown", (event) => {
@@ -105,31 +105,35 @@ function createFlow(app) {
     const wanted = readPlace(store.state.flow);
     const known = flow ? stacksOf(flow) : [];
     const stack = known.includes(wanted.stack) ? wanted.stack : known[0] ?? "decoder";
-    const block = flow ? Math.max(0, Math.min(wanted.block, blocksOf(flow, stack) - 1)) : 0;
+    const first = known.includes(wanted.stack) ? wanted : clearest[stack] ?? wanted;
+    const block = flow ? Math.max(0, Math.min(first.block, blocksOf(flow, stack) - 1)) : 0;
     const stages = flow ? shownStages(stagesOf(flow, { stack, block })) : [];
-    const found = stages.findIndex((stage) => stage.id === wanted.stage);
-    return { stack, block, head: wanted.head, stages, current: Math.max(0, found) };
+    const found = stages.findIndex(({ id, also }) => id === wanted.stage || also?.includes(wanted.stage));
+    return { stack, block, head: first.head, stages, current: Math.max(0, found) };
   }
 
-  /** Leave out the last stage of a model without probabilities. @param {Stage[]} stages */
+  /** Leave out the last stage of a model without probabilities, and the norms in a lecture. @param {Stage[]} stages */
   function shownStages(stages) {
-    return bars().length ? stages : stages.filter((stage) => stage.id !== "output");
+    const all = bars().length ? stages : stages.filter((stage) => stage.id !== "output");
+    return isLecture() ? withoutNorms(all) : all;
   }
 
   /** @param {{stack?: string, block?: number, head?: number, stage?: string}} change */
   function go(change) {
     const now = here();
     const id = change.stage ?? now.stages[now.current]?.id ?? "";
-    const to = { stack: now.stack, block: now.block, head: now.head, ...change };
-    if (change.stack !== undefined || change.block !== undefined || change.head !== undefined) chosenKey = -1;
+    const of = change.stack === undefined || change.stack === now.stack ? now : clearest[change.stack];
+    const to = { stack: now.stack, block: of?.block ?? 0, head: of?.head ?? 0, ...change };
+    if (to.stack !== now.stack || to.block !== now.block || to.head !== now.head) chosenKey = -1;
     store.set({ flow: `${to.stack}.${to.block}.${to.head}.${id}` });
+    if (isLecture()) place.focus({ preventScroll: true }); // the arrow keys do not change a list
   }
 
   /** Return the stages of all stacks, in the order of the computation. */
   function path() {
     const { stack, stages } = here();
     const all = flow ? stacksOf(flow) : [];
-    return all.flatMap((name) => (name === stack ? stages : shownStages(stagesOf(/** @type {Flow} */ (flow), { stack: name, block: 0 }))).map((stage) => ({ stack: name, stage })));
+    return all.flatMap((name) => (name === stack ? stages : shownStages(stagesOf(/** @type {Flow} */ (flow), { stack: name, block: clearest[name]?.block ?? 0 }))).map((stage) => ({ stack: name, stage })));
   }
 
   /** Return the index of the current stage in this path. */
@@ -153,13 +157,12 @@ function createFlow(app) {
   function step(by) {
     const to = path()[placeInPath() + by];
     if (!to) stop();
-    else if (to.stack === here().stack) go({ stage: to.stage.id });
-    else go({ stack: to.stack, block: 0, stage: to.stage.id });
+    else go({ stack: to.stack, stage: to.stage.id });
   }
 
   function toggle() {
     if (timer) return stop();
-    if (next.disabled) go({ stack: path()[0]?.stack ?? "", block: 0, stage: "" });
+    if (next.disabled) go({ stack: path()[0]?.stack ?? "", stage: "" });
     play.textContent = "stop";
     timer = setInterval(() => {
       if (card.element.isConnected) step(1);
@@ -200,6 +203,16 @@ function createFlow(app) {
     const labels = labelsOf(store.state.run?.source ?? []);
     return laneOf("source", labels, Math.max(0, Math.min(sourceRow, labels.length - 1)));
   }
+
+  /** Return the block and the head with the clearest attention of each stack; of a decoder with cross-attention, with this attention. @param {import("../page/types.js").Run} run */
+  async function clearestOf(run) {
+    const kinds = app.source.answers("/thumbnails") ? kindsOf(store.state).sort((a, b) => Number(a === "cross") - Number(b === "cross")) : [];
+    const found = await Promise.all(kinds.map(async (kind) => [kind === "cross" ? "decoder" : kind, clearestHead(await app.data.bytes(run, "thumbnails", { kind }))]));
+    return Object.fromEntries(found);
+  }
+
+  /** Return the path of the attention of `clearestOf`. @param {string} stack @param {number} block */
+  const clearestPath = (stack, block) => `${stack}.blocks.${block}.${stack === "decoder" && "cross" in (store.state.run?.attention ?? {}) ? "cross" : "self"}_attn`;
 
   /** Load the tensors of the columns, then draw. */
   function load() {
@@ -268,39 +281,57 @@ function createFlow(app) {
     const [lane, source] = [laneFor(stack), sourceLane()];
     const isCross = stage?.columns.some((column) => column.side === "source") ?? false;
     const key = keyToken(isCross ? source : lane, stage);
-    const isLecture = document.body.classList.contains("is-lecture"); // there, the picture shows the current stage alone
-    /** @type {Drawing} */
-    const drawing = {
-      stages, current, lane, source, key, alone: isLecture && current > 0, room: place.clientWidth, dark: store.state.dark, bars: bars(),
-      read: readToken(), predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
-      rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
-    };
-    drawn = { drawing, layout: columnLayout(drawing) };
-    const scene = flowScene(drawing, drawn.layout);
-    const picture = sceneElement(scene);
-    for (const name of ["width", "height"]) picture.removeAttribute(name);
-    if (!isLecture) picture.style.minWidth = `${Math.min(scene.width, 1150)}px`;
-    picture.style.maxWidth = `${(isLecture ? 3 : 1.15) * scene.width}px`;
-    fill(place, picture);
-    cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
-      .map(({ side, from, to, labels }) => `Tokens ${from} to ${to - 1} of the ${labels.length} of the ${side === "source" ? "source" : "text"} are drawn, around the selected one.`).join(" ");
-    cut.hidden = !cut.textContent;
-    reveal(scene.width);
     drawControls({ stack, block, head, stages, current });
     const scale = flow.config.attention_scale ?? null;
     const numbers = stage ? numberLines({
       stage, row: lane.row, key, row_label: lane.labels[lane.row] ?? "", key_labels: isCross ? source.labels : lane.labels, scale, bars: bars(),
       rows: (tensor, side) => loaded.get(keyOf(tensor, side === "source")) ?? null,
     }) : [];
-    title.textContent = stage ? `${placeInPath() + 1} of ${path().length}: ${stage.title}` : "";
+    title.textContent = stage ? `${placeInPath() + 1} of ${path().length}: ${titleOf(stage, stack)}` : "";
     place.setAttribute("aria-label", `Flow of the data through the model, ${title.textContent}; token ${lane.row}: ${lane.labels[lane.row]}`);
-    const nBlocks = blocksOf(flow, stack);
-    sentence.textContent = (stage?.sentence ?? "") + (stage?.id === "ff" && nBlocks > 1 ? ` All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "");
+    const [nBlocks, first] = [blocksOf(flow, stack), clearest[stack]];
+    const isClearest = stage?.attention === clearestPath(stack, block) && stage.id.endsWith(".scores") && first?.block === block && first.head === head;
+    sentence.textContent = (stage?.sentence ?? "") + (isClearest ? ` Of all heads, the weights of block ${block}, head ${head} change most from row to row.` : "") +
+      (stage?.id === "ff" && nBlocks > 1 ? ` All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "");
     formula.textContent = stage?.formula ?? "";
     fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, line)));
+    cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
+      .map(({ side, from, to, labels }) => `Tokens ${from} to ${to - 1} of the ${labels.length} of the ${side === "source" ? "source" : "text"} are drawn, around the selected one.`).join(" ");
+    cut.hidden = !cut.textContent;
+    legend.hidden = isLecture() && placeInPath() > 0;
+    /** @type {Drawing} */
+    const drawing = {
+      stages, current, lane, source, key, alone: isLecture() && current > 0, room: place.clientWidth, tall: TALL[0] ?? 0, dark: store.state.dark, bars: bars(),
+      read: readToken(), predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
+      rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
+    };
+    drawPicture(drawing);
     drawLinks(stage, { stack, block, head });
     markTokens(store);
     card.refresh();
+  }
+
+  /** Draw the picture, in a lecture as large as the window, and else with rows that have room in the window. @param {Drawing} drawing */
+  function drawPicture(drawing) {
+    const layout = columnLayout(drawing);
+    const [box, least] = [place.getBoundingClientRect(), isLecture() ? 0 : Math.min(layout.width, 1150)];
+    const factor = Math.min(1.15, Math.max(place.clientWidth, least) / layout.width);
+    const room = ((innerHeight - box.top - scrollY) * place.offsetWidth) / (box.width || 1); // a lecture enlarges the panel
+    const fits = (/** @type {number} */ tall) => factor * (layout.top + layout.n * tall) <= room;
+    drawing.tall = TALL.find(fits) ?? TALL.at(-1) ?? 0;
+    drawn = { drawing, layout };
+    const picture = sceneElement(flowScene(drawing, layout));
+    for (const name of ["width", "height"]) picture.removeAttribute(name);
+    Object.assign(picture.style, { minWidth: `${least}px`, maxWidth: `${(isLecture() ? 3 : 1.15) * layout.width}px`, ...(isLecture() ? { maxHeight: `${Math.max(200, room - 20)}px` } : {}) });
+    fill(place, picture);
+    reveal(layout.width);
+  }
+
+  /** Return the title of a stage, with its block, and its stack in a model with two stacks. @param {Stage} stage @param {string} stack */
+  function titleOf({ title: name, block }, stack) {
+    const all = /** @type {Flow} */ (flow);
+    const half = stacksOf(all).length > 1 ? [`${stack[0]?.toUpperCase()}${stack.slice(1)}`] : [];
+    return [...half, ...(block !== undefined && blocksOf(all, stack) > 1 ? [`block ${block}`] : []), name].join(" · ");
   }
 
   /** Scroll a picture that is wider than the page to the current stage. @param {number} width */
@@ -318,6 +349,10 @@ function createFlow(app) {
     heads.setOptions(numberOptions(nHeads));
     heads.list.value = String(Math.min(head, nHeads - 1));
     heads.element.hidden = nHeads < 2;
+    const nBlocks = blocksOf(/** @type {Flow} */ (flow), stack);
+    blocks.setOptions(numberOptions(nBlocks));
+    blocks.list.value = String(block);
+    blocks.element.hidden = nBlocks < 2 || !isLecture(); // else, the stages have buttons of the blocks
     back.disabled = placeInPath() === 0;
     next.disabled = placeInPath() === path().length - 1;
     const hasFocus = names.contains(document.activeElement);
@@ -378,9 +413,9 @@ function createFlow(app) {
     const factor = drawn.layout.width / box.width;
     const [x, y] = [(event.clientX - box.left) * factor, (event.clientY - box.top) * factor];
     const hit = drawn.layout.columns.find((one) => x >= one.x && x <= one.x + one.width);
-    if (!hit || y < TOP - 30) return;
+    if (!hit || y < drawn.layout.top) return;
     const { lane, source, stages } = drawn.drawing;
-    const row = Math.floor((y - TOP) / ROW);
+    const row = Math.floor((y - drawn.layout.top) / drawn.drawing.tall);
     if (hit.column.kind === "fold") return go({ block: hit.column.block ?? 0 });
     const ofSource = hit.column.side === "source" && hit.column.kind !== "matrix";
     const side = ofSource ? source : lane;
@@ -412,7 +447,8 @@ function createFlow(app) {
       if (changed.has("run") && state.run) {
         flow = null;
         chosenKey = -1;
-        void latest.use(app.data.json(state.run, "flow"), (value) => {
+        void latest.use(Promise.all([app.data.json(state.run, "flow"), clearestOf(state.run)]), ([value, found]) => {
+          clearest = found;
           flow = { ...value, formulas: state.model?.formulas ?? {} };
           load();
         });
