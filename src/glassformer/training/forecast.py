@@ -41,9 +41,9 @@ class StepTime:
     """Seconds of a training step."""
 
     gradients: float
-    """Of the gradients of a micro-batch."""
+    """Time of the gradients of a micro-batch."""
     update: float
-    """Of the optimizer."""
+    """Time of the optimizer."""
     n_micro_batches: int = 1
 
     @property
@@ -69,7 +69,7 @@ class Forecast:
     room: str
     """The memory of the machine, in words."""
     way: str
-    """How the step is made to fit, in words; empty if the micro-batch is computed as a whole."""
+    """The parts in which a micro-batch fits, in words; empty if it is computed as a whole."""
     step_seconds: float
     n_steps: int
     tokens_per_step: int

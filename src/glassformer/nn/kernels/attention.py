@@ -96,7 +96,8 @@ def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
     """Return True if a fused kernel supports key-value heads that several query heads share.
 
     The CPU kernel supports them since PyTorch 2.9. On CUDA, only flash attention does: in half precision, without a
-    mask, and with values as wide as keys. Otherwise PyTorch would store (B, H, T, S) scores, which costs more than repeating keys and values.
+    mask, and with values as wide as keys. Otherwise PyTorch would store (B, H, T, S) scores, which costs more than
+    repeating keys and values.
     """
     is_flash = query.dtype in _HALVES and not is_masked and query.shape[3] == value.shape[3]
     return is_flash if query.device.type != "cpu" else torch.__version__ >= "2.9"
