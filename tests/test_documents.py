@@ -80,3 +80,11 @@ def test_every_entry_of_a_list_of_tests_exists(name: str) -> None:
         if parameter:
             text = (TESTS / entry.split("::")[0]).read_text("utf-8")
             assert f'"{parameter.removesuffix("]")}"' in text, f"{line}: no such parameter"
+
+
+def test_workflows_name_each_action_by_the_hash_of_a_release() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    used = [line for path in workflows for line in path.read_text("utf-8").splitlines() if "uses:" in line]
+    assert len(workflows) == 2 and used
+    for line in used:
+        assert re.search(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", line), line
