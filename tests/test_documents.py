@@ -83,7 +83,7 @@ def test_every_entry_of_a_list_of_tests_exists(name: str) -> None:
 
 
 def test_workflows_name_each_action_by_the_hash_of_a_release() -> None:
-    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    workflows = sorted((TESTS.parent / ".github" / "workflows").glob("*.yml"))
     used = [line for path in workflows for line in path.read_text("utf-8").splitlines() if "uses:" in line]
     assert len(workflows) == 2 and used
     for line in used:
