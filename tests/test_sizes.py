@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_890,
-    "lines of Python in the core": 42_750,
+    "lines of Python": 66_812,
+    "lines of Python in the core": 42_708,
     "lines of JavaScript, CSS and HTML": 14_940,
     "files of Python": 353,
     "files of Python under 60 lines": 42,

@@ -16,15 +16,15 @@ from glassformer.tasks.task import Task, TrainableTask, task_of, task_of_kind, t
 from glassformer.training.checks import check_new_run
 from runs import write_text
 
-TALKS = {"adapted", "writer", "scorer", "scores", "test_path"}
+TALKS = {"adapted", "writer", "scores"}
 ABILITIES: dict[str, set[str]] = {
-    "causal": {"writer", "scorer"},
+    "causal": {"writer"},
     "masked": {"adapted", "scored_share", "filler", "scores", "pseudo_perplexity"},
     "infilling": {"adapted", "filler", "translator"},
     "spans": {"adapted", "filler", "translator"},
-    "seq2seq": {"translator", "filler", "scores", "pair_scores", "test_path", "ensemble"},
-    "classification": {"classes", "classifier", "scores", "test_path"},
-    "tagging": {"classes", "tagger", "scores", "test_path"},
+    "seq2seq": {"translator", "filler", "scores", "pair_scores", "ensemble"},
+    "classification": {"classes", "classifier", "scores"},
+    "tagging": {"classes", "tagger", "scores"},
     **dict.fromkeys(("conversation", "preference", "group_policy"), TALKS),
     "none": set(),
 }
@@ -36,8 +36,7 @@ OPTIONAL = {name for cls in (Task, TrainableTask) for name in vars(cls) if not n
 
 
 USED_BY = {
-    "writer": {"generate", "chat"},
-    "scorer": {"score"},
+    "writer": {"generate", "chat", "score"},
     "translator": {"translate", "score"},
     "filler": {"fill"},
     "classifier": {"classify"},

@@ -234,18 +234,13 @@ RECURRENT_PRESETS: dict[str, RecurrentConfig] = {
 The papers have 1,000 units per layer, and Sutskever and Luong have four layers.
 """
 SAME_PRESET = {
-    "vaswani-base": "transformer-base",
+    **dict.fromkeys(("vaswani", "vaswani-base", "transformer"), "transformer-base"),
+    **dict.fromkeys(("gpt", "gpt2-small"), "gpt2"),
+    **dict.fromkeys(("encoder", "bert"), "bert-base"),
+    **dict.fromkeys(("rnn", "rnnsearch"), "bahdanau"),
     "vaswani-big": "transformer-big",
-    "transformer": "transformer-base",
-    "vaswani": "transformer-base",
-    "gpt": "gpt2",
-    "gpt2-small": "gpt2",
-    "encoder": "bert-base",
-    "bert": "bert-base",
     "bart": "bart-base",
     "t5": "t5-small",
-    "rnn": "bahdanau",
-    "rnnsearch": "bahdanau",
 }
 """Other names of presets."""
 

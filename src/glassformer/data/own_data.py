@@ -301,9 +301,7 @@ def text_run(name: str, data: r.TextData, n_bytes: int) -> r.Run:
         init=c.NormalInit(),
     )
     generation = r.GenerationConfig(temperature=0.8, top_k=50)
-    run = r.Run(name, model=model, tokenizer=_tokenizer(found), data=data, generation=generation)
-    run = replace(run, model=sized(run, found.size).model)
-    return replace(run, train=replace(_train(found), batch_size=ROWS))
+    return _run(name, found, model, data, replace(_train(found), batch_size=ROWS), generation=generation)
 
 
 def conversation_run(name: str, data: r.ConversationData, n_bytes: int) -> r.Run:
@@ -325,9 +323,9 @@ def conversation_run(name: str, data: r.ConversationData, n_bytes: int) -> r.Run
 
 def pair_run(name: str, data: r.PairData, n_bytes: int, *, of_characters: bool) -> r.Run:
     """Build a run for pairs of `n_bytes`: a Transformer with an encoder and a decoder."""
-    rule, smoothing, generation = SENTENCE_PAIRS, 0.1, r.BeamConfig(beam=4, max_ratio=2.0)
+    rule, smoothing, generation, metric = SENTENCE_PAIRS, 0.1, r.BeamConfig(beam=4, max_ratio=2.0), ""
     if of_characters:
-        rule, smoothing, generation = CHARACTER_PAIRS, 0.0, r.BeamConfig(beam=1, max_ratio=0.0)
+        rule, smoothing, generation, metric = CHARACTER_PAIRS, 0.0, r.BeamConfig(beam=1, max_ratio=0.0), "exact_match"
     found = sizes(rule, n_bytes)
     stack = c.Stack(1, 4, d_ff=2 * WIDTH)
     model = replace(
@@ -336,40 +334,27 @@ def pair_run(name: str, data: r.PairData, n_bytes: int, *, of_characters: bool) 
         tie_output=not of_characters,
         embedding_scale=0.0,
     )
-    train = _train(found)
-    if of_characters:
-        train = replace(train, early_stopping=_watch("exact_match", train))
-    run = r.Run(
-        name,
-        model=model,
-        tokenizer=_tokenizer(found),
-        data=data,
-        objective=r.Seq2SeqConfig(label_smoothing=smoothing),
-        generation=generation,
-    )
-    run = replace(run, model=sized(run, found.size).model)
-    return replace(run, data=replace(data, batch_tokens=found.batch), train=train)
+    data, objective = replace(data, batch_tokens=found.batch), r.Seq2SeqConfig(label_smoothing=smoothing)
+    return _run(name, found, model, data, _train(found, metric), objective=objective, generation=generation)
 
 
 def label_run(name: str, data: r.LabelData, n_bytes: int) -> r.Run:
     """Build a run for labelled texts of `n_bytes`: a Transformer encoder."""
-    rule = CLASSES
+    rule, metric = CLASSES, AUTO
     head: c.SequenceHead | c.PositionHead = c.SequenceHead(pooling="mean")
     objective: r.ClassificationConfig | r.TaggingConfig = r.ClassificationConfig(label_smoothing=0.0)
     if data.outputs == "classes":
         objective = r.ClassificationConfig(label_smoothing=0.1)
     elif data.outputs == "tags":
         rule, head, objective = TAGS, c.PositionHead(), r.TaggingConfig()
+    elif data.outputs == "regression":
+        metric = ""
     found = sizes(rule, n_bytes)
     model = replace(_model(found, encoder=c.Stack(1, 4, d_ff=4 * WIDTH)), head=head)
     if data.second_field is not None:
         model = replace(model, n_token_types=2)
-    train = _train(found)
-    if data.outputs != "regression":
-        train = replace(train, early_stopping=_watch(AUTO, train))
-    run = r.Run(name, model=model, tokenizer=_tokenizer(found), data=data, objective=objective)
-    run = replace(run, model=sized(run, found.size).model)
-    return replace(run, data=replace(data, batch_tokens=found.batch), train=train)
+    data = replace(data, batch_tokens=found.batch)
+    return _run(name, found, model, data, _train(found, metric), objective=objective)
 
 
 def _model(found: Sizes, *, encoder: c.Stack, decoder: c.Stack | None = None) -> c.TransformerConfig:
@@ -390,20 +375,24 @@ def _model(found: Sizes, *, encoder: c.Stack, decoder: c.Stack | None = None) ->
     )
 
 
-def _tokenizer(found: Sizes) -> r.TokenizerConfig:
-    return r.TokenizerConfig(vocab_size=found.vocab_size, scheme="byte" if found.vocab_size else "char")
+def _run(
+    name: str, found: Sizes, model: c.TransformerConfig, data: r.DataConfig, train: TrainConfig, **others: Any
+) -> r.Run:
+    """Return a run with a tokenizer of the vocabulary, and the model at the size, that the amount of data decides."""
+    tokenizer = r.TokenizerConfig(vocab_size=found.vocab_size, scheme="byte" if found.vocab_size else "char")
+    run = r.Run(name, model=model, tokenizer=tokenizer, data=data, **others)
+    return replace(run, model=sized(run, found.size).model, train=train)
 
 
-def _train(found: Sizes) -> TrainConfig:
+def _train(found: Sizes, metric: str = "") -> TrainConfig:
+    """Return the training; a `metric` selects the checkpoint, with a patience that is too large to stop the run."""
     rate = float(f"{found.rate * learning_rate(found.size):.2g}")
-    return TrainConfig(
+    train = TrainConfig(
         max_steps=found.steps,
         eval_every=found.steps // N_EVALUATIONS,
         optimizer=MuonConfig(rate, adamw_learning_rate=float(f"{rate * found.others:.2g}")),
         schedule=LinearSchedule(warmup_steps=found.steps // 20),
     )
-
-
-def _watch(metric: str, train: TrainConfig) -> EarlyStopping:
-    """Return the setting that selects the checkpoint by a score; its patience is too large to stop the run early."""
-    return EarlyStopping(metric, patience=N_EVALUATIONS + 1)
+    if metric:
+        return replace(train, early_stopping=EarlyStopping(metric, patience=N_EVALUATIONS + 1))
+    return train

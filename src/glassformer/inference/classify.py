@@ -252,10 +252,6 @@ class Embedder:
         return self.network.config
 
     @property
-    def head(self) -> Head:
-        return self.config.head
-
-    @property
     def size(self) -> int:
         """Size of a vector."""
         return self.config.d_model
@@ -263,7 +259,8 @@ class Embedder:
     @property
     def max_len(self) -> int:
         """Largest number of tokens of a text; a longer one is cut."""
-        cut = self.head.max_tokens if isinstance(self.head, VectorHead) else 0
+        head = self.config.head
+        cut = head.max_tokens if isinstance(head, VectorHead) else 0
         return cut or self.config.max_len
 
     def embed(self, texts: Sequence[str], log: Log) -> Vectors:
@@ -282,7 +279,7 @@ class Embedder:
     @property
     def description(self) -> str:
         """Description of the vectors of `embed`."""
-        return described(self.head, is_causal=self.frame is not None)
+        return described(self.config.head, is_causal=self.frame is not None)
 
 
 @torch.inference_mode()

@@ -11,7 +11,6 @@ from glassformer.common.chat_messages import is_answer, text_of
 from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ConversationConfig, ConversationData, GenerationConfig, Run
-from glassformer.data import builtin
 from glassformer.data.batching import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.conversations import Conversation
 from glassformer.data.kinds import corpus_of
@@ -71,14 +70,8 @@ class ConversationTask(TrainableTask):
 
     # Use
 
-    def test_path(self, run: Run) -> str | None:
-        return builtin.test_part(run.data.path)
-
     def writer(self, model: ModelParts) -> Writer:
         return Writer(model.network, model.tokenizer, model.device, model.name, model.generation)
-
-    def scorer(self, model: ModelParts) -> Writer:
-        return self.writer(model)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Any]:
         data, conversations = preparation.records_of(model, self.data, places, "conversations", log)

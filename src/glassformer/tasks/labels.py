@@ -20,7 +20,6 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ClassificationConfig, LabelData, NoObjective, Run, TaggingConfig
 from glassformer.config.train import UNBALANCED
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig, VectorHead
-from glassformer.data import builtin
 from glassformer.data.batching import Example, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.labels import LabelCorpus, Labelled, class_names, imbalance_of, require_known
 from glassformer.data.rows import encode_tagged, encode_texts
@@ -68,9 +67,6 @@ class LabelTask(TrainableTask):
 
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
-
-    def test_path(self, run: Run) -> str | None:
-        return builtin.test_part(data_of(run, LabelData).path)
 
     def evaluation(self, model: ModelParts, places: Places, log: Log) -> EvaluationData[Example]:
         data, records = preparation.records_of(model, LabelData, places, "texts with labels", log)

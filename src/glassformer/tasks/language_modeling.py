@@ -51,9 +51,6 @@ class LanguageModeling(TextTask):
     def writer(self, model: ModelParts) -> Writer:
         return Writer(model.network, model.tokenizer, model.device, model.name, model.generation)
 
-    def scorer(self, model: ModelParts) -> Writer:
-        return self.writer(model)
-
     def adopt(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not self.requires.has_its_stacks(run.model) or not isinstance(run.model.head, TokenHead):
             return None

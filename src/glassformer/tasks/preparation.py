@@ -12,7 +12,6 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import PairData, Run, TextData
 from glassformer.data import batching
 from glassformer.data.kinds import corpus_of
-from glassformer.data.records import Dropped
 from glassformer.data.tokens import TokenCache
 from glassformer.tasks.batches import Places
 from glassformer.tasks.requirements import Data, data_of
@@ -77,14 +76,9 @@ def records_of(
         return data, corpus.split[1]
     corpus = corpus_of(replace(data, path=str(path), valid_path=None))
     records = corpus.whole()
-    say_dropped(corpus.dropped, log)
-    return data, records
-
-
-def say_dropped(dropped: Dropped, log: Log) -> None:
-    """Log which records of other data cannot be used."""
-    for sentence in dropped.sentences():
+    for sentence in corpus.dropped.sentences():
         log(sentence)
+    return data, records
 
 
 def refuse(sentence: str) -> None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from glassformer.common.errors import Log, Progress, UserError
 from glassformer.config.extensions import TASKS, entry_points, register_settings
-from glassformer.config.run import Run
+from glassformer.config.run import Run, TextData
+from glassformer.data import builtin
 from glassformer.tasks.requirements import BUILT_IN
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Task(ABC):
 
     def scorer(self, model: ModelParts) -> Scorer | None:
         """Return the object that computes the probability of given texts."""
-        return self.translator(model)
+        return self.writer(model) or self.translator(model)
 
     def filler(self, model: ModelParts) -> Filler | None:
         """Return the object that fills the masks of a text."""
@@ -223,7 +224,7 @@ class TrainableTask(Task):
 
     def test_path(self, run: Run) -> str | None:
         """Return the path of the test split, which training never reads; `None` without a test split."""
-        return None
+        return None if run.data.kind == TextData.kind else builtin.test_part(getattr(run.data, "path", None))
 
     def scores(
         self, model: ModelParts, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]

@@ -12,7 +12,6 @@ from glassformer.common.errors import Log, Progress, UserError, warn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.transformer import TokenHead
-from glassformer.data import builtin
 from glassformer.data.batching import Sampler, TokenBudget, evaluation_batches
 from glassformer.data.pair_rows import PairFile, PairSplits, encode_pairs, pair_rows, prepare_pairs
 from glassformer.data.pairs import Pair, PairCorpus
@@ -68,7 +67,8 @@ class TranslationTask(TrainableTask):
         else:
             corpus = PairCorpus(replace(data, **vars(places), valid_path=None, valid_source=None, valid_target=None))
             pairs, too_long = corpus.whole(), preparation.refuse
-            preparation.say_dropped(corpus.dropped, log)
+            for sentence in corpus.dropped.sentences():
+                log(sentence)
         config = self.vote(model).config
         encoded = encode_pairs(pairs, tokenizers, "pairs")
         for note in encoded.unknown(tokenizers):
@@ -90,9 +90,6 @@ class TranslationTask(TrainableTask):
 
     def pair_scores(self, run: Run) -> PairScores:
         return PairScores(data_of(run, PairData))
-
-    def test_path(self, run: Run) -> str | None:
-        return builtin.test_part(data_of(run, PairData).path)
 
     def ensemble(self, run: Run, networks: Sequence[Network]) -> Ensemble:
         return Ensemble(networks)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 from glassformer.common.chat_messages import Message
 from glassformer.common.errors import UserError, first_line
 from glassformer.tokenization import template_worker
+from glassformer.tokenization.processes import close_pipes
 from glassformer.tokenization.template_worker import MEMORY_MIB, OUT_OF_MEMORY, TIME_S
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
@@ -195,14 +195,10 @@ def _exchange(process: "subprocess.Popen[bytes]", line: bytes, n_replies: int) -
 
 def _end(process: "subprocess.Popen[bytes]", of_pid: int) -> None:
     """End the process of a template, in the process that has started it."""
-    if os.getpid() != of_pid:
-        return
-    assert process.stdin is not None and process.stdout is not None
-    with suppress(OSError):  # the process has ended, and a part of a request is not read
-        process.stdin.close()
-    process.stdout.close()
-    process.kill()
-    process.wait()
+    if os.getpid() == of_pid:
+        close_pipes(process)
+        process.kill()
+        process.wait()
 
 
 def _reason(code: int) -> str:

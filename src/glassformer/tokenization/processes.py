@@ -70,6 +70,14 @@ def in_order(
         yield function(item)
 
 
+def close_pipes(process: "subprocess.Popen[Any]") -> None:
+    """Close the pipes to and from a process that has ended or will be killed."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # what the process has not read
+                pipe.close()
+
+
 class _Workers:
     """Workers that apply one function; a thread for each sends it an item and waits for the result."""
 
@@ -101,10 +109,7 @@ class _Workers:
         self._threads.shutdown(cancel_futures=True)
         for worker in self._all:
             worker.wait()
-            for pipe in (worker.stdin, worker.stdout):
-                assert pipe is not None
-                with suppress(OSError):  # what the killed worker has not read
-                    pipe.close()
+            close_pipes(worker)
 
     def map(self, items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[Any]:
         """Yield the results in order."""

@@ -19,27 +19,27 @@ _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _REST_WITH_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CAPITALS, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
+LLAMA3 = rf"{_SUFFIXES}|{_BEFORE_WORD}\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
+QWEN = rf"{_SUFFIXES}|{_BEFORE_WORD}\p{{L}}+|\p{{N}}|{_REST}"
+TEKKEN = rf"{_BEFORE_WORD}{_CAPITALS}*{_SMALL}+|{_BEFORE_WORD}{_CAPITALS}+{_SMALL}*|\p{{N}}|{_REST_WITH_SLASH}"
 
 KNOWN_EXPRESSIONS = frozenset(
     [
         WORD_END,
         # GPT-2, OPT, Phi (if `ByteLevel` does not include it)
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-        # Llama 3, cl100k in the form of `transformers`
-        rf"{_SUFFIXES}|{_BEFORE_WORD}\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",
+        LLAMA3,  # and cl100k in the form of `transformers`
         # cl100k in the form of OpenAI
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
         r"\s+(?!\S)|\s",
-        # Qwen 2, 2.5 and 3, OLMo
-        rf"{_SUFFIXES}|{_BEFORE_WORD}\p{{L}}+|\p{{N}}|{_REST}",
+        QWEN,  # 2, 2.5 and 3, and OLMo
         # Qwen 3.5
         rf"{_SUFFIXES}|{_BEFORE_WORD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|"
         r"\s+(?!\S)|\s+",
         # o200k, Llama 4
         rf"{_BEFORE_WORD}{_CAPITALS}*{_SMALL}+{_SUFFIXES}?|{_BEFORE_WORD}{_CAPITALS}+{_SMALL}*{_SUFFIXES}?|"
         rf"\p{{N}}{{1,3}}|{_REST_WITH_SLASH}",
-        # Mistral's Tekken
-        rf"{_BEFORE_WORD}{_CAPITALS}*{_SMALL}+|{_BEFORE_WORD}{_CAPITALS}+{_SMALL}*|\p{{N}}|{_REST_WITH_SLASH}",
+        TEKKEN,  # of Mistral
         # digits in groups of three: Falcon, DeepSeek
         r"[0-9][0-9][0-9]",
         r"\p{N}{1,3}",

@@ -40,7 +40,7 @@ def loss_padding(probe: Probe) -> Outcome:
     probe.need_mask()
     rows = probe.rows(3)
     losses = []
-    for width in (probe.length, probe.max_len):
+    for width in (probe.length, probe.interface.max_len):
         total, n_targets = probe.loss_of(probe.uneven(rows, width))
         losses.append(total.item() / max(n_targets, 1))
     difference = abs(losses[1] - losses[0])
@@ -54,7 +54,7 @@ def shift(probe: Probe) -> Outcome:
 
     The gradient of a cross-entropy at the logits is softmax - one-hot(label): its minimum is at the label.
     """
-    if probe.kind == "encoder":
+    if probe.interface.kind == "encoder":
         raise NotApplicable("an encoder predicts tokens at their own positions")
     if probe.interface.loss is None:
         raise NotApplicable("no loss was given, and the default loss shifts by one")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.apps.doctor.adapter import Forward, Interface, Kind, Loss, MaskUse, Rows, call
+from glassformer.apps.doctor.adapter import Forward, Interface, Loss, MaskUse, Rows, call
 from glassformer.common.errors import UserError, first_line
 
 MIN_LEN = 6
@@ -52,20 +52,8 @@ class Probe:
     """The embeddings of `module` that receive the token ids. The function `measured` sets all fields with a default."""
 
     @property
-    def kind(self) -> Kind:
-        return self.interface.kind
-
-    @property
-    def vocab_size(self) -> int:
-        return self.interface.vocab_size
-
-    @property
     def source_vocab_size(self) -> int:
-        return self.interface.source_vocab_size or self.vocab_size
-
-    @property
-    def max_len(self) -> int:
-        return self.interface.max_len
+        return self.interface.source_vocab_size or self.interface.vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -78,7 +66,7 @@ class Probe:
     @property
     def length(self) -> int:
         """Length of an unpadded row."""
-        return self.max_len - EXTRA
+        return self.interface.max_len - EXTRA
 
     @property
     def tolerance(self) -> float:
@@ -110,7 +98,7 @@ class Probe:
     def rows(self, n_rows: int) -> Rows:
         """Draw random rows without padding; a source is one token shorter than its target."""
         source_ids = None
-        if self.kind == "encoder-decoder":
+        if self.interface.kind == "encoder-decoder":
             source_ids = self.draw(n_rows, self.length - 1, n_ids=self.source_vocab_size)
         return self.plain(Rows(self.draw(n_rows, self.length), None, source_ids))
 
@@ -291,10 +279,11 @@ def measured(probe: Probe) -> Probe:
     The new probe is in float64 if possible. Raises `UserError` if the module fails, or rows or vocabulary are too
     small.
     """
-    if probe.max_len < MIN_LEN:
-        raise UserError(f"max_len is {probe.max_len}, and the checks need rows of at least {MIN_LEN} tokens")
-    if probe.vocab_size < MIN_VOCABULARY:
-        raise UserError(f"vocab_size is {probe.vocab_size}, and the checks need at least {MIN_VOCABULARY} ids")
+    max_len, vocab_size = probe.interface.max_len, probe.interface.vocab_size
+    if max_len < MIN_LEN:
+        raise UserError(f"max_len is {max_len}, and the checks need rows of at least {MIN_LEN} tokens")
+    if vocab_size < MIN_VOCABULARY:
+        raise UserError(f"vocab_size is {vocab_size}, and the checks need at least {MIN_VOCABULARY} ids")
     _awaken(probe.module)
     rows = probe.rows(2)
     try:
@@ -312,7 +301,7 @@ def measured(probe: Probe) -> Probe:
             probe = precise
     tables = _tables(probe, rows)
     n_outputs = probe.logits(rows).shape[-1]
-    n_ids = min([probe.vocab_size, n_outputs, *(table.num_embeddings for table in tables)])
+    n_ids = min([vocab_size, n_outputs, *(table.num_embeddings for table in tables)])
     return replace(probe, tables=tables, n_outputs=n_outputs, n_ids=n_ids)
 
 

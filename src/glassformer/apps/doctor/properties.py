@@ -21,14 +21,14 @@ MAX_ZEROED = 8
 @means("Embedding, output and vocabulary have different sizes: some ids crash, cannot be produced, or do not exist.")
 def vocabulary(probe: Probe) -> Outcome:
     """Check that the embedding has a row for every id, and the logits an entry for every row of the embedding."""
-    n_rows = [table.num_embeddings for table in probe.tables]
-    if n_rows and min(n_rows) < probe.vocab_size:
-        return False, f"the vocabulary has {probe.vocab_size} ids and the embedding {min(n_rows)} rows"
-    expected = min(n_rows, default=probe.vocab_size)
+    n_rows, vocab_size = [table.num_embeddings for table in probe.tables], probe.interface.vocab_size
+    if n_rows and min(n_rows) < vocab_size:
+        return False, f"the vocabulary has {vocab_size} ids and the embedding {min(n_rows)} rows"
+    expected = min(n_rows, default=vocab_size)
     if probe.n_outputs != expected:
         return False, f"logits of size {probe.n_outputs} for {expected} ids"
-    detail = f"{probe.n_outputs} logits for {probe.vocab_size} ids"
-    if spare := expected - probe.vocab_size:
+    detail = f"{probe.n_outputs} logits for {vocab_size} ids"
+    if spare := expected - vocab_size:
         detail += f", {spare} spare"
     return True, detail
 
@@ -68,7 +68,7 @@ def causality_by_gradient(probe: Probe) -> Outcome:
 @means("Visible tokens have no effect: a mask has the wrong polarity, or is causal in an encoder.")
 def visibility(probe: Probe) -> Outcome:
     """Check that an encoder's token affects the logits on both sides of it, and a source token affects all logits."""
-    if probe.kind == "decoder":
+    if probe.interface.kind == "decoder":
         raise NotApplicable("a decoder must not see later tokens")
     rows = probe.rows(2)
     for variant in _mask_variants(probe, rows):
@@ -139,7 +139,7 @@ def embedding_gradient(probe: Probe, rows: Rows, t: int, train: bool) -> Tensor:
 
 
 def _need_causal(probe: Probe) -> None:
-    if probe.kind == "encoder":
+    if probe.interface.kind == "encoder":
         raise NotApplicable("an encoder sees the whole input")
 
 
@@ -176,7 +176,7 @@ def _mask_leak(probe: Probe) -> float:
     token_ids = torch.where(padded.real, padded.token_ids, probe.other(padded.token_ids))
     after = probe.logits(replace(padded, token_ids=token_ids))
     worst = gap(after[padded.real], before[padded.real])
-    if probe.kind != "encoder":
+    if probe.interface.kind != "encoder":
         token_ids[:, middle:] = probe.other(token_ids[:, middle:])
         after = probe.logits(replace(padded, token_ids=token_ids))
         worst = max(worst, gap(after[:, :middle], before[:, :middle]))
@@ -223,7 +223,7 @@ def padding_right(probe: Probe) -> Outcome:
 @means("Left padding changes the logits of a prompt: mask padded keys, and count positions by the mask.")
 def padding_left(probe: Probe) -> Outcome:
     """Check that real tokens' logits do not depend on the amount or content of padding before them."""
-    if probe.kind != "decoder":
+    if probe.interface.kind != "decoder":
         raise NotApplicable("left padding is used only for the prompts of a decoder")
     return _padding(probe, "left")
 
@@ -234,7 +234,7 @@ def _padding(probe: Probe, side: PaddingSide) -> Outcome:
     single = probe.alone(probe.uneven(rows, probe.length, side))
     reference = torch.cat([probe.logits(row)[0] for row in single])
     worst = 0.0
-    for width in (probe.length, probe.max_len):
+    for width in (probe.length, probe.interface.max_len):
         for random_padding in (False, True):
             padded = probe.uneven(rows, width, side, random_padding)
             worst = max(worst, gap(probe.logits(padded)[padded.real], reference))
@@ -245,8 +245,8 @@ def _padding(probe: Probe, side: PaddingSide) -> Outcome:
 def empty_rows(probe: Probe) -> Outcome:
     """Check that logits and gradients stay finite with a row that is all padding."""
     probe.need_mask()
-    side: PaddingSide = "left" if probe.kind == "decoder" else "right"
-    rows = probe.uneven(probe.rows(3), probe.max_len, side)
+    side: PaddingSide = "left" if probe.interface.kind == "decoder" else "right"
+    rows = probe.uneven(probe.rows(3), probe.interface.max_len, side)
     for mask in (rows.attention_mask, rows.source_attention_mask):
         if mask is not None:
             mask[1] = False
@@ -281,7 +281,7 @@ def cache(probe: Probe) -> Outcome:
     """Check cached steps against one forward pass: token by token, after a prefill, reordered, left-padded."""
     start: Any = getattr(probe.module, "start", None)
     step: Any = getattr(probe.module, "step", None)
-    if probe.kind == "encoder" or not (callable(start) and callable(step)):
+    if probe.interface.kind == "encoder" or not (callable(start) and callable(step)):
         raise NotApplicable("the module has no start and step methods for generation")
     rows = probe.rows(3)
     worst, ways = 0.0, ["token by token", "after a prefill"]
@@ -308,7 +308,7 @@ def cache(probe: Probe) -> Outcome:
 def _start(probe: Probe, rows: Rows) -> Any:
     start: Any = probe.module.start
     source = () if rows.source_ids is None else (rows.source_ids, rows.source_attention_mask)
-    return start(len(rows.token_ids), probe.max_len, *source)
+    return start(len(rows.token_ids), probe.interface.max_len, *source)
 
 
 def _uneven_prompts(probe: Probe, rows: Rows, step: Any) -> float:

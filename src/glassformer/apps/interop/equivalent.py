@@ -102,16 +102,12 @@ def _filled(config: TransformerConfig, weights: Weights, value: Callable[[str, t
 
 def shapes_of(config: TransformerConfig) -> dict[str, torch.Size]:
     """Return the shape of every tensor of a model with this configuration."""
-    return {name: x.shape for name, x in _on_meta(config).items()}
-
-
-def without_values(config: TransformerConfig) -> Weights:
-    """Return the tensors of a model with this configuration, on the meta device."""
-    return dict(_on_meta(config))
+    return {name: x.shape for name, x in without_values(config).items()}
 
 
 @functools.lru_cache(maxsize=16)  # an export asks every family about the same configuration
-def _on_meta(config: TransformerConfig) -> Weights:
+def without_values(config: TransformerConfig) -> Weights:
+    """Return the tensors of a model with this configuration, on the meta device."""
     return weights_of(build_model(config, "meta"))
 
 

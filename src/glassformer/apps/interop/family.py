@@ -323,7 +323,7 @@ class Family:
         if config.head.kind not in kinds:
             misfit = f"model.head.kind: expected {' or '.join(kinds)}, got {config.head.kind}"
             return [misfit, *self.misfits(replace(config, head=next(iter(self.heads.values()))))]
-        config, weights = self.recast(config, equivalent.without_values(config))
+        config, weights = self.recast(config, dict(equivalent.without_values(config)))
         stored = [rule for rule in self.table(config) if f"{rule.ours[0]}.weight" in weights]
         names = [f"{name}.weight" for rule in stored for name in rule.theirs]
         hf = HFConfig(token_ids(config) | self.write(config), self.name, names)

@@ -8,21 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.apps.interop.directory import CONFIG, GENERATION, quiet
-from glassformer.apps.interop.vocabulary_files import QWEN
 from glassformer.common import files
 from glassformer.common.errors import UserError, first_line, needs
 from glassformer.store.model_directory import TOKENIZER
+from glassformer.tokenization.validate_tokenizer_json import LLAMA3, QWEN, TEKKEN
 
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 BYTES: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _DIGITS: dict[str, Any] = {"type": "Digits", "individual_digits": True}
-_LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|", 1)
-_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
-    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 def _sequence(*parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,8 +32,8 @@ SPLITS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mellum"), BYTES),
     **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell", "minerva-7b"), _sequence(_DIGITS, BYTES)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2"), _split(QWEN)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe"), _split(_LLAMA3)),
-    "tekken": _split(_TEKKEN),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe"), _split(LLAMA3)),
+    "tekken": _split(TEKKEN),
 }
 """For each `tokenizer.ggml.pre`, the pre-tokenizer in a `tokenizer.json`."""
 WHOLE_WORDS = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"})

@@ -25,13 +25,11 @@ from glassformer.common.errors import UserError, placed, shown
 from glassformer.tokenization.frames import Frame, template_processing
 from glassformer.tokenization.schemes import BYTE_TO_CHARACTER
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
+from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, QWEN
 
 SAVE_FAST = "load the fast tokenizer with transformers and call save_pretrained, which writes one"
 VOCAB, MERGES, WORDS, ADDED = "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
 FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 """Flags of an added token in a `tokenizer.json` that is found anywhere in an unchanged text."""
 

@@ -28,6 +28,7 @@ from glassformer.common.formatting import duration, plural
 from glassformer.evaluation.sweep_table import FILE, SweepTable
 from glassformer.evaluation.verdict import Verdict, verdicts
 from glassformer.store.lock import locked
+from glassformer.tokenization.processes import close_pipes, n_processors
 
 WORKER = [sys.executable, "-P", "-m", "glassformer.apps.sweep.worker"]
 LOG, TABLE = "workers.log", "table.csv"
@@ -60,7 +61,7 @@ class Worker:
             return dict(json.loads(line))
         code = process.wait()
         self.process = None
-        _close(process)
+        close_pipes(process)
         why = f"signal {-code}, perhaps for lack of memory" if code < 0 else f"exit code {code}"
         return {"folder": job["folder"], "error": f"the process ended ({why}): see {self.folder / LOG}"}
 
@@ -77,7 +78,7 @@ class Worker:
         """End the process; no other thread waits for a result any more."""
         self.end()
         if self.process is not None:
-            _close(self.process)
+            close_pipes(self.process)
 
     def _started(self) -> "subprocess.Popen[str]":
         pipe, own_group = subprocess.PIPE, dict[str, Any](process_group=0)
@@ -93,14 +94,6 @@ class Worker:
                 stderr=log,
                 **own_group,
             )
-
-
-def _close(process: "subprocess.Popen[str]") -> None:
-    """Close the pipes of a process that has ended."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
 
 
 def judge(
@@ -165,7 +158,7 @@ class Runner:
         self.facts: dict[str, Any] = {}
         self.digests: dict[str, tuple[str, str]] = {}
         """The hash of the data, and a run that was trained on it, by the settings of the data."""
-        n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        n_cores = n_processors()
         self.gpus = visible_gpus() if sweep.base.train.device in ("auto", "cuda") else []
         self.n_jobs = min(n_jobs or len(self.gpus) or n_cores, len(sweep.variants) * sweep.looks.last)
         self.n_threads = max(1, n_cores // self.n_jobs)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.apps.interop import equivalent
+from glassformer.apps.interop.families import bart
 from glassformer.apps.interop.families.rotary import read_rotary, shortest, windows_of, write_rotary
 from glassformer.apps.interop.family import QKV_OUT, Family, Rule, attention, decoder_heads, lines, output_name, rule
 from glassformer.apps.interop.hf_config import SIZES, STACK, Converter, Fields, HFConfig, inside, settings
@@ -280,15 +281,11 @@ def write_opt(config: c.TransformerConfig) -> dict[str, Any]:
     return {"do_layer_norm_before": config.norm_order != "post", "word_embed_proj_dim": config.d_model}
 
 
-OPT_BLOCK = attention("self_attn.{}_proj", QKV_OUT) | {"self_attn_norm": "self_attn_layer_norm"}
-OPT_BLOCK |= {"ff.up_proj": "fc1", "ff.down_proj": "fc2", "ff_norm": "final_layer_norm"}
-
-
 def table_opt(config: c.TransformerConfig) -> list[Rule]:
     stack = {"embeddings.tokens": "embed_tokens", "embeddings.positions.table": "embed_positions"}
     return [
         *lines("decoder.", "model.decoder.", stack | {"final_norm": "final_layer_norm"}),
-        *lines(BLOCKS, "model.decoder.layers.{i}.", OPT_BLOCK),
+        *lines(BLOCKS, "model.decoder.layers.{i}.", bart.BLOCK),  # without cross-attention
         rule("output.proj", output_name(config)),
     ]
 
