@@ -36,7 +36,7 @@ from glassformer.inspection.ablation import Part, feed_forward_name, grid, matri
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.lens import dtype_of, residual_names, stream_dtype, token_transformer
-from glassformer.inspection.patching import answer_id, answer_position
+from glassformer.inspection.measures import answer_id, answer_position
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer

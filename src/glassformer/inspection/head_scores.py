@@ -93,6 +93,11 @@ class RankedHead(NamedTuple):
     is_found: bool
     """True if both excesses are at least `MARGIN`."""
 
+    @property
+    def is_on_one(self) -> bool:
+        """True if at least one excess is at least `MARGIN`, on the text or on random tokens."""
+        return excess(self.score, self.uniform) >= MARGIN or excess(self.random, self.random_uniform) >= MARGIN
+
 
 def uniform_attention(allowed: Tensor) -> Tensor:
     """Return weights (T, S) that are equal on the `allowed` keys of each query; a row without allowed keys is 0.
@@ -282,14 +287,24 @@ def ranked_heads(text: Scores, random: Scores) -> dict[str, list[RankedHead]]:
     }
 
 
-def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, list[RankedHead]]:
-    """Return `ranked_heads` of a Transformer with one stack for a text; raise `UserError` for a recurrent model.
+def find_heads(
+    model: TrainedModel,
+    text: str | Sequence[int] | None = None,
+    *,
+    source: str | Sequence[int] | None = None,
+    target: str | Sequence[int] | None = None,
+) -> dict[str, list[RankedHead]]:
+    """Return `ranked_heads` of a Transformer for a text, or a source and a target as in `capture`.
+
+    The scores on random tokens are means over `N_RANDOM` sequences of `random_length(model)` tokens, each written
+    twice, with the seeds 0, 1, …. Raises `UserError` for a recurrent model.
 
     ```python
     [head for head in find_heads(model, "blacksmith|blacksmith")["induction"] if head.is_found]
     ```
     """
-    return ranked_heads(network_scores(transformer_of(model), encoded(model, text).inputs), random_scores(model))
+    network, inputs = transformer_of(model), encoded(model, text, source=source, target=target).inputs
+    return ranked_heads(network_scores(network, inputs), random_scores(model))
 
 
 def transformer_of(model: TrainedModel) -> Transformer:

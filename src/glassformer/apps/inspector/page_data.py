@@ -188,6 +188,13 @@ def vocabulary(model: TrainedModel) -> list[str]:
     return [*model.tokenizer.tokens(range(n_tokens)), *(f"<row {i}>" for i in range(n_tokens, model.config.vocab_size))]
 
 
+def logit_names(model: TrainedModel, ids: Sequence[int]) -> dict[str, str | None]:
+    """Return the name of the token or label of a logit, and of the one whose logit is subtracted; None without one."""
+    names = model.classes or vocabulary(model)
+    found: list[str | None] = [names[i] for i in ids if not model.is_regression]
+    return dict(zip(("token", "against"), [*found, None, None], strict=False))
+
+
 def unknown_in(model: TrainedModel, texts: Mapping[str, Any]) -> str:
     """Return sentences about the parts of the texts that the vocabularies do not contain; ids are left out."""
     sides = {name: text for name, text in texts.items() if isinstance(text, str)}
