@@ -17,7 +17,7 @@ from glassformer.inspection.ablation import Part, ablate, effects
 from glassformer.inspection.capture import Trace, capture, model_hooks
 from glassformer.inspection.input_effects import InputEffects, input_effects
 from glassformer.inspection.measures import logit_measure
-from glassformer.inspection.patching import spearman
+from glassformer.inspection.patching import rank_correlation
 from glassformer.model import Model
 from glassformer.tasks.reporting import Outcome
 from tolerances import NETWORK, about, near
@@ -62,6 +62,12 @@ def logit_of(outputs: Tensor, found: InputEffects) -> Tensor:
     return outputs[:, int(found.measure.reference[0])]
 
 
+def tokens_of(trace: Trace) -> list[tuple[str, int]]:
+    """Return the input and the position of each token, those of a source first."""
+    names = [name for name in ("source_ids", "token_ids") if name in trace.inputs]
+    return [(name, t) for name in names for t in range(trace.inputs[name].shape[1])]
+
+
 def table_of(network: Any, side: str) -> nn.Embedding:
     """Return the table of the tokens of a source or of the other input."""
     stack = network.encoder if side == "source_ids" or network.decoder is None else network.decoder
@@ -87,14 +93,12 @@ def test_the_exact_effects_equal_a_loop_over_the_tokens(name: str) -> None:
     changed = with_mean_token(model.network)
     before = float(logit_of(model.network(**trace.inputs), found)[0])
     assert found.logit == near(before, terms=NETWORK)
-    assert list(found.exact) == [one for one in ("source_ids", "token_ids") if one in trace.inputs]
-    for side, of_side in found.exact.items():
-        for t, effect in enumerate(of_side.tolist()):
-            inputs = {one: x.clone() for one, x in trace.inputs.items()}
-            inputs[side][0, t] = table_of(changed, side).num_embeddings - 1
-            expected = before - float(logit_of(changed(**inputs), found)[0])
-            assert effect == near(expected, terms=NETWORK), (side, t)
-    assert max(float(x.abs().max()) for x in found.exact.values()) > 1e-3
+    for (side, t), effect in zip(tokens_of(trace), found.exact.tolist(), strict=True):
+        inputs = {one: x.clone() for one, x in trace.inputs.items()}
+        inputs[side][0, t] = table_of(changed, side).num_embeddings - 1
+        expected = before - float(logit_of(changed(**inputs), found)[0])
+        assert effect == near(expected, terms=NETWORK), (side, t)
+    assert float(found.exact.abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -108,24 +112,26 @@ def test_the_estimates_equal_small_steps_to_the_mean(name: str) -> None:
     ids = {side: torch.full_like(x, table_of(changed, side).num_embeddings - 1) for side, x in inputs.items()}
     means = capture_embeddings(changed, ids)
     own = capture_embeddings(network, inputs)
-    for side, of_side in found.estimated.items():
-        for t, estimate in enumerate(of_side.tolist()):
-            values = []
-            for s in (1e-5, -1e-5):
 
-                def moved(path: str, x: Tensor, s: float = s, t: int = t, side: str = side) -> Tensor:
-                    at = t
-                    if "source_ids" in inputs and path.startswith("encoder") != (side == "source_ids"):
-                        return x
-                    if "source_ids" not in inputs and network.encoder is not None and path.startswith("decoder"):
-                        at += 1  # this decoder reads the text one position later
-                    x = x.clone()
-                    x[:, at : at + 1] += s * (means[path] - own[path])[:, at : at + 1]
-                    return x
+    def logit_at(share: float, side: str, t: int) -> float:
+        """Return the logit with the token moved by a share of the way to the mean."""
 
-                with model_hooks(network, dict.fromkeys(own, moved)):
-                    values.append(float(logit_of(network(**inputs), found)[0]))
-            assert estimate == about((values[1] - values[0]) / 2e-5, 1e-4), (side, t)
+        def moved(path: str, x: Tensor) -> Tensor:
+            at = t
+            if "source_ids" in inputs and path.startswith("encoder") != (side == "source_ids"):
+                return x
+            if "source_ids" not in inputs and network.encoder is not None and path.startswith("decoder"):
+                at += 1  # this decoder reads the text one position later
+            x = x.clone()
+            x[:, at : at + 1] += share * (means[path] - own[path])[:, at : at + 1]
+            return x
+
+        with model_hooks(network, dict.fromkeys(own, moved)):
+            return float(logit_of(network(**inputs), found)[0])
+
+    for place, estimate in zip(tokens_of(trace), found.estimated.tolist(), strict=True):
+        expected = (logit_at(-1e-5, *place) - logit_at(1e-5, *place)) / 2e-5
+        assert estimate == about(expected, 1e-4), place
 
 
 def capture_embeddings(network: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -147,9 +153,9 @@ def test_the_estimates_equal_the_gradient_by_hand() -> None:
     handle.remove()
     (gradient,) = torch.autograd.grad(logits[int(logits.argmax())], x)
     expected = ((x - rows.mean(dim=0)) * gradient)[0].sum(dim=1).detach().float()
-    assert found.estimated["token_ids"].numpy() == near(expected.numpy(), terms=NETWORK)
-    assert float(expected[5]) == 0 == float(found.exact["token_ids"][5]), "a later token has no effect"
-    assert found.correlation == pytest.approx(spearman(found.exact["token_ids"], found.estimated["token_ids"]))
+    assert found.estimated.numpy() == near(expected.numpy(), terms=NETWORK)
+    assert float(expected[5]) == 0 == float(found.exact[5]), "a later token has no effect"
+    assert found.correlation == pytest.approx(rank_correlation(found.exact, found.estimated))
 
 
 def test_both_are_equal_for_a_linear_model() -> None:
@@ -163,7 +169,7 @@ def test_both_are_equal_for_a_linear_model() -> None:
             nn.init.zeros_(projection.bias)
     network.decoder.final_norm = None
     found = input_effects(model, trace)
-    exact, estimated = found.exact["token_ids"], found.estimated["token_ids"]
+    exact, estimated = found.exact, found.estimated
     assert exact.numpy() == near(estimated.numpy(), terms=NETWORK)
     assert found.correlation == pytest.approx(1) and float(exact.abs().min()) > 1e-3
 
@@ -179,10 +185,10 @@ def test_a_difference_of_two_logits_is_the_difference_of_the_effects(decoder: Mo
     both = input_effects(decoder, trace, "a", "b", 3, progress=lambda *numbers: calls.append(numbers))
     assert both.logit == near(one.logit - other.logit, terms=NETWORK)
     for name in ("exact", "estimated"):
-        x, y, z = (getattr(found, name)["token_ids"].numpy() for found in (one, other, both))
+        x, y, z = (getattr(found, name).numpy() for found in (one, other, both))
         assert z == near(x - y, terms=NETWORK)
     assert calls[-1] == (4, 4) and len(trace.target) > 4, "later tokens are not replaced"
-    assert both.tokens == {"token_ids": trace.target} and "rank correlation" in both._repr_html_()
+    assert both.tokens == trace.target and "rank correlation" in both._repr_html_()
 
 
 def test_the_measure_of_a_logit_is_the_logit(decoder: Model) -> None:

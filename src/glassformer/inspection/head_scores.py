@@ -287,24 +287,14 @@ def ranked_heads(text: Scores, random: Scores) -> dict[str, list[RankedHead]]:
     }
 
 
-def find_heads(
-    model: TrainedModel,
-    text: str | Sequence[int] | None = None,
-    *,
-    source: str | Sequence[int] | None = None,
-    target: str | Sequence[int] | None = None,
-) -> dict[str, list[RankedHead]]:
-    """Return `ranked_heads` of a Transformer for a text, or a source and a target as in `capture`.
-
-    The scores on random tokens are means over `N_RANDOM` sequences of `random_length(model)` tokens, each written
-    twice, with the seeds 0, 1, …. Raises `UserError` for a recurrent model.
+def find_heads(model: TrainedModel, text: str | Sequence[int]) -> dict[str, list[RankedHead]]:
+    """Return `ranked_heads` of a Transformer with one stack for a text; raise `UserError` for a recurrent model.
 
     ```python
     [head for head in find_heads(model, "blacksmith|blacksmith")["induction"] if head.is_found]
     ```
     """
-    network, inputs = transformer_of(model), encoded(model, text, source=source, target=target).inputs
-    return ranked_heads(network_scores(network, inputs), random_scores(model))
+    return ranked_heads(network_scores(transformer_of(model), encoded(model, text).inputs), random_scores(model))
 
 
 def transformer_of(model: TrainedModel) -> Transformer:
@@ -336,6 +326,11 @@ def random_length(model: TrainedModel) -> int:
     context = min(model.network.config.max_len, model.network.config.encoder_max_len)
     tokenizers = model.tokenizer, model.source_tokenizer
     return max(1, min(MAX_RANDOM, context // 2 - 1, *(len(_ordinary(tokenizer)) for tokenizer in tokenizers)))
+
+
+def n_random(model: TrainedModel) -> tuple[int, int]:
+    """Return the number of sequences of random tokens, with the seeds 0, 1, …, and of tokens, each written twice."""
+    return N_RANDOM, random_length(model)
 
 
 def induction_ids_of(model: TrainedModel, n: int = MAX_RANDOM, seed: int = 0) -> list[int]:

@@ -151,18 +151,16 @@ def logit_measure(
 ) -> Measure:
     """Return the measure logit(token), or logit(token) − logit(against), at a position of the output.
 
-    `token` and `against` are one token of the vocabulary each, such as " Paris", or labels of a classifier or tagger.
-    The default of `token` is the prediction. The default position is the last one, or the first mask of a masked model;
-    the output for a whole text has no position. The number of a regression model counts as its only logit.
+    `token` and `against` are one token each, such as " Paris", or labels; by default, `token` is the prediction. The
+    default position is the last one, or the first mask. The number of a regression model is its only logit.
 
     ```python
-    trace = capture(model, "The king is here:")
     measure = logit_measure(model, trace.inputs, " he", " she")
     effects(model.network, trace.inputs, measure).changes[Part("decoder", 0, head=3)]
     ```
 
-    Raises `UserError` for a text of several tokens, an unknown label, two equal tokens, a position outside the text or
-    of a whole text, and a model of vectors.
+    Raises `UserError` for a text of several tokens, an unknown label, equal tokens, a wrong position, and a model of
+    vectors.
     """
     with torch.no_grad(), evaluation_mode(model.network):
         outputs = model.network(**inputs)

@@ -27,7 +27,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -401,10 +401,10 @@ def requiring_gradient(name: str, x: Tensor) -> Tensor:
     return x if x.requires_grad else x.detach().requires_grad_()
 
 
-def rank_correlation(exact: Restored, estimated: Restored) -> float:
-    """Return Spearman's rank correlation of the exact and the estimated shares.
+def rank_correlation(exact: Restored | Tensor, estimated: Restored | Tensor) -> float:
+    """Return Spearman's rank correlation of the exact and the estimated shares, or of two tensors of effects.
 
-    Cells in which both shares are exactly 0 are left out: there, both runs have equal tensors, and nothing is
+    Cells in which both are exactly 0 are left out: there, both runs have equal tensors, and nothing is
     estimated. The result is NaN if fewer than two cells are left, or if the exact or the estimated shares are constant.
 
     >>> shares = torch.tensor([[0.0, 0.1, 0.2, 0.9]]), torch.tensor([[0.0, 0.3, 0.2, 5.0]])
@@ -415,13 +415,9 @@ def rank_correlation(exact: Restored, estimated: Restored) -> float:
     >>> rank_correlation(nothing, nothing)
     nan
     """
-    return spearman(exact.shares, estimated.shares)
-
-
-def spearman(exact: Tensor, estimated: Tensor) -> float:
-    """Return the rank correlation of two tensors of equal shape, as `rank_correlation` does."""
-    differs = (exact != 0) | (estimated != 0)
-    if int(differs.sum()) < 2:
+    shares: list[Any] = [getattr(one, "shares", one) for one in (exact, estimated)]
+    both = torch.stack(shares)
+    both = both[:, both.any(dim=0)]
+    if both.shape[1] < 2:
         return math.nan
-    both = [torch.from_numpy(ranks(x[differs].numpy())) for x in (exact, estimated)]
-    return float(torch.corrcoef(torch.stack(both))[0, 1])
+    return float(torch.corrcoef(torch.stack([torch.from_numpy(ranks(one)) for one in both.numpy()]))[0, 1])

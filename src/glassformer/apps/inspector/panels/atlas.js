@@ -1,8 +1,9 @@
 /**
- * Table of all heads of a kind: their scores, and the effect of switching each of them off.
+ * Table of all heads of a kind: their scores, and the effect of switching each of them off. And the heads found.
  *
+ * @import { Run } from "../page/types.js"
  * @import { Effects } from "./ablation.js"
- * @import { Scores } from "./attention.js"
+ * @import { RankedHead, Scores } from "./attention.js"
  *
  * @typedef {{layer: number, head: number, values: number[]}} Row
  */
@@ -13,6 +14,8 @@ import { fixed, signed } from "../page/text.js";
 
 /** Largest number of heads that are listed. */
 const MOST = 60;
+/** Heads of a pattern that are listed if they are found, and otherwise. */
+const [MOST_FOUND, MOST_OTHERS] = [8, 4];
 /** Scores that are not a share of the weights on one kind of token. */
 const SPREADS = ["entropy", "sharpness"];
 
@@ -50,10 +53,43 @@ export function headAtlas({ kind, scores, effects, order, dark, onorder, onopen 
     return h("td", { class: "number", style }, isEffect ? signed(value, 3) : fixed(value, 2));
   };
   const heading = (/** @type {string} */ name, /** @type {number} */ i) => h("th", { scope: "col", "aria-sort": i === by ? "descending" : "none" },
-    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? "change of the loss of this text when the head alone is replaced by 0" : scores.names[name]}. Sort by this column` }));
+    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? "change of the loss of this text when the head alone is replaced by 0" : scores.names[name]}. Sort by this column` }),
+    h("div", { class: "about" }, name !== "effect" && scores.kinds === scores.random ? "random tokens" : "this text"));
   return h("div", { class: "scroll-x" }, h("table", { class: "atlas" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "head"), ...names.map(heading))),
     h("tbody", {}, ...sorted.slice(0, MOST).map(({ layer, head, values }) => h("tr", {},
       h("th", { scope: "row" }, button(`${layer}.${head}`, () => onopen(layer, head), { class: "found-head", title: `Open head ${head} of layer ${layer}` })), ...values.map((value, i) => cell(value, names[i] ?? "")))))),
   rows.length > MOST ? h("p", { class: "about" }, `The first ${MOST} of ${rows.length} heads; save CSV for all.`) : null);
+}
+
+/** Return how many tokens of a text have the earlier token that a pattern needs: for induction, not the one just before. @param {Run} run @param {string} kind @param {string} name */
+function repeats(run, kind, name) {
+  const ids = run[run.attention[kind]?.rows ?? "target"].map(({ id }) => id);
+  return ids.filter((id, i) => ids.indexOf(id) < i - Number(name === "induction")).length;
+}
+
+/**
+ * Return the list of the heads that show a pattern on the text, on random tokens, or on both; for a pattern without one, its nearest head.
+ * @param {Scores} scores
+ * @param {Run} run
+ * @param {(head: RankedHead) => void} onopen
+ */
+export function foundHeads({ names, ranked, margin, n_random: nRandom }, run, onopen) {
+  if (!ranked.length || !nRandom) return [h("p", { class: "about" }, "This attention has no pattern scores.")];
+  const passes = (/** @type {number | null} */ score, /** @type {number | null} */ uniform) => score !== null && uniform !== null && (score - uniform) / (1 - uniform) >= margin;
+  const groupOf = (/** @type {RankedHead} */ one) => (one.is_found ? (one.score === null ? "random only: no repeat here" : "both")
+    : passes(one.score, one.uniform) ? "this text only" : passes(one.random, one.random_uniform) ? "random only" : "neither: the nearest");
+  const line = (/** @type {RankedHead} */ one) => h("tr", {}, h("th", { scope: "row" }, button(`${one.kind} ${one.layer}.${one.head}`, () => onopen(one), { class: "found-head", title: `Open head ${one.head} of layer ${one.layer}` })),
+    h("td", {}, `${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`), h("td", {}, `${fixed(one.random, 2)} (${fixed(one.random_uniform, 2)})`), h("td", {}, groupOf(one)));
+  const kinds = Object.keys(run.attention).filter((kind) => kind !== "cross");
+  return [...Object.keys(names).flatMap((name) => {
+    const heads = ranked.filter((one) => one.name === name);
+    const groups = [...new Set(["both", ...heads.map(groupOf)])].map((group) => heads.filter((one) => groupOf(one) === group));
+    const listed = groups.flatMap((of) => of.slice(0, of[0]?.is_found ? MOST_FOUND : MOST_OTHERS));
+    const n = ["induction", "duplicate"].includes(name) ? ` (n = ${kinds.map((kind) => `${repeats(run, kind, name)}${kinds.length > 1 ? ` in the ${kind}` : ""}`).join(", ")})` : "";
+    return heads.length ? [h("h4", {}, `${names[name]}${n}`), h("table", { class: "atlas" },
+      h("thead", {}, h("tr", {}, ...["head", "this text", "random tokens", "found on"].map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, ...listed.map(line))),
+    listed.length < heads.length ? h("p", { class: "about" }, `and ${heads.length - listed.length} more`) : ""] : [];
+  }), h("p", { class: "about" }, "Each head is its layer and number, with two scores; in parentheses is the score of uniform attention (equal weights on all keys). A score passes if (score − uniform) / (1 − uniform) is at least " +
+    `${fixed(margin, 2)}. n: tokens of this text that repeat an earlier one. With few repeats, the score on this text says little. Random tokens: mean over ${nRandom[0]} sequences of ${nRandom[1]} tokens, each written twice, seeds 0 to ${nRandom[0] - 1}. A head of layer 0 cannot be an induction head.`)];
 }

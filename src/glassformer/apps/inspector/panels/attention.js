@@ -14,7 +14,7 @@
  * }} RankedHead
  * @typedef {Record<string, {heads: HeadScores[][], uniform: HeadScores[]}>} Kinds
  * @typedef {{
- *   names: Record<string, string>, margin: number, ranked: RankedHead[], kinds: Kinds, random: Kinds | null,
+ *   names: Record<string, string>, margin: number, ranked: RankedHead[], kinds: Kinds, random: Kinds | null, n_random: [sequences: number, tokens: number] | null,
  * }} Scores
  */
 
@@ -28,14 +28,12 @@ import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { answeredPlaces, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
-import { headAtlas, headTable } from "./atlas.js";
+import { foundHeads, headAtlas, headTable } from "./atlas.js";
 
 /** @type {Tab} */
 export const attentionTab = { id: "attention", title: "Heads", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
 
 const LINE_WINDOW = 120;
-/** Heads of a pattern that are listed. */
-const MOST_FOUND = 8;
 const ABOUT = {
   maps: "One attention map per layer (down) and head (across). In a map, rows are queries and columns are keys. Select a map to open it.",
   lines: "One column per layer. A line leads from a key (left) to a query (right) that attends to it. Its width is the weight, and its colour is the head.",
@@ -273,18 +271,7 @@ function createAttention(app) {
     const { model } = store.state;
     random.hidden = !model || model.kind === "recurrent"; // the attention of a recurrent model has no pattern scores
     if (!scores) return fill(foundPlace);
-    const { names: meanings, ranked, margin } = scores;
-    const entry = (/** @type {RankedHead} */ one) => h("span", {}, button(`${one.kind} ${one.layer}.${one.head}`, () => store.set({ kind: one.kind, layer: one.layer, head: one.head, lit: null }), {
-      class: "found-head", title: `layer ${one.layer}, head ${one.head}; on random tokens ${fixed(one.random, 2)} (uniform ${fixed(one.random_uniform, 2)})`,
-    }), ` ${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`);
-    const patterns = Object.keys(meanings).map((name) => ({ meaning: meanings[name] ?? name, heads: ranked.filter((one) => one.name === name && one.is_found).sort((a, b) => (b.score ?? 0) - (a.score ?? 0)) }));
-    const missing = ranked.filter((one) => !one.is_found);
-    fill(foundPlace, h("h3", {}, "Heads found"),
-      h("dl", {}, ...patterns.filter(({ heads }) => heads.length).flatMap(({ meaning, heads }) => [
-        h("dt", {}, meaning), h("dd", {}, ...heads.slice(0, MOST_FOUND).map(entry), heads.length > MOST_FOUND ? `and ${heads.length - MOST_FOUND} more` : null)])),
-      missing.length ? h("p", { class: "about missing" }, ...missing.flatMap((one) => [`No head clearly ${meanings[one.name]}: the nearest is `, entry(one), ". "])) : null,
-      h("p", { class: "about" }, ranked.length ? "Each head is its layer and number, with its score; in parentheses is the score of uniform attention (equal weights on all keys). A head is found if " +
-        `(score − uniform) / (1 − uniform) is at least ${fixed(margin, 2)}, on this text and on repeated random tokens. A head of layer 0 cannot be an induction head.` : "This attention has no pattern scores."));
+    fill(foundPlace, h("h3", {}, "Heads found"), ...foundHeads(scores, /** @type {Run} */ (grid?.run), (one) => store.set({ kind: one.kind, layer: one.layer, head: one.head, lit: null })));
   }
 
   /** Write the scores of the open head. */

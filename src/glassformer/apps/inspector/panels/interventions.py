@@ -27,11 +27,7 @@ from glassformer.tasks.trained_model import TrainedModel
 
 @dataclass(frozen=True)
 class Asked:
-    """What is measured: by default `measure_of`.
-
-    With `logit`, it is the logit of `token` minus that of `against` at the position (`logit_measure`). With a position
-    alone, it is −log p of the token that the unchanged model predicts there.
-    """
+    """Measure of a request: a logit (`logit_measure`), −log p of the prediction at a position, or `measure_of`."""
 
     position: int | None = None
     logit: bool = False
@@ -53,13 +49,6 @@ class Asked:
         return Measure("loss", labels)
 
 
-def _names(model: TrainedModel, measure: Measure) -> dict[str, Any]:
-    """Return the name of a measure, and the tokens or labels of a logit."""
-    if measure.name != "logit":
-        return {"measure": measure.name}
-    return {"measure": measure.name} | page_data.logit_names(model, measure.reference.tolist())
-
-
 @route("POST", "/api/run/{run}/ablate")
 def ablate(inspector: Inspector, run: str, off: str, asked: Asked, mean: bool = False) -> dict[str, Any]:
     """Return the measure and the predictions before and after parts are switched off; see `ablation.ablate`.
@@ -72,7 +61,7 @@ def ablate(inspector: Inspector, run: str, off: str, asked: Asked, mean: bool = 
         side: {"loss": float(measure(logits)[0]), **_predictions(shown, logits)}
         for side, logits in (("before", shown.trace["logits"]), ("after", shown.logits(off, mean)))
     }
-    return {**shown.names, **_names(shown.model, measure), **outcomes}
+    return {**shown.names, **page_data.measure_names(shown.model, measure), **outcomes}
 
 
 def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
@@ -95,7 +84,7 @@ def effects(inspector: Inspector, run: str, asked: Asked, mean: bool = False) ->
     report = inspector.reporting(MAX_SECONDS)
     found = effects_of(shown.model.network, inputs, measure, means=shown.means(mean), progress=report)
     measured = mean_effects([found])
-    return shown.names | _answer(shown.model, measured) | _names(shown.model, measure)
+    return shown.names | _answer(shown.model, measured) | page_data.measure_names(shown.model, measure)
 
 
 @route("POST", "/api/effects")

@@ -90,9 +90,11 @@ def attribution(
     shown = inspector.run_of(run)
     found = logit_attribution(shown.model, shown.trace, token or None, against or None, position)
     cells, rows, columns = found.grid()
+    names: dict[int | None, str] = dict(enumerate(page_data.vocabulary(shown.model)))
     return {
         **shown.names,
-        **page_data.logit_names(shown.model, [i for i in (found.token, found.against) if i is not None]),
+        "token": names[found.token],
+        "against": names.get(found.against),
         "position": found.position % shown.trace["logits"].shape[1],
         "logit": found.logit,
         "terms": {name: asdict(term) | {"is_beyond": term.is_beyond} for name, term in found.terms.items()},
@@ -108,14 +110,14 @@ def inputs(
 ) -> dict[str, Any]:
     """Return the effect of each input token on the logit of a token or a label; see `input_effects`."""
     shown = inspector.run_of(run)
-    model, report = shown.model, inspector.reporting(MAX_SECONDS)
-    found = input_effects(model, shown.trace, token or None, against or None, position, progress=report)
+    report = inspector.reporting(MAX_SECONDS)
+    found = input_effects(shown.model, shown.trace, token or None, against or None, position, progress=report)
     return {
         **shown.names,
-        **page_data.logit_names(model, found.measure.reference.tolist()),
+        **page_data.measure_names(shown.model, found.measure),
         "logit": found.logit,
-        "exact": {name: x.tolist() for name, x in found.exact.items()},
-        "estimate": {name: x.tolist() for name, x in found.estimated.items()},
+        "exact": found.exact.tolist(),
+        "estimate": found.estimated.tolist(),
         **page_data.without_nan({"correlation": found.correlation}),
     }
 

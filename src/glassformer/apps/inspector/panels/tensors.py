@@ -17,11 +17,10 @@ from glassformer.inspection.attention_maps import aligned, checked
 from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
 from glassformer.inspection.head_scores import (
     MARGIN,
-    N_RANDOM,
     NAMES,
     LayerScores,
     Scores,
-    random_length,
+    n_random,
     random_scores,
     ranked_heads,
 )
@@ -65,15 +64,11 @@ def scores(inspector: Inspector, run: str) -> dict[str, Any]:
         return {**known, "ranked": [], "random": None, "n_random": None}
     random = inspector.once(f"random scores of {page_data.model_id(model)}", lambda: random_scores(model))
     on_random = {kind: score_table(layers) for kind, layers in random.items()}
-    n_random = [N_RANDOM, random_length(model)]
-    return {**known, "ranked": _ranked(shown, random), "random": on_random, "n_random": n_random}
+    return {**known, "ranked": _ranked(shown, random), "random": on_random, "n_random": n_random(model)}
 
 
 def _ranked(shown: Shown, random: Scores) -> list[dict[str, Any]]:
-    """Return the heads that show each pattern, on the text or on random tokens, the clearest first.
-
-    For a pattern without such a head, return its clearest head.
-    """
+    """Return the heads that pass for each pattern, on the text or on random tokens; without one, the clearest head."""
     return [
         {"name": name, **page_data.without_nan(head._asdict())}
         for name, heads in ranked_heads(shown.scores, random).items()
