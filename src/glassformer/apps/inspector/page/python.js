@@ -54,7 +54,8 @@ const PROGRAMS = {
   flow: (_, input) => ["from glassformer.inspection.capture import FLOW", `trace = model.trace(${input}, names=FLOW)`, "print(trace)"],
   attention: (state, input) => {
     const isOpen = state.layer >= 0 && state.head >= 0;
-    if (!isOpen && state.model?.kind !== "recurrent") return ["from glassformer.inspection import find_heads", "# Each head with its score on the input and on random tokens", `found = find_heads(model, ${input})`, "print(found)"];
+    if (!isOpen && state.model?.kind !== "recurrent") return ["from glassformer.inspection.head_scores import network_scores, random_scores, ranked_heads",
+      `trace = model.trace(${input}, names=["logits"])`, "# By pattern: each head with its score on the input and on repeated random tokens", "print(ranked_heads(network_scores(model.network, trace.inputs), random_scores(model)))"];
     return ["from glassformer.inspection.attention_maps import attention_layers", `weights = model.attention(${input})`, `print(attention_layers(weights, ${literal(chosenKind(state))})${isOpen ? `[${state.layer}][0, ${state.head}]` : ""})`];
   },
   alignment: (state, input) => {

@@ -82,8 +82,7 @@ function spreadTable({ beside }) {
 
 /** Return the formula of the effects of a model. @param {Model | null} model */
 function effectFormula(model) {
-  if (model?.has_head_over_tokens) return "effect = loss without the part − loss; of a prediction: −log p in place of the loss; of a logit: the logit; without targets: KL(before ‖ after)";
-  return model?.labels.length ? "effect = KL(before ‖ after)" : "effect = mean |output after − output before|";
+  return model?.has_head_over_tokens || model?.labels.length ? "effect = measure without the part − measure" : "effect = mean |output after − output before|";
 }
 
 /** Return the query for the measure of the state. @param {State} state @returns {Record<string, string | number | undefined>} */
@@ -132,7 +131,7 @@ function createAblation(app) {
       const table = () => (shown && shown.n_texts > 1 ? spreadTable(shown) : heatTable(effectMatrix()));
       return shown && { name: `effects-${kind()}`, scene: () => heatScene(effectMatrix(), `Effects, ${kind()}`), table, data: () => shown };
     },
-    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
+    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text. The measure is the loss, −log p of a prediction, or a logit; without targets, KL(before ‖ after).${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: effectFormula(store.state.model),
   }, h("div", { class: "row" }, kinds.element, means.element, measures.element, measure, counted, all), logitFields, set, switches, legend, over, loss);
 

@@ -38,9 +38,9 @@ export function headTable(kind, scores, effects) {
 
 /**
  * Draw the table, in the order of one column. A click on a head opens it, a click on a heading sorts by it.
- * @param {{kind: string, scores: Scores, effects: Effects | null, order: string, dark: boolean, onorder: (name: string) => void, onopen: (layer: number, head: number) => void}} options
+ * @param {{kind: string, scores: Scores, effects: Effects | null, measure: string, order: string, dark: boolean, onorder: (name: string) => void, onopen: (layer: number, head: number) => void}} options
  */
-export function headAtlas({ kind, scores, effects, order, dark, onorder, onopen }) {
+export function headAtlas({ kind, scores, effects, measure, order, dark, onorder, onopen }) {
   const { names, rows } = headTable(kind, scores, effects);
   const by = Math.max(0, names.indexOf(order));
   const valueOf = (/** @type {Row} */ { values }) => (Number.isNaN(values[by] ?? NaN) ? -Infinity : values[by] ?? -Infinity);
@@ -53,8 +53,8 @@ export function headAtlas({ kind, scores, effects, order, dark, onorder, onopen 
     return h("td", { class: "number", style }, isEffect ? signed(value, 3) : fixed(value, 2));
   };
   const heading = (/** @type {string} */ name, /** @type {number} */ i) => h("th", { scope: "col", "aria-sort": i === by ? "descending" : "none" },
-    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? "change of the loss of this text when the head alone is replaced by 0" : scores.names[name]}. Sort by this column` }),
-    h("div", { class: "about" }, name !== "effect" && scores.kinds === scores.random ? "random tokens" : "this text"));
+    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? `change when the head alone is replaced by 0, of the ${measure}` : scores.names[name]}. Sort by this column` }),
+    h("div", { class: "about" }, name === "effect" && effects?.measure === "logit" ? measure : name !== "effect" && scores.kinds === scores.random ? "random tokens" : "this text"));
   return h("div", { class: "scroll-x" }, h("table", { class: "atlas" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "head"), ...names.map(heading))),
     h("tbody", {}, ...sorted.slice(0, MOST).map(({ layer, head, values }) => h("tr", {},
@@ -77,8 +77,8 @@ function repeats(run, kind, name) {
 export function foundHeads({ names, ranked, margin, n_random: nRandom }, run, onopen) {
   if (!ranked.length || !nRandom) return [h("p", { class: "about" }, "This attention has no pattern scores.")];
   const passes = (/** @type {number | null} */ score, /** @type {number | null} */ uniform) => score !== null && uniform !== null && (score - uniform) / (1 - uniform) >= margin;
-  const groupOf = (/** @type {RankedHead} */ one) => (one.is_found ? (one.score === null ? "random only: no repeat here" : "both")
-    : passes(one.score, one.uniform) ? "this text only" : passes(one.random, one.random_uniform) ? "random only" : "neither: the nearest");
+  const groupOf = (/** @type {RankedHead} */ one) => (one.is_found ? (one.score === null ? "random (the text has no repeat)" : "both")
+    : passes(one.score, one.uniform) ? "this text" : passes(one.random, one.random_uniform) ? "random" : "neither");
   const line = (/** @type {RankedHead} */ one) => h("tr", {}, h("th", { scope: "row" }, button(`${one.kind} ${one.layer}.${one.head}`, () => onopen(one), { class: "found-head", title: `Open head ${one.head} of layer ${one.layer}` })),
     h("td", {}, `${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`), h("td", {}, `${fixed(one.random, 2)} (${fixed(one.random_uniform, 2)})`), h("td", {}, groupOf(one)));
   const kinds = Object.keys(run.attention).filter((kind) => kind !== "cross");
@@ -87,9 +87,9 @@ export function foundHeads({ names, ranked, margin, n_random: nRandom }, run, on
     const groups = [...new Set(["both", ...heads.map(groupOf)])].map((group) => heads.filter((one) => groupOf(one) === group));
     const listed = groups.flatMap((of) => of.slice(0, of[0]?.is_found ? MOST_FOUND : MOST_OTHERS));
     const n = ["induction", "duplicate"].includes(name) ? ` (n = ${kinds.map((kind) => `${repeats(run, kind, name)}${kinds.length > 1 ? ` in the ${kind}` : ""}`).join(", ")})` : "";
-    return heads.length ? [h("h4", {}, `${names[name]}${n}`), h("table", { class: "atlas" },
-      h("thead", {}, h("tr", {}, ...["head", "this text", "random tokens", "found on"].map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, ...listed.map(line))),
-    listed.length < heads.length ? h("p", { class: "about" }, `and ${heads.length - listed.length} more`) : ""] : [];
-  }), h("p", { class: "about" }, "Each head is its layer and number, with two scores; in parentheses is the score of uniform attention (equal weights on all keys). A score passes if (score − uniform) / (1 − uniform) is at least " +
+    return heads.length ? [h("dl", {}, h("dt", {}, `${names[name]}${n}`), h("dd", { class: "scroll-x" }, h("table", { class: "atlas" },
+      h("thead", {}, h("tr", {}, ...["head", "this text", "random tokens", "passes on"].map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, ...listed.map(line))),
+    listed.length < heads.length ? `and ${heads.length - listed.length} more` : null))] : [];
+  }), h("p", { class: "about" }, "Each head is its layer and number, with two scores; in parentheses is the score of uniform attention (equal weights on all keys). For a pattern that no head passes, the nearest head is listed. A score passes if (score − uniform) / (1 − uniform) is at least " +
     `${fixed(margin, 2)}. n: tokens of this text that repeat an earlier one. With few repeats, the score on this text says little. Random tokens: mean over ${nRandom[0]} sequences of ${nRandom[1]} tokens, each written twice, seeds 0 to ${nRandom[0] - 1}. A head of layer 0 cannot be an induction head.`)];
 }
