@@ -82,7 +82,8 @@ function spreadTable({ beside }) {
 
 /** Return the formula of the effects of a model. @param {Model | null} model */
 function effectFormula(model) {
-  return model?.has_head_over_tokens || model?.labels.length ? "effect = measure without the part − measure" : "effect = mean |output after − output before|";
+  if (model?.has_head_over_tokens) return "effect = measure without the part − measure";
+  return model?.labels.length ? "effect = KL(before ‖ after)" : "effect = mean |output after − output before|";
 }
 
 /** Return the query for the measure of the state. @param {State} state @returns {Record<string, string | number | undefined>} */
