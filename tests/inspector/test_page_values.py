@@ -100,7 +100,7 @@ def test_heads_are_scored_beside_their_baselines(show_model: OpenModel, models: 
         repeats = " (n = 15)" if name in ("induction", "duplicate") else ""
         assert lists.nth(i).locator("dt").inner_text() == NAMES[name] + repeats
         on_both = (f"{x:.2f} ({y:.2f})" for x, y in ((one.score, one.uniform), (one.random, one.random_uniform)))
-        cells = [f"{one.kind} {one.layer}.{one.head}", *on_both, "neither"]
+        cells = [f"{one.kind} {one.layer}.{one.head}", *on_both]
         assert lists.nth(i).locator("tbody tr > *").all_inner_texts() == cells
     about = found.page.locator(".found-list .about").last.inner_text()
     assert "at least 0.20" in about and "mean over 4 sequences of 15 tokens, each written twice, seeds 0 to 3" in about

@@ -62,34 +62,28 @@ export function headAtlas({ kind, scores, effects, measure, order, dark, onorder
   rows.length > MOST ? h("p", { class: "about" }, `The first ${MOST} of ${rows.length} heads; save CSV for all.`) : null);
 }
 
-/** Return how many tokens of a text have the earlier token that a pattern needs: for induction, not the one just before. @param {Run} run @param {string} kind @param {string} name */
-function repeats(run, kind, name) {
-  const ids = run[run.attention[kind]?.rows ?? "target"].map(({ id }) => id);
-  return ids.filter((id, i) => ids.indexOf(id) < i - Number(name === "induction")).length;
-}
-
 /**
- * Return the list of the heads that show a pattern on the text, on random tokens, or on both; for a pattern without one, its nearest head.
+ * Return the list of the heads that pass for a pattern on the text, on random tokens, or on both; without one, the nearest head.
  * @param {Scores} scores
  * @param {Run} run
  * @param {(head: RankedHead) => void} onopen
  */
 export function foundHeads({ names, ranked, margin, n_random: nRandom }, run, onopen) {
   if (!ranked.length || !nRandom) return [h("p", { class: "about" }, "This attention has no pattern scores.")];
-  const passes = (/** @type {number | null} */ score, /** @type {number | null} */ uniform) => score !== null && uniform !== null && (score - uniform) / (1 - uniform) >= margin;
-  const groupOf = (/** @type {RankedHead} */ one) => (one.is_found ? (one.score === null ? "random (the text has no repeat)" : "both")
-    : passes(one.score, one.uniform) ? "this text" : passes(one.random, one.random_uniform) ? "random" : "neither");
+  const mark = (/** @type {number | null} */ score, /** @type {number | null} */ uniform) => (score !== null && uniform !== null && (score - uniform) / (1 - uniform) >= margin ? " ✓" : "");
+  const marks = (/** @type {RankedHead} */ one) => [mark(one.score, one.uniform), mark(one.random, one.random_uniform)];
   const line = (/** @type {RankedHead} */ one) => h("tr", {}, h("th", { scope: "row" }, button(`${one.kind} ${one.layer}.${one.head}`, () => onopen(one), { class: "found-head", title: `Open head ${one.head} of layer ${one.layer}` })),
-    h("td", {}, `${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`), h("td", {}, `${fixed(one.random, 2)} (${fixed(one.random_uniform, 2)})`), h("td", {}, groupOf(one)));
-  const kinds = Object.keys(run.attention).filter((kind) => kind !== "cross");
-  return [...Object.keys(names).flatMap((name) => {
+    ...[[one.score, one.uniform], [one.random, one.random_uniform]].map(([score, uniform], i) => h("td", {}, `${fixed(score, 2)} (${fixed(uniform, 2)})${marks(one)[i]}`)));
+  /** Count the tokens of the text that have the earlier token that a pattern needs; for induction, not the one just before. @param {string} name @param {string} kind */
+  const repeats = (name, kind) => (run[run.attention[kind]?.rows ?? "target"].filter(({ id }, i, all) => all.findIndex((one) => one.id === id) < i - Number(name === "induction")).length);
+  const counts = (/** @type {string} */ name) => Object.keys(run.attention).filter((kind) => kind !== "cross").map((kind, _, { length }) => `${repeats(name, kind)}${length > 1 ? ` in the ${kind}` : ""}`).join(", ");
+  return [...Object.entries(names).flatMap(([name, meaning]) => {
     const heads = ranked.filter((one) => one.name === name);
-    const groups = [...new Set(["both", ...heads.map(groupOf)])].map((group) => heads.filter((one) => groupOf(one) === group));
+    const groups = [...new Set(heads.map((one) => marks(one).join()))].map((group) => heads.filter((one) => marks(one).join() === group));
     const listed = groups.flatMap((of) => of.slice(0, of[0]?.is_found ? MOST_FOUND : MOST_OTHERS));
-    const n = ["induction", "duplicate"].includes(name) ? ` (n = ${kinds.map((kind) => `${repeats(run, kind, name)}${kinds.length > 1 ? ` in the ${kind}` : ""}`).join(", ")})` : "";
-    return heads.length ? [h("dl", {}, h("dt", {}, `${names[name]}${n}`), h("dd", { class: "scroll-x" }, h("table", { class: "atlas" },
-      h("thead", {}, h("tr", {}, ...["head", "this text", "random tokens", "passes on"].map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, ...listed.map(line))),
+    return heads.length ? [h("dl", {}, h("dt", {}, `${meaning}${["induction", "duplicate"].includes(name) ? ` (n = ${counts(name)})` : ""}`), h("dd", { class: "scroll-x" }, h("table", { class: "atlas" },
+      h("thead", {}, h("tr", {}, ...["head", "this text", "random tokens"].map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, ...listed.map(line))),
     listed.length < heads.length ? `and ${heads.length - listed.length} more` : null))] : [];
-  }), h("p", { class: "about" }, "Each head is its layer and number, with two scores; in parentheses is the score of uniform attention (equal weights on all keys). For a pattern that no head passes, the nearest head is listed. A score passes if (score − uniform) / (1 − uniform) is at least " +
-    `${fixed(margin, 2)}. n: tokens of this text that repeat an earlier one. With few repeats, the score on this text says little. Random tokens: mean over ${nRandom[0]} sequences of ${nRandom[1]} tokens, each written twice, seeds 0 to ${nRandom[0] - 1}. A head of layer 0 cannot be an induction head.`)];
+  }), h("p", { class: "about" }, "Each head is its layer and number, with two scores; in parentheses is the score of uniform attention (equal weights on all keys). ✓: (score − uniform) / (1 − uniform) is at least " +
+    `${fixed(margin, 2)}. If no head passes, the nearest one is listed. n: tokens of this text that repeat an earlier one. With few repeats, the score on this text says little. Random tokens: mean over ${nRandom[0]} sequences of ${nRandom[1]} tokens, each written twice, seeds 0 to ${nRandom[0] - 1}. A head of layer 0 cannot be an induction head.`)];
 }
