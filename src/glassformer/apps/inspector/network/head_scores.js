@@ -17,12 +17,7 @@ const PATTERNS = ["previous", "induction", "duplicate", "first"];
 /** Largest height and width of a thumbnail. */
 const THUMBNAIL = 48;
 
-/**
- * Return one head of the weights (1, H, T, S).
- * @param {Tensor} weights
- * @param {number} head
- * @returns {Matrix}
- */
+/** Return one head of the weights (1, H, T, S). @param {Tensor} weights @param {number} head @returns {Matrix} */
 export function headOf({ shape: [, , rows, columns], data }, head) {
   return { rows, columns, at: (t, s) => data[(head * rows + t) * columns + s] };
 }

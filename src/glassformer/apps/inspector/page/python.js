@@ -12,12 +12,7 @@ import { mainTokens, messagesOf, selectedPosition } from "./state.js";
 /** Return a text as a literal of Python, which reads JSON's escapes. @param {unknown} value */
 const literal = (value) => JSON.stringify(value);
 
-/**
- * Return the program for the open panel.
- * @param {State} state with a model and a run
- * @param {string} panel
- * @returns {string}
- */
+/** Return the program for the open panel. @param {State} state with a model and a run @param {string} panel @returns {string} */
 export function pythonOf(state, panel) {
   const lines = PROGRAMS[panel]?.(state, given(state)) ?? [];
   const imports = ["import glassformer", ...lines.filter((line) => line.startsWith("from "))];

@@ -25,12 +25,7 @@ export function endsLine(items, i) {
   return /\n/.test(items[i]?.text ?? "") && next !== undefined && !/^[\r\n]+$/.test(next.text);
 }
 
-/**
- * Return a list of tokens as buttons. The arrow keys move among them.
- * @param {StripItem[]} items
- * @param {string} label
- * @returns {HTMLElement}
- */
+/** Return a list of tokens as buttons. The arrow keys move among them. @param {StripItem[]} items @param {string} label @returns {HTMLElement} */
 export function tokenStrip(items, label) {
   const letters = lettersOf(items.map(({ text }) => text));
   const whole = directionOfText(letters.map(({ text }) => text).join(""));
@@ -65,11 +60,7 @@ export function divergingLegend(limit, dark, unit = "") {
 const WIDTH = 900;
 const LINE = 26;
 
-/**
- * Return the scene of some strips.
- * @param {{title: string, items: StripItem[]}[]} strips
- * @returns {Scene}
- */
+/** Return the scene of some strips. @param {{title: string, items: StripItem[]}[]} strips @returns {Scene} */
 export function stripScene(strips) {
   const { faint, paper } = theme();
   let y = 12;

@@ -35,38 +35,24 @@ export const ablationTab = { id: "ablation", title: "Ablation", create: createAb
 const KL_OF_LABELS = "The labels are independent: the KL divergence is the sum over the labels.";
 const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
 
-/**
- * Return the parts of a text such as "decoder.0.3,decoder.1.ff,decoder.2.all".
- * @param {string} off
- * @returns {string[]}
- */
+/** Return the parts of a text such as "decoder.0.3,decoder.1.ff,decoder.2.all". @param {string} off @returns {string[]} */
 export function partNames(off) {
   return off.split(",").filter((name) => /^\w+\.\d+\.(\d+|ff|all)$/.test(name));
 }
 
-/**
- * Return the name of a part, as the server expects it: "decoder.1.ff" is "decoder.1.feed_forward".
- * @param {string} name
- */
+/** Return the name of a part, as the server expects it: "decoder.1.ff" is "decoder.1.feed_forward". @param {string} name */
 export function partOf(name) {
   const [stack, layer, what = ""] = name.split(".");
   if (what === "all") return `${stack}.${layer}`;
   return `${stack}.${layer}.${what === "ff" ? "feed_forward" : `head.${what}`}`;
 }
 
-/**
- * Return the parts that are off, as the server expects them.
- * @param {string} off
- */
+/** Return the parts that are off, as the server expects them. @param {string} off */
 export function partsOff(off) {
   return partNames(off).map(partOf).join(",");
 }
 
-/**
- * Return the effect of a part on the loss; NaN if it was not measured.
- * @param {Effects | null} effects
- * @param {string} name
- */
+/** Return the effect of a part on the loss; NaN if it was not measured. @param {Effects | null} effects @param {string} name */
 export function effectOf(effects, name) {
   const [kind = "", layer = "0", what = ""] = name.split(".");
   const row = Number(layer);
