@@ -15,10 +15,10 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_260,
-    "lines of Python in the core": 42_120,
-    "lines of JavaScript, CSS and HTML": 14_920,
-    "files of Python": 349,
+    "lines of Python": 66_500,
+    "lines of Python in the core": 42_320,
+    "lines of JavaScript, CSS and HTML": 14_975,
+    "files of Python": 350,
     "files of Python under 60 lines": 41,
     "keys of a run": 244,
     "options of verbs": 234,
@@ -27,7 +27,7 @@ LIMITS = {
     "floors": 12,
     "calls of isinstance": 706,
     "conditional expressions": 1_004,
-    "words of documents, without tables of results": 130_680,
+    "words of documents, without tables of results": 130_940,
 }
 
 
