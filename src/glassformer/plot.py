@@ -32,7 +32,7 @@ from glassformer.inspection.atlas import atlas
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace, capture
 from glassformer.inspection.head_scores import transformer_of
-from glassformer.inspection.patching import answer_position
+from glassformer.inspection.measures import answer_position
 from glassformer.inspection.texts import Given
 from glassformer.model import Model
 from glassformer.tasks.batches import Place

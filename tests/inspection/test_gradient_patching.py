@@ -134,6 +134,10 @@ def test_means_over_pairs_and_their_baseline(trained: Outcome) -> None:
         assert one.baseline == near(float(others.mean()))
         difference = shares[:, i, j] - others
         assert one.is_beyond is (float(difference.mean()) > 3 * float(difference.std()) / 6**0.5)
+    calls = list[tuple[int, int]]()
+    patch_pairs(model.network, pairs[:2], "heads", progress=lambda done, total: calls.append((done, total)))
+    n = shares[0].numel()
+    assert calls[0][0] > 0 and calls[-2] == (2 * n, 2 * n) and calls == sorted(calls[:-1]) + calls[-1:]
     alone, _ = patch_pairs(model.network, pairs[:1])
     single = patch(model.network, pairs[0], residual_places(model.network, pairs[0]))
     assert torch.equal(alone.shares, single.shares) and alone.n_texts == 1

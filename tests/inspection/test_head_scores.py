@@ -196,6 +196,7 @@ def test_each_perfect_head_is_found_and_no_other_one() -> None:
         assert len(found[name]) == (2 if name == "induction" else 4), "all heads that can show the pattern"
         on_noise = ranked_heads(layers, {"decoder": [one_layer(noise, ids)] * 2})[name]
         assert not any(head.is_found for head in on_noise), "not on random tokens"
+        assert [head[:3] for head in on_noise if head.is_on_one] == [("decoder", 1, 1)], "on the text only"
 
 
 def test_heads_are_ranked_by_their_smaller_excess() -> None:

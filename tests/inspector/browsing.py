@@ -63,7 +63,7 @@ def hash_of(**view: Any) -> str:
 
 VIEWS = {
     **dict.fromkeys(("Alignment", "Heads"), "Attention"),
-    **dict.fromkeys(("Logit lens", "Attribution"), "Why"),
+    **dict.fromkeys(("Logit lens", "Attribution", "Input tokens"), "Why"),
     **dict.fromkeys(("Ablation", "Patching"), "Change"),
     **dict.fromkeys(("Step by step", "Beam search"), "Write"),
     **dict.fromkeys(("Compare", "Texts", "Experts", "Training"), "More"),

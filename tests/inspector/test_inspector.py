@@ -22,12 +22,13 @@ from glassformer.config.recurrent import AttendAfter, AttendBefore, RecurrentCon
 from glassformer.config.run import InfillingConfig, SpansConfig
 from glassformer.config.transformer import RelativePositions, Stack, TransformerConfig
 from glassformer.inspection import texts
-from glassformer.inspection.ablation import ablate
+from glassformer.inspection.ablation import Part, ablate, effects
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.inspection.head_scores import network_scores, random_scores, ranked_heads, trace_scores
+from glassformer.inspection.input_effects import input_effects
 from glassformer.inspection.lens import lens_cells, lens_labels
-from glassformer.inspection.measures import loss_of, measure_of
+from glassformer.inspection.measures import logit_measure, loss_of, measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
 from glassformer.store.lock import is_locked, locked
@@ -331,6 +332,38 @@ def test_ablation_and_effects_equal_the_functions(models: dict[str, Model], fami
             inspector.effects(run, position=1)
     with pytest.raises(UserError, match="expected a name such as"):
         inspector.ablate(run, "sideways.0")
+
+
+@pytest.mark.parametrize(("family", "words"), [("decoder", ("a", "b")), ("encoder-decoder", ("hund", "katze"))])
+def test_effects_on_a_logit_equal_the_function(models: dict[str, Model], family: str, words: tuple[str, str]) -> None:
+    model, off = models[family], "decoder.0.head.1"
+    inspector = Inspector(model)
+    run = inspector.run(**given_to(model))["run"]
+    inputs, asked = capture(model, **given_to(model)).inputs, {"token": words[0], "against": words[1], "position": 1}
+    expected = effects(model.network, inputs, logit_measure(model, inputs, *words, 1))
+    found = inspector.effects(run, logit=True, **asked)
+    assert found["decoder"] == expected.heads("decoder") and found["loss"] == expected.before
+    names = model.tokenizer.tokens([model.tokenizer.encode(word)[0] for word in words])
+    assert [found[name] for name in ("measure", "token", "against")] == ["logit", *names]
+    answer = inspector.ablate(run, off, logit=True, **asked)
+    assert answer["after"]["loss"] - answer["before"]["loss"] == near(expected.changes[Part.parse(off)], terms=NETWORK)
+    assert answer["measure"] == "logit" and answer["against"] == names[1]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "classifier"])
+def test_the_effects_of_input_tokens_equal_the_function(models: dict[str, Model], family: str) -> None:
+    model = models[family]
+    inspector = Inspector(model)
+    run = inspector.run(**given_to(model))
+    position = None if family == "classifier" else 1
+    found = inspector.inputs(run["run"], position=position)
+    expected = input_effects(model, capture(model, **given_to(model)), position=position)
+    assert [token["text"] for side in ("source", "target") for token in run[side]] == expected.tokens
+    assert found["exact"] == expected.exact.tolist() and found["estimate"] == expected.estimated.tolist()
+    assert found["logit"] == expected.logit and inspector.progress == (0, 0)
+    assert found["correlation"] == pytest.approx(expected.correlation)
+    best = int(expected.measure.reference[0])
+    assert found["token"] == (model.classes or model.tokenizer.tokens(range(model.tokenizer.vocab_size)))[best]
 
 
 def test_ablation_changes_the_labels_of_a_classifier(models: dict[str, Model]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from glassformer.inspection.capture import capture
 from glassformer.model import Model
 from inspector.browsing import SOURCE, TARGET, TEXT, Open, Visit, given_to, hash_of
 from inspector.conftest import FAMILIES, OpenModel, Serve
@@ -13,7 +14,7 @@ PANELS = {
     "decoder": {
         "Flow": ["Flow"],
         "Attention": ["Heads"],
-        "Why": ["Logit lens", "Attribution"],
+        "Why": ["Logit lens", "Attribution", "Input tokens"],
         "Change": ["Ablation", "Patching"],
         "Write": ["Step by step"],
         "More": ["Compare", "Texts", "Training"],
@@ -21,14 +22,14 @@ PANELS = {
     "encoder": {
         "Flow": ["Flow"],
         "Attention": ["Heads"],
-        "Why": ["Logit lens", "Attribution"],
+        "Why": ["Logit lens", "Attribution", "Input tokens"],
         "Change": ["Ablation", "Patching"],
         "More": ["Compare", "Texts", "Training"],
     },
     "encoder-decoder": {
         "Flow": ["Flow"],
         "Attention": ["Alignment", "Heads"],
-        "Why": ["Logit lens", "Attribution"],
+        "Why": ["Logit lens", "Attribution", "Input tokens"],
         "Change": ["Ablation", "Patching"],
         "Write": ["Step by step", "Beam search"],
         "More": ["Compare", "Texts", "Training"],
@@ -36,12 +37,14 @@ PANELS = {
     "recurrent": {
         "Flow": ["Flow"],
         "Attention": ["Alignment", "Heads"],
+        "Why": ["Input tokens"],
         "Write": ["Step by step", "Beam search"],
         "More": ["Compare", "Training"],
     },
     "classifier": {
         "Flow": ["Flow"],
         "Attention": ["Heads"],
+        "Why": ["Input tokens"],
         "Change": ["Ablation"],
         "More": ["Compare", "Texts", "Training"],
     },
@@ -125,6 +128,10 @@ def test_each_panel_shows_its_content_and_nothing_is_cut_off(
         if title == "Attribution":
             terms = model.logit_attribution(**given_to(model), position=0).terms
             assert len(found.cells("Attribution")) == 1 + len(terms)
+        if title == "Input tokens":
+            read = capture(model, **given_to(model), names=["logits"])
+            n_read = len(read.target) + len(read.source) * model.is_seq2seq
+            assert len(found.cells("Input tokens")) == 1 + n_read
         if title == "Texts":
             n_layers = sum(size["layers"] for size in card["attention"].values())
             assert panel.get_by_role("combobox").locator("option").count() >= n_layers

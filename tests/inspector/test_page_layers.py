@@ -3,10 +3,11 @@
 import math
 import re
 
-from glassformer.inspection.ablation import Part, effects_of_texts
+from glassformer.inspection.ablation import Part, effects, effects_of_texts
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import capture
 from glassformer.inspection.head_scores import network_scores, random_scores
+from glassformer.inspection.measures import logit_measure
 from glassformer.model import Model
 from glassformer.models.transformer import Transformer
 from inspector.browsing import ROWS, TEXT, given_to
@@ -45,14 +46,16 @@ def test_the_lines_are_the_weights_of_all_layers(open_model: OpenModel, models: 
 
 def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, models: dict[str, Model]) -> None:
     found, model = open_model("decoder", {"heads": "table"}), models["decoder"]
-    table, network = found.page.locator(".atlas"), model.network
+    table, network = found.page.locator(".grid-and-found > .scroll-x .atlas"), model.network
     assert isinstance(network, Transformer)
     found.until("() => document.querySelector('.atlas')?.textContent.includes('switched off')")
     found.page.get_by_role("button", name="on this text").click()
-    names, *rows = table.locator("tr").evaluate_all(ROWS)
+    headings, *rows = table.locator("tr").evaluate_all(ROWS)
+    assert all(name.endswith("this text") for name in headings[1:]), "the text of each column"
+    names = [name.removesuffix("this text") for name in headings]
     inputs = capture(model, **given_to(model)).inputs
     scores = network_scores(network, inputs)["decoder"]
-    effects = effects_of_texts(model, [TEXT])
+    changes = effects_of_texts(model, [TEXT]).changes
     assert names[0] == "head" and names[-1] == "switched off"
     for name, *values in rows:
         layer, head = map(int, name.split("."))
@@ -60,17 +63,18 @@ def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, 
             plain = score in ("entropy", "sharpness")
             value = scores[layer].heads[head][score] if plain else scores[layer].excess(head, score)
             assert shown == "–" if math.isnan(value) else float(shown.replace("−", "-")) == printed(value, 2)
-        effect = effects.changes[Part("decoder", layer, head=head)]
+        effect = changes[Part("decoder", layer, head=head)]
         assert float(values[-1].replace("−", "-")) == printed(effect, 3)
     order = [float(row[-1].replace("−", "-")) for row in rows]
     assert order == sorted(order, reverse=True)
     found.page.get_by_role("button", name="on repeated random tokens").click()
+    assert all(name.endswith("random tokens") for name in table.locator("th[aria-sort]").all_inner_texts()[:-1])
     random = random_scores(model)["decoder"]
     for name, value, *_ in table.locator("tr").evaluate_all(ROWS)[1:]:
         layer, head = map(int, name.split("."))
         assert float(value.replace("−", "-")) == printed(random[layer].excess(head, "previous"), 2)
     table.get_by_role("button", name="previous").click()
-    assert table.locator("th[aria-sort=descending]").inner_text() == "previous"
+    assert table.locator("th[aria-sort=descending]").inner_text().split("\n")[0] == "previous"
     table.locator("tbody tr").first.get_by_role("button").click()
     found.settle()
     place = found.view()
@@ -79,3 +83,17 @@ def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, 
     found.page.get_by_role("button", name="table", exact=True).last.click()
     header, *saved = found.cells("Heads")
     assert header[-1] == "effect" and len(saved) == len(rows)
+
+
+def test_the_table_of_heads_measures_the_logit_of_the_ablations(
+    open_model: OpenModel, models: dict[str, Model]
+) -> None:
+    found = open_model("decoder", {"heads": "table", "measure": "logit", "answer": "a", "wrong": "b"})
+    model = models["decoder"]
+    table = found.page.locator(".grid-and-found > .scroll-x .atlas")
+    found.until("() => document.querySelector('.atlas')?.textContent.includes('logit of a − logit of b')")
+    inputs = capture(model, **given_to(model)).inputs
+    expected = effects(model.network, inputs, logit_measure(model, inputs, "a", "b")).heads("decoder")
+    for name, *_, value in table.locator("tr").evaluate_all(ROWS)[1:]:
+        layer, head = map(int, name.split("."))
+        assert float(value.replace("−", "-")) == printed(expected[layer][head], 3)

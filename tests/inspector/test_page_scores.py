@@ -4,12 +4,15 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+import torch
 
 from glassformer.apps.inspector import inspector as inspector_module
 from glassformer.apps.inspector.worker import Worker
 from glassformer.common.errors import UserError
-from glassformer.inspection.ablation import effects_of_texts
+from glassformer.inspection.ablation import MEANS, effects, effects_of_texts
 from glassformer.inspection.attribution import logit_attribution
+from glassformer.inspection.input_effects import input_effects
+from glassformer.inspection.measures import logit_measure
 from glassformer.inspection.patching import patch_pairs, patching_of, rank_correlation
 from glassformer.inspection.strongest import strongest
 from glassformer.model import Model
@@ -157,7 +160,44 @@ def check_attribution(found: Visit, model: Model) -> None:
     pair = model.logit_attribution(TEXT, "a", "b")
     rows = {row[0]: row[1:] for row in found.cells("Attribution")[1:]}
     for name, term in pair.terms.items():
-        assert number(rows[name][0]) == printed(term.value, figures=3)
+        shown = [number(cell) for cell in rows[name][:2]]
+        assert shown == printed([term.value, term.deviation], figures=3), "a difference has no mean"
+    assert "random token" not in found.page.locator("#panels").inner_text()
+    check_input_tokens(found, model)
+
+
+def check_input_tokens(found: Visit, model: Model) -> None:
+    found.open_tab("Input tokens")
+    expected = input_effects(model, model.trace(TEXT), "a", "b")
+    assert found.numbers("Input tokens", 2)[:, 0].numpy() == printed(expected.exact.numpy(), figures=3)
+    shown = found.frame("Input tokens").locator(".token").all_inner_texts()
+    assert [number(text.split("\u2002")[1]) for text in shown] == printed(expected.exact.tolist(), decimals=2)
+    facts = found.frame("Input tokens").locator(".detail").first.inner_text().replace("−", "-")
+    assert f": {expected.logit:.2f}; rank correlation" in facts and f" {expected.correlation:.2f}" in facts
+    check_logits_of_ablations(found, model)
+
+
+def check_logits_of_ablations(found: Visit, model: Model) -> None:
+    """The measure is the difference of the logits of the fields; both grids of replacements are kept."""
+    found.open_tab("Ablation")
+    card, grids = found.frame("Parts"), []
+    card.get_by_role("button", name="a logit at the position").click()
+    for mean in (False, True):
+        card.get_by_role("button", name="replace by the mean" if mean else "replace by 0").click()
+        found.settle()
+        trace = model.trace(TEXT, names=[*MEANS, "logits"])
+        measure = logit_measure(model, trace.inputs, "a", "b")
+        expected = effects(model.network, trace.inputs, measure, means=trace if mean else None)
+        grids.append(found.numbers("Parts"))
+        assert grids[-1][:, :2].numpy() == printed(torch.tensor(expected.heads("decoder")).numpy(), figures=3)
+    assert "as the change of this number: logit of a − logit of b" in card.inner_text()
+    low, high = (number(text) for text in card.locator(".legend > span:not(.legend-bar)").all_inner_texts())
+    assert high == -low == printed(float(grids[-1][:, :2].abs().max()), decimals=2)
+    requests = len(found.requests)
+    card.get_by_role("button", name="replace by 0").click()
+    found.settle()
+    assert torch.equal(found.numbers("Parts"), grids[0]) and len(found.requests) == requests
+    card.get_by_role("button", name="loss of the text").click()
 
 
 def check_texts(found: Visit, model: Model) -> None:

@@ -94,13 +94,16 @@ def test_heads_are_scored_beside_their_baselines(show_model: OpenModel, models: 
     assert found.tokens(side).all_inner_texts() == [x.replace(" ", "␣") for x in model.tokenizer.tokens(ids)]
     assert found.status().startswith("The run shows repeated random tokens.")
     text = network_scores(model.network, capture(model, ids).inputs)
-    missing = found.page.locator(".found-list .missing")
-    for name, (one, *_) in ranked_heads(text, random_scores(model)).items():
-        assert not one.is_found, "a model of 20 steps has no pattern"
-        head = f"{one.kind} {one.layer}.{one.head} {one.score:.2f} ({one.uniform:.2f})"
-        shown = f"No head clearly {NAMES[name]}: the nearest is {head}."
-        assert shown in missing.inner_text()
-    assert "at least 0.20" in found.page.locator(".found-list .about").last.inner_text()
+    lists = found.page.locator(".found-list dl")
+    for i, (name, (one, *_)) in enumerate(ranked_heads(text, random_scores(model)).items()):
+        assert not one.is_on_one, "a model of 20 steps has no pattern"
+        repeats = " (n = 15)" if name in ("induction", "duplicate") else ""
+        assert lists.nth(i).locator("dt").inner_text() == NAMES[name] + repeats
+        on_both = (f"{x:.2f} ({y:.2f})" for x, y in ((one.score, one.uniform), (one.random, one.random_uniform)))
+        cells = [f"{one.kind} {one.layer}.{one.head}", *on_both]
+        assert lists.nth(i).locator("tbody tr > *").all_inner_texts() == cells
+    about = found.page.locator(".found-list .about").last.inner_text()
+    assert "at least 0.20" in about and "mean over 4 sequences of 15 tokens, each written twice, seeds 0 to 3" in about
     assert found.page.evaluate("document.activeElement.textContent") == button
     found.run(TEXT)
     assert found.status() == "" and found.tokens(side).count() < len(ids)

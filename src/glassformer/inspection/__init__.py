@@ -12,8 +12,9 @@ from glassformer.inspection.attribution import Attribution, Term, attribute, log
 from glassformer.inspection.beam_tree import BeamTree, beam_tree
 from glassformer.inspection.capture import STANDARD, Hook, Trace, capture, capture_tensors, model_hooks
 from glassformer.inspection.head_scores import find_heads, head_scores, induction_ids, induction_ids_of, trace_scores
+from glassformer.inspection.input_effects import InputEffects, input_effects
 from glassformer.inspection.lens import LensCells, lens, lens_cells, logit_lens
-from glassformer.inspection.measures import Beside, Measure, Spread, loss_of, measure_of
+from glassformer.inspection.measures import Beside, Measure, Spread, logit_measure, loss_of, measure_of
 from glassformer.inspection.patching import (
     Patching,
     Restored,
@@ -38,6 +39,7 @@ __all__ = [
     "Beside",
     "Effects",
     "Hook",
+    "InputEffects",
     "Kind",
     "LensCells",
     "Measure",
@@ -66,10 +68,12 @@ __all__ = [
     "head_scores",
     "induction_ids",
     "induction_ids_of",
+    "input_effects",
     "lens",
     "lens_cells",
     "logit_attribution",
     "logit_lens",
+    "logit_measure",
     "loss_of",
     "mean_effects",
     "mean_restored",

@@ -35,7 +35,7 @@ MEANS = ("*.context", "*.ff", "*_norm")
 """Names of the tensors whose means can replace heads and feed-forwards."""
 _PART = re.compile(r"(encoder|decoder|cross)\.(\d+)(?:\.(feed_forward)|\.head\.(\d+))?")
 Form = Literal["head", "feed_forward", "layer"]
-UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change"}
+UNITS = {"loss": "Δ loss, nats per token", "kl": "KL divergence, nats", "change": "change", "logit": "Δ logit"}
 """Name and unit of a change. The key is the name of the measure."""
 MAX_ROWS = 16
 """Largest number of changed runs in a batch: progress is reported between batches."""

@@ -36,7 +36,7 @@ from glassformer.inspection.ablation import Part, feed_forward_name, grid, matri
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Trace, capture_tensors
 from glassformer.inspection.lens import dtype_of, residual_names, stream_dtype, token_transformer
-from glassformer.inspection.patching import answer_id, answer_position
+from glassformer.inspection.measures import logit_measure
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
@@ -116,14 +116,10 @@ def logit_attribution(
     tokens, and for a position outside the text.
     """
     network = token_transformer(model.network, "logit attribution")
-    at = answer_position(model, trace.inputs, position)
-    if token is None:
-        with torch.no_grad(), evaluation_mode(network):
-            chosen = int(network(**trace.inputs)[0, at].argmax())
-    else:
-        chosen = answer_id(model, token)
-    other = None if against is None else answer_id(model, against)
-    return attribute(network, trace.inputs, chosen, other, at)
+    measure = logit_measure(model, trace.inputs, token, against, position)
+    assert measure.positions is not None  # a head over tokens
+    chosen, *other = measure.reference.tolist()
+    return attribute(network, trace.inputs, chosen, next(iter(other), None), int(measure.positions.nonzero()))
 
 
 def attribute(

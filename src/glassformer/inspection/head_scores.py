@@ -93,6 +93,11 @@ class RankedHead(NamedTuple):
     is_found: bool
     """True if both excesses are at least `MARGIN`."""
 
+    @property
+    def is_on_one(self) -> bool:
+        """True if at least one excess is at least `MARGIN`, on the text or on random tokens."""
+        return excess(self.score, self.uniform) >= MARGIN or excess(self.random, self.random_uniform) >= MARGIN
+
 
 def uniform_attention(allowed: Tensor) -> Tensor:
     """Return weights (T, S) that are equal on the `allowed` keys of each query; a row without allowed keys is 0.
@@ -321,6 +326,11 @@ def random_length(model: TrainedModel) -> int:
     context = min(model.network.config.max_len, model.network.config.encoder_max_len)
     tokenizers = model.tokenizer, model.source_tokenizer
     return max(1, min(MAX_RANDOM, context // 2 - 1, *(len(_ordinary(tokenizer)) for tokenizer in tokenizers)))
+
+
+def n_random(model: TrainedModel) -> tuple[int, int]:
+    """Return the number of sequences of random tokens, with the seeds 0, 1, …, and of tokens, each written twice."""
+    return N_RANDOM, random_length(model)
 
 
 def induction_ids_of(model: TrainedModel, n: int = MAX_RANDOM, seed: int = 0) -> list[int]:

@@ -8,6 +8,7 @@
 | classifier, tagger | `kl` | KL(unchanged ‖ changed) of the labels, mean over positions of a tagger |
 | classifier with label sets | `kl` | Σ over the labels of KL(unchanged ‖ changed), each present or absent |
 | regression, vectors, a network without its task | `change` | mean absolute change of the output |
+| each of them except vectors (`logit_measure`) | `logit` | logit(token), or logit(token) − logit(another token) |
 
 The task of the model gives the probabilities of labels (`TrainedModel.predictor`): the weights do not determine
 whether labels exclude each other. A `Network` alone has no task.
@@ -26,7 +27,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.common.errors import UserError
+from glassformer.common.errors import UserError, did_you_mean, quoted
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import NOT_SCORED
@@ -51,11 +52,12 @@ def one_choice(logits: Tensor) -> Tensor:
 class Measure:
     """Measure of outputs (R, …), one value per row: it compares them with labels, or with the unchanged outputs."""
 
-    name: Literal["loss", "kl", "change"]
+    name: Literal["loss", "kl", "change", "logit"]
     reference: Tensor
-    """`loss`: labels (T,), -100 = not scored. Otherwise the outputs of the unchanged pass, (1, …)."""
+    """`loss`: labels (T,), -100 = not scored. `logit`: the id of the token, then that of the token whose logit is
+    subtracted, if any. Otherwise the outputs of the unchanged pass, (1, …)."""
     positions: Tensor | None = None
-    """`kl`: scored positions (T,), bool; None for all."""
+    """`kl`: scored positions (T,), bool; None for all. `logit`: the only position; None for outputs of a whole text."""
     choices: Callable[[Tensor], Tensor] = one_choice
     """`kl`: function that returns logits of independent choices, (R, …, choices, outcomes), from outputs (R, …)."""
 
@@ -64,6 +66,10 @@ class Measure:
         outputs = at_least_fp32(outputs)
         if self.name == "loss":
             return label_loss(outputs, self.reference)
+        if self.name == "logit":
+            if self.positions is not None:
+                outputs = outputs[:, self.positions][:, 0]
+            return outputs[:, self.reference[0]] - outputs[:, self.reference[1:]].sum(dim=1)  # of (R, V)
         reference = self.reference.to(outputs)
         if self.name == "change":
             return (outputs - reference).abs().flatten(1).mean(dim=1)
@@ -134,6 +140,76 @@ def measure_of(model: TrainedModel | Network, inputs: Mapping[str, Tensor]) -> M
     if isinstance(model, nn.Module) or model.predictor is None or model.is_regression:
         return Measure("change", outputs)
     return Measure("kl", outputs, choices=model.predictor.choices)
+
+
+def logit_measure(
+    model: TrainedModel,
+    inputs: Mapping[str, Tensor],
+    token: str | None = None,
+    against: str | None = None,
+    position: int | None = None,
+) -> Measure:
+    """Return the measure logit(token), or logit(token) − logit(against), at a position of the output.
+
+    `token` and `against` are one token each, such as " Paris", or labels; by default, `token` is the prediction. The
+    default position is the last one, or the first mask. The number of a regression model is its only logit.
+
+    ```python
+    measure = logit_measure(model, trace.inputs, " he", " she")
+    effects(model.network, trace.inputs, measure).changes[Part("decoder", 0, head=3)]
+    ```
+
+    Raises `UserError` for a text of several tokens, an unknown label, equal tokens, a wrong position, and a model of
+    vectors.
+    """
+    with torch.no_grad(), evaluation_mode(model.network):
+        outputs = model.network(**inputs)
+    best, where = outputs[0], None  # (T, V), or (V,) of a whole text
+    if best.ndim > 1:
+        at = answer_position(model, inputs, position)
+        where = torch.zeros(len(best), dtype=torch.bool, device=best.device)
+        where[at] = True
+        best = best[at]
+    elif position is not None:
+        raise UserError(f"the output of {model.name} is of the whole text: leave out the position")
+    elif not model.classes and (not model.is_regression or token is not None or against is not None):
+        raise UserError(f"{model.name} has no logits of tokens or labels: use a model that predicts them")
+    ids = [answer_id(model, text) for text in (token, against) if text is not None]
+    if token is None:
+        ids.insert(0, int(best.argmax()))
+    if len(set(ids)) < len(ids):
+        raise UserError(f"both tokens are token {ids[0]}: give two different tokens")
+    return Measure("logit", torch.tensor(ids, device=best.device), where)
+
+
+def answer_id(model: TrainedModel, text: str) -> int:
+    """Return the id of an answer, one token or a label; raise `UserError` for several tokens or an unknown label."""
+    if model.classes:
+        if text not in model.classes:
+            raise UserError(f"there is no label {quoted(text)}: {did_you_mean(text, model.classes, 'labels are')}")
+        return model.classes.index(text)
+    ids = model.tokenizer.encode(text)
+    if len(ids) != 1:
+        hint = "give one token, with its leading space if it begins a word"
+        raise UserError(f"the answer {quoted(text)} has {len(ids)} tokens: {hint}")
+    return ids[0]
+
+
+def answer_position(model: TrainedModel, inputs: Mapping[str, Tensor], position: int | None = None) -> int:
+    """Return a position of the output, by default the last one, or the first mask of a masked model.
+
+    Raises `UserError` for a position outside the input, and if no position is given and a masked model has no mask.
+    """
+    token_ids = inputs["token_ids"][0].tolist()
+    if position is not None:
+        if not -len(token_ids) <= position < len(token_ids):
+            raise UserError(f"the position is {position} and the input has {len(token_ids)} tokens, counted from 0")
+        return position
+    if predicts_next_token(model.network.config) or model.classes:
+        return -1
+    if model.tokenizer.mask_id not in token_ids:
+        raise UserError("the text has no [MASK]: add one, or give a position")
+    return int(token_ids.index(model.tokenizer.mask_id))
 
 
 def loss_of(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> float:

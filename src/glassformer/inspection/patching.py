@@ -27,10 +27,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.common import notebook
 from glassformer.common.errors import Progress, UserError, quoted
@@ -39,7 +39,7 @@ from glassformer.inspection.ablation import all_parts, changed_outputs, context_
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.lens import residual_names, token_transformer
-from glassformer.inspection.measures import Beside, beside_others, predicts_next_token
+from glassformer.inspection.measures import Beside, answer_id, answer_position, beside_others
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import at_least_fp32
@@ -214,32 +214,6 @@ def _before_difference(model: TrainedModel, traces: Sequence[Trace]) -> tuple[Te
     raise UserError("the model writes the same target for both sources: give a target prefix, or change another word")
 
 
-def answer_id(model: TrainedModel, text: str) -> int:
-    """Return the id of an answer; raise `UserError` if the text is not exactly one token."""
-    ids = model.tokenizer.encode(text)
-    if len(ids) != 1:
-        hint = "give one token, with its leading space if it begins a word"
-        raise UserError(f"the answer {quoted(text)} has {len(ids)} tokens: {hint}")
-    return ids[0]
-
-
-def answer_position(model: TrainedModel, inputs: Mapping[str, Tensor], position: int | None = None) -> int:
-    """Return a position of the output, by default the last one, or the first mask of a masked model.
-
-    Raises `UserError` for a position outside the input, and if no position is given and a masked model has no mask.
-    """
-    token_ids = inputs["token_ids"][0].tolist()
-    if position is not None:
-        if not -len(token_ids) <= position < len(token_ids):
-            raise UserError(f"the position is {position} and the input has {len(token_ids)} tokens, counted from 0")
-        return position
-    if predicts_next_token(model.network.config):
-        return -1
-    if model.tokenizer.mask_id not in token_ids:
-        raise UserError("the text has no [MASK]: add one, or give a position")
-    return int(token_ids.index(model.tokenizer.mask_id))
-
-
 @dataclass(frozen=True)
 class Places:
     """Places that a patch copies: each index of dimension 1 (a position or a head) of each named tensor."""
@@ -301,15 +275,20 @@ def mean_restored(texts: Sequence[Restored]) -> Restored:
 
 
 @torch.no_grad()
-def patch(network: Transformer, pair: Patching, places: Places) -> Restored:
-    """Copy each place of the clean run into the corrupted run, one at a time, and return the restored shares."""
+def patch(network: Transformer, pair: Patching, places: Places, progress: Progress | None = None) -> Restored:
+    """Copy each place of the clean run into the corrupted run, one at a time, and return the restored shares.
+
+    `progress` is called with the numbers of patched and of all places.
+    """
     paths = list(places.names.values())
     with evaluation_mode(network):
         clean_logits, clean_tensors = run_with(network, pair.clean, paths)
         corrupted_logits, corrupted_tensors = run_with(network, pair.corrupted, paths)
         clean, corrupted = metrics_of(pair, clean_logits, corrupted_logits)
+        n_done, n_places = 0, sum(x.shape[1] for x in clean_tensors.values())
 
         def shares_of(path: str) -> Tensor:
+            nonlocal n_done
             clean_tensor = clean_tensors[path]
             shares = torch.zeros(clean_tensor.shape[1])
             # A copy of an equal tensor has share 0
@@ -320,6 +299,9 @@ def patch(network: Transformer, pair: Patching, places: Places) -> Restored:
             )
             for some, logits in patched:
                 shares[some] = ((pair.metric(logits).cpu() - corrupted) / (clean - corrupted)).to(shares)
+                if progress is not None:
+                    progress(n_done + some[-1] + 1, n_places)
+            n_done += len(shares)
             return shares
 
         shares = torch.stack([shares_of(path) for path in paths])  # (L, T) or (L, H)
@@ -335,7 +317,7 @@ def metrics_of(pair: Patching, clean_logits: Tensor, corrupted_logits: Tensor) -
 
 
 def run_with(
-    network: Transformer, inputs: Mapping[str, Tensor], paths: Sequence[str], hook: Hook | None = None
+    network: nn.Module, inputs: Mapping[str, Tensor], paths: Sequence[str], hook: Hook | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the logits, and the tensors `paths` in the network's precision; `hook` may replace these tensors first."""
     tensors: dict[str, Tensor] = {}
@@ -373,7 +355,8 @@ def patch_pairs(
 ) -> tuple[Restored, Restored]:
     """Return the exact and the estimated shares, each as means over pairs, with the shares of each pair (`of_texts`).
 
-    Pairs with different numbers of tokens need `parts="heads"`.
+    Pairs with different numbers of tokens need `parts="heads"`. `progress` is called with the numbers of patched places
+    and of all places.
 
     ```python
     texts = (("The king is here:", "The queen is here:"), ("A man is here:", "A woman is here:"))
@@ -383,12 +366,16 @@ def patch_pairs(
     ```
     """
     exact, estimated = list[Restored](), list[Restored]()
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(len(exact) * total + done, len(pairs) * total)
+
     for pair in pairs:
         places = head_places(network, stack) if parts == "heads" else residual_places(network, pair, stack)
-        exact.append(patch(network, pair, places))
+        exact.append(patch(network, pair, places, report))
         estimated.append(estimate(network, pair, places))
-        if progress is not None:
-            progress(len(exact), len(pairs))
+    report(0, 1)
     return mean_restored(exact), mean_restored(estimated)
 
 
@@ -399,7 +386,7 @@ def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
         with torch.no_grad():
             clean_logits, clean_tensors = run_with(network, pair.clean, paths)
         with torch.enable_grad():
-            corrupted_logits, tensors = run_with(network, pair.corrupted, paths, _requiring_gradient)
+            corrupted_logits, tensors = run_with(network, pair.corrupted, paths, requiring_gradient)
             gradients = torch.autograd.grad(pair.metric(corrupted_logits)[0], [tensors[path] for path in paths])
     clean, corrupted = metrics_of(pair, clean_logits, corrupted_logits.detach())
     rows = []
@@ -409,15 +396,15 @@ def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
     return Restored(list(places.names), torch.stack(rows).float(), clean, corrupted, places.columns)
 
 
-def _requiring_gradient(name: str, x: Tensor) -> Tensor:
+def requiring_gradient(name: str, x: Tensor) -> Tensor:
     """Return a tensor with the values of x that records its gradient, also in a network with frozen weights."""
     return x if x.requires_grad else x.detach().requires_grad_()
 
 
-def rank_correlation(exact: Restored, estimated: Restored) -> float:
-    """Return Spearman's rank correlation of the exact and the estimated shares.
+def rank_correlation(exact: Restored | Tensor, estimated: Restored | Tensor) -> float:
+    """Return Spearman's rank correlation of the exact and the estimated shares, or of two tensors of effects.
 
-    Cells in which both shares are exactly 0 are left out: there, both runs have equal tensors, and nothing is
+    Cells in which both are exactly 0 are left out: there, both runs have equal tensors, and nothing is
     estimated. The result is NaN if fewer than two cells are left, or if the exact or the estimated shares are constant.
 
     >>> shares = torch.tensor([[0.0, 0.1, 0.2, 0.9]]), torch.tensor([[0.0, 0.3, 0.2, 5.0]])
@@ -428,8 +415,9 @@ def rank_correlation(exact: Restored, estimated: Restored) -> float:
     >>> rank_correlation(nothing, nothing)
     nan
     """
-    differs = (exact.shares != 0) | (estimated.shares != 0)
-    if int(differs.sum()) < 2:
+    shares: list[Any] = [getattr(one, "shares", one) for one in (exact, estimated)]
+    both = torch.stack(shares)
+    both = both[:, both.any(dim=0)]
+    if both.shape[1] < 2:
         return math.nan
-    both = [torch.from_numpy(ranks(restored.shares[differs].numpy())) for restored in (exact, estimated)]
-    return float(torch.corrcoef(torch.stack(both))[0, 1])
+    return float(torch.corrcoef(torch.stack([torch.from_numpy(ranks(one)) for one in both.numpy()]))[0, 1])

@@ -15,7 +15,7 @@ from glassformer.config.transformer import Stack
 from glassformer.inference.sampling import log_softmax
 from glassformer.inference.text import end_ids_of
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.measures import Beside
+from glassformer.inspection.measures import Beside, Measure
 from glassformer.tasks.trained_model import TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -186,6 +186,15 @@ def vocabulary(model: TrainedModel) -> list[str]:
     """Return the names of all rows of the head, by id; a padded table has rows without a token."""
     n_tokens = model.tokenizer.vocab_size
     return [*model.tokenizer.tokens(range(n_tokens)), *(f"<row {i}>" for i in range(n_tokens, model.config.vocab_size))]
+
+
+def measure_names(model: TrainedModel, measure: Measure) -> dict[str, str]:
+    """Return the name of a measure; of a logit also its token or label, and the one whose logit is subtracted."""
+    if measure.name != "logit" or model.is_regression:
+        return {"measure": measure.name}
+    names = model.classes or vocabulary(model)
+    tokens = [names[i] for i in measure.reference.tolist()]
+    return {"measure": "logit"} | dict(zip(("token", "against"), tokens, strict=False))
 
 
 def unknown_in(model: TrainedModel, texts: Mapping[str, Any]) -> str:

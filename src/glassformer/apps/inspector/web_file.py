@@ -28,7 +28,7 @@ from glassformer.config.transformer import TransformerConfig
 from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.fill import MaskFiller, mask_token
 from glassformer.inference.text import never_written
-from glassformer.inspection.head_scores import MARGIN, NAMES, random_scores, random_trace
+from glassformer.inspection.head_scores import MARGIN, NAMES, n_random, random_scores, random_trace
 from glassformer.inspection.measures import predicts_next_token
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
@@ -228,6 +228,7 @@ def web_model(inspector: Inspector) -> dict[str, Any]:
     random, facts = None, facts_of(inspector)
     if isinstance(network, Transformer):
         random = _ids(random_trace(model).inputs)
+        facts["n_random"] = n_random(model)
         facts["random_scores"] = {kind: score_table(layers) for kind, layers in random_scores(model).items()}
     return {
         "facts": facts,
@@ -262,6 +263,7 @@ def facts_of(inspector: Inspector) -> dict[str, Any]:
         "margin": MARGIN,
         "windows": windows,
         "random_scores": None,
+        "n_random": None,
         "measure": measured(model),
     }
 

@@ -70,11 +70,7 @@ function replace(x, heads, nHeads, mean) {
   }
 }
 
-/**
- * Return the measure that compares outputs with those of the unchanged run.
- * @param {ComputedRun} run
- * @returns {Measure}
- */
+/** Return the measure that compares outputs with those of the unchanged run. @param {ComputedRun} run @returns {Measure} */
 function measureOf(run) {
   const { facts: { measure }, input: { ids }, reading: { rules: { mask } } } = run;
   const unchanged = run.tensor("logits");
@@ -130,11 +126,7 @@ export async function measured(run, config, mean) {
   return { measure: measure.name, loss, changes };
 }
 
-/**
- * Return the parts of a model by kind and layer: heads, feed-forwards and layers.
- * @param {Model["attention"]} attention
- * @param {TransformerConfig} config
- */
+/** Return the parts of a model by kind and layer: heads, feed-forwards and layers. @param {Model["attention"]} attention @param {TransformerConfig} config */
 function partsOf(attention, config) {
   const kinds = Object.entries(attention);
   const stacks = kinds.filter(([kind]) => kind !== "cross");
@@ -165,33 +157,20 @@ export function effects(texts, attention, config) {
   };
 }
 
-/**
- * Run the same input without some parts.
- * @param {ComputedRun} run
- * @param {TransformerConfig} config
- * @param {{off: string, mean: boolean}} what
- */
+/** Run the same input without some parts. @param {ComputedRun} run @param {TransformerConfig} config @param {{off: string, mean: boolean}} what */
 export async function without(run, config, { off, mean }) {
   const changed = run.copy();
   await changed.compute(ablating(off.split(","), config, mean ? run.tensors : null));
   return changed;
 }
 
-/**
- * Return the mean of −log p(label) over the positions that have a label.
- * @param {Tensor} logits
- * @param {(number | null)[]} labels
- */
+/** Return the mean of −log p(label) over the positions that have a label. @param {Tensor} logits @param {(number | null)[]} labels */
 function lossOf(logits, labels) {
   const scored = range(0, labels.length).filter((t) => labels[t] !== null);
   return meanOf(scored.map((t) => -logSoftmax(logitsAt(logits, t))[/** @type {number} */ (labels[t])]));
 }
 
-/**
- * Compute KL(softmax(before) ‖ softmax(after)) in nats.
- * @param {Float32Array} before
- * @param {Float32Array} after
- */
+/** Compute KL(softmax(before) ‖ softmax(after)) in nats. @param {Float32Array} before @param {Float32Array} after */
 function divergence(before, after) {
   const [p, q] = [logSoftmax(before), logSoftmax(after)];
   return p.reduce((sum, x, i) => sum + (x === -Infinity ? 0 : Math.exp(x) * (x - q[i])), 0);

@@ -13,11 +13,11 @@
  *
  * @typedef {{
  *   model: Model, outputs: Outputs, names: Record<string, string>, margin: number, windows: Record<string, number[]>,
- *   random_scores: Record<string, LayerScores> | null,
+ *   random_scores: Record<string, LayerScores> | null, n_random: [number, number] | null,
  *   measure: "loss" | "tokens" | "labels" | "each label" | "change",
  * }} Facts
  * Facts of a model that do not depend on the run: the model card, the names of the head scores, the attention windows
- * of each stack, the head scores on random tokens (null for a recurrent model), and the measure of an ablation.
+ * of each stack, the head scores on random tokens, the number of their sequences and tokens (null for a recurrent model), and the measure of an ablation.
  */
 
 import { pause } from "../page/source.js";
@@ -203,7 +203,7 @@ export class ComputedRun {
 
   /** Return the scores of all heads, and those of uniform attention as a baseline. */
   scores() {
-    const { model, names, margin, windows, random_scores } = this.facts;
+    const { model, names, margin, windows, random_scores, n_random } = this.facts;
     const kinds = Object.fromEntries(Object.entries(model.attention).map(([kind, { layers, heads }]) => {
       const ids = this.idsOf(kind);
       const ofLayers = range(0, layers).map((layer) => {
@@ -217,7 +217,7 @@ export class ComputedRun {
       return [kind, { heads: ofLayers.map((one) => one.heads), uniform: ofLayers.map((one) => one.uniform) }];
     }));
     const ranked = random_scores ? rankedHeads(kinds, random_scores, margin) : [];
-    return { ...this.names, names, margin, ranked, kinds, random: random_scores };
+    return { ...this.names, names, margin, ranked, kinds, random: random_scores, n_random };
   }
 
   /** Return the weights from the written tokens to the source: those of a head, or the mean over the heads of a layer. @param {number | null} layer @param {number | null} head */

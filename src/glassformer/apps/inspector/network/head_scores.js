@@ -17,12 +17,7 @@ const PATTERNS = ["previous", "induction", "duplicate", "first"];
 /** Largest height and width of a thumbnail. */
 const THUMBNAIL = 48;
 
-/**
- * Return one head of the weights (1, H, T, S).
- * @param {Tensor} weights
- * @param {number} head
- * @returns {Matrix}
- */
+/** Return one head of the weights (1, H, T, S). @param {Tensor} weights @param {number} head @returns {Matrix} */
 export function headOf({ shape: [, , rows, columns], data }, head) {
   return { rows, columns, at: (t, s) => data[(head * rows + t) * columns + s] };
 }
@@ -108,20 +103,20 @@ function excess(score, uniform) {
  * @param {number} margin smallest excess of a head that is found
  */
 export function rankedHeads(text, random, margin) {
-  /** @type {Record<string, {value: number, kind: string, layer: number, head: number}[]>} */
+  /** @type {Record<string, {value: number, best: number, kind: string, layer: number, head: number}[]>} */
   const ranked = Object.fromEntries(PATTERNS.map((name) => [name, []]));
   for (const [kind, { heads, uniform }] of Object.entries(text)) {
     heads.forEach((ofLayer, layer) => ofLayer.forEach((own, head) => {
       for (const name of PATTERNS.filter((one) => one in own && (one !== "induction" || layer > 0))) {
         const other = random[kind];
         const both = [excess(own[name], uniform[layer][name]), excess(other.heads[layer][head][name], other.uniform[layer][name])].filter((x) => x !== null);
-        ranked[name].push({ value: both.length ? Math.min(...both) : -Infinity, kind, layer, head });
+        ranked[name].push({ value: both.length ? Math.min(...both) : -Infinity, best: Math.max(-Infinity, ...both), kind, layer, head });
       }
     }));
   }
   return PATTERNS.flatMap((name) => {
     const heads = ranked[name].sort((a, b) => b.value - a.value);
-    const found = heads.filter(({ value }) => value >= margin);
+    const found = heads.filter(({ best }) => best >= margin);
     return (found.length ? found : heads.slice(0, 1)).map(({ value, kind, layer, head }) => ({
       name, kind, layer, head, score: text[kind].heads[layer][head][name], uniform: text[kind].uniform[layer][name],
       random: random[kind].heads[layer][head][name], random_uniform: random[kind].uniform[layer][name], is_found: value >= margin,

@@ -82,12 +82,7 @@ async function pairOfLines(tools, number, cleanLine, corruptedLine) {
   }
 }
 
-/**
- * Return the two runs of two texts, or of two sources with one target prefix; see `patching_of`.
- * @param {Tools} tools
- * @param {Texts} texts
- * @returns {Promise<Pair>}
- */
+/** Return the two runs of two texts, or of two sources with one target prefix; see `patching_of`. @param {Tools} tools @param {Texts} texts @returns {Promise<Pair>} */
 async function pairOf({ network, reading, newRun }, { clean, corrupted, answer, wrong, target }) {
   const { is_pair: isPair, end_id: end } = reading.rules;
   /** @type {Input[]} */

@@ -9,47 +9,27 @@
  * A tap receives named tensors, with the names and shapes of `inspection/capture.py`: it adds a batch axis of size 1.
  */
 
-/**
- * Return a tensor of zeros.
- * @param {...number} shape
- * @returns {Tensor}
- */
+/** Return a tensor of zeros. @param {...number} shape @returns {Tensor} */
 export function zeros(...shape) {
   return { shape, data: new Float32Array(shape.reduce((product, n) => product * n, 1)) };
 }
 
-/**
- * Return the size of the last axis.
- * @param {Tensor} x
- */
+/** Return the size of the last axis. @param {Tensor} x */
 export function widthOf(x) {
   return x.shape[x.shape.length - 1];
 }
 
-/**
- * Return the number of rows: the product of all axes but the last.
- * @param {Tensor} x
- */
+/** Return the number of rows: the product of all axes but the last. @param {Tensor} x */
 export function rowsOf(x) {
   return x.data.length / widthOf(x);
 }
 
-/**
- * Return the tap of a part.
- * @param {Tap} tap
- * @param {string} name
- * @returns {Tap}
- */
+/** Return the tap of a part. @param {Tap} tap @param {string} name @returns {Tap} */
 export function scoped(tap, name) {
   return tap && ((inner, x) => tap(`${name}.${inner}`, x));
 }
 
-/**
- * Pass a tensor to a tap, and return it.
- * @param {Tap} tap
- * @param {string} name
- * @param {Tensor} x
- */
+/** Pass a tensor to a tap, and return it. @param {Tap} tap @param {string} name @param {Tensor} x */
 export function tapped(tap, name, x) {
   tap?.(name, { shape: [1, ...x.shape], data: x.data });
   return x;
@@ -94,12 +74,7 @@ export function linear(x, weight, bias = null) {
   return y;
 }
 
-/**
- * Return rows of a table or a matrix: ids (T,) → (T, D).
- * @param {Tensor} table
- * @param {number[]} ids
- * @returns {Tensor}
- */
+/** Return rows of a table or a matrix: ids (T,) → (T, D). @param {Tensor} table @param {number[]} ids @returns {Tensor} */
 export function rowsAt(table, ids) {
   const width = widthOf(table);
   const x = zeros(ids.length, width);
@@ -107,12 +82,7 @@ export function rowsAt(table, ids) {
   return x;
 }
 
-/**
- * Apply a function to each number.
- * @param {Tensor} x
- * @param {(value: number) => number} f
- * @returns {Tensor}
- */
+/** Apply a function to each number. @param {Tensor} x @param {(value: number) => number} f @returns {Tensor} */
 export function map({ shape, data }, f) {
   return { shape, data: data.map(f) };
 }
@@ -128,30 +98,17 @@ export function zip({ shape, data }, b, f) {
   return { shape, data: data.map((x, i) => f(x, b.data[i])) };
 }
 
-/**
- * Return a + b.
- * @param {Tensor} a
- * @param {Tensor} b
- */
+/** Return a + b. @param {Tensor} a @param {Tensor} b */
 export function add(a, b) {
   return zip(a, b, (x, y) => x + y);
 }
 
-/**
- * Return a · b, number by number.
- * @param {Tensor} a
- * @param {Tensor} b
- */
+/** Return a · b, number by number. @param {Tensor} a @param {Tensor} b */
 export function multiply(a, b) {
   return zip(a, b, (x, y) => x * y);
 }
 
-/**
- * Return the columns from `begin` to before `end`: (…, D) → (…, end - begin).
- * @param {Tensor} x
- * @param {number} begin
- * @param {number} end
- */
+/** Return the columns from `begin` to before `end`: (…, D) → (…, end - begin). @param {Tensor} x @param {number} begin @param {number} end */
 export function columns(x, begin, end) {
   const [width, n] = [widthOf(x), end - begin];
   const y = zeros(...x.shape.slice(0, -1), n);
@@ -159,11 +116,7 @@ export function columns(x, begin, end) {
   return y;
 }
 
-/**
- * Return tensors side by side: (T, A), (T, B) → (T, A + B).
- * @param {...Tensor} parts
- * @returns {Tensor}
- */
+/** Return tensors side by side: (T, A), (T, B) → (T, A + B). @param {...Tensor} parts @returns {Tensor} */
 export function beside(...parts) {
   const widths = parts.map(widthOf);
   const y = zeros(parts[0].shape[0], widths.reduce((sum, n) => sum + n, 0));
@@ -190,21 +143,12 @@ export function after(first, second) {
   return reshaped(joined, ...heads, widthOf(joined) / width, width);
 }
 
-/**
- * Return the same numbers with another shape.
- * @param {Tensor} x
- * @param {...number} shape
- * @returns {Tensor}
- */
+/** Return the same numbers with another shape. @param {Tensor} x @param {...number} shape @returns {Tensor} */
 export function reshaped(x, ...shape) {
   return { shape, data: x.data };
 }
 
-/**
- * Return the integers from `begin` to before `end`.
- * @param {number} begin
- * @param {number} end
- */
+/** Return the integers from `begin` to before `end`. @param {number} begin @param {number} end */
 export function range(begin, end) {
   return Array.from({ length: end - begin }, (_, i) => begin + i);
 }

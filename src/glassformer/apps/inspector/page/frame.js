@@ -116,7 +116,8 @@ export function frame({ title: name, explanation, formula, picture }, ...childre
   }
 
   if (picture) tools.append(toggle, saveMenu(picture));
-  return { element, title, body, tools, refresh };
+  const explain = (/** @type {string} */ text) => about?.firstChild?.replaceWith(text);
+  return { element, title, body, tools, refresh, explain };
 }
 
 /** @param {() => Picture | null} picture */

@@ -17,6 +17,7 @@ import { createCard, summaryFacts } from "../panels/card.js";
 import { compareTab } from "../panels/compare.js";
 import { expertsTab } from "../panels/experts.js";
 import { flowTab } from "../panels/flow.js";
+import { inputsTab } from "../panels/inputs.js";
 import { lensTab } from "../panels/lens.js";
 import { createNext } from "../panels/next.js";
 import { patchTab } from "../panels/patch.js";
@@ -44,7 +45,7 @@ import { createVisit, isVisitClosed } from "./visit.js";
 const VIEWS = [
   { id: "flow", title: "Flow", tabs: [flowTab] },
   { id: "attention", title: "Attention", tabs: [alignmentTab, attentionTab] },
-  { id: "why", title: "Why", tabs: [lensTab, attributionTab] },
+  { id: "why", title: "Why", tabs: [lensTab, attributionTab, inputsTab] },
   { id: "change", title: "Change", tabs: [ablationTab, patchTab] },
   { id: "write", title: "Write", tabs: [stepsTab, beamTab] },
   { id: "more", title: "More", tabs: [compareTab, textsTab, expertsTab, trainingTab] },

@@ -5,18 +5,14 @@
  */
 
 import { partsOff } from "../panels/ablation.js";
+import { logitQuery } from "../panels/attribution.js";
 import { chosenKind } from "./app.js";
 import { mainTokens, messagesOf, selectedPosition } from "./state.js";
 
 /** Return a text as a literal of Python, which reads JSON's escapes. @param {unknown} value */
 const literal = (value) => JSON.stringify(value);
 
-/**
- * Return the program for the open panel.
- * @param {State} state with a model and a run
- * @param {string} panel
- * @returns {string}
- */
+/** Return the program for the open panel. @param {State} state with a model and a run @param {string} panel @returns {string} */
 export function pythonOf(state, panel) {
   const lines = PROGRAMS[panel]?.(state, given(state)) ?? [];
   const imports = ["import glassformer", ...lines.filter((line) => line.startsWith("from "))];
@@ -42,13 +38,20 @@ const ids = (tokens) => literal(tokens.map(({ id }) => id)).replaceAll(",", ", "
 /** Return settings that are given, such as `, top_k=5`. @param {Record<string, string | number>} settings */
 const named = (settings) => Object.entries(settings).map(([key, value]) => `, ${key}=${literal(value)}`).join("");
 
+/** Return the arguments for a logit: token, against and position. @param {State} state */
+const ofLogit = (state) => named(Object.fromEntries(["token", "against", "position"].flatMap((key) => {
+  const value = logitQuery(state)[/** @type {"token" | "against" | "position"} */ (key)];
+  return value === undefined ? [] : [[key, value]];
+})));
+
 /** Lines of a program by panel; those that begin with `from` are imports. @type {Record<string, (state: State, given: string) => string[]>} */
 const PROGRAMS = {
   flow: (_, input) => ["from glassformer.inspection.capture import FLOW", `trace = model.trace(${input}, names=FLOW)`, "print(trace)"],
   attention: (state, input) => {
-    const kind = literal(chosenKind(state));
-    const head = state.layer < 0 ? "" : `[${state.layer}][0, ${state.head}]`;
-    return ["from glassformer.inspection.attention_maps import attention_layers", `weights = model.attention(${input})`, `print(attention_layers(weights, ${kind})${head})`];
+    const isOpen = state.layer >= 0 && state.head >= 0;
+    if (!isOpen && state.model?.kind !== "recurrent") return ["from glassformer.inspection.head_scores import network_scores, random_scores, ranked_heads",
+      `trace = model.trace(${input}, names=["logits"])`, "# By pattern: each head with its score on the input and on repeated random tokens", "print(ranked_heads(network_scores(model.network, trace.inputs), random_scores(model)))"];
+    return ["from glassformer.inspection.attention_maps import attention_layers", `weights = model.attention(${input})`, `print(attention_layers(weights, ${literal(chosenKind(state))})${isOpen ? `[${state.layer}][0, ${state.head}]` : ""})`];
   },
   alignment: (state, input) => {
     const where = named({ ...(state.align_layer < 0 ? {} : { layer: state.align_layer }), ...(state.align_head < 0 ? {} : { head: state.align_head }) });
@@ -56,17 +59,18 @@ const PROGRAMS = {
   },
   lens: ({ norm }, input) => [`print(model.logit_lens(${input}${norm ? "" : ", norm=False"}))`],
   attribution: (state, input) => {
-    const { answer: token, wrong: against } = state;
-    return [`print(model.logit_attribution(${input}${named({ ...(token ? { token } : {}), ...(against ? { against } : {}), position: selectedPosition(state) })}))`];
+    return [`print(model.logit_attribution(${input}${ofLogit(state)}))`];
   },
+  inputs: (state, input) => ["from glassformer.inspection import input_effects", `trace = model.trace(${input}, names=["logits"])`, `print(input_effects(model, trace${ofLogit(state)}))`],
   ablation: (state, input) => {
     const { off, mean } = state;
     if (!off) {
       const isNext = state.measure === "next" && ["decoder", "encoder-decoder"].includes(state.model?.kind ?? "");
+      const isLogit = state.measure === "logit";
       const [at, means] = [selectedPosition(state), mean ? ", means=trace.tensors" : ""];
       const labels = [`logits = trace["logits"][0]`, "labels = logits.argmax(-1).new_full((len(logits),), -100)", `labels[${at}] = logits[${at}].argmax()`, `measure = Measure("loss", labels.to(trace.inputs["token_ids"].device))`];
-      return [`from glassformer.inspection.ablation import ${mean ? "MEANS, " : ""}effects`, `from glassformer.inspection.measures import ${isNext ? "Measure" : "measure_of"}`,
-        `trace = model.trace(${input}${mean ? ', names=[*MEANS, "logits"]' : ""})`, ...(isNext ? labels : ["measure = measure_of(model, trace.inputs)"]), `print(effects(model.network, trace.inputs, measure${means}).changes)`];
+      return [`from glassformer.inspection.ablation import ${mean ? "MEANS, " : ""}effects`, `from glassformer.inspection.measures import ${isNext ? "Measure" : isLogit ? "logit_measure" : "measure_of"}`,
+        `trace = model.trace(${input}${mean ? ', names=[*MEANS, "logits"]' : ""})`, ...(isNext ? labels : [isLogit ? `measure = logit_measure(model, trace.inputs${ofLogit(state)})` : "measure = measure_of(model, trace.inputs)"]), `print(effects(model.network, trace.inputs, measure${means}).changes)`];
     }
     const parts = literal(partsOff(off).split(",").filter(Boolean)).replaceAll(",", ", ");
     if (!mean) return [`with model.ablate(${parts}):`, `    print(model.trace(${input})["logits"])`];

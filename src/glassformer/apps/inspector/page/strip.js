@@ -7,10 +7,10 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { css, inkOn, painted } from "./colours.js";
+import { colourTable, css, inkOn, painted } from "./colours.js";
 import { directionOf, directionOfText, lettersOf, partText, runsOf, visualOrder } from "./letters.js";
-import { arrowKeys, h } from "./dom.js";
-import { visible } from "./text.js";
+import { arrowKeys, h, legendParts } from "./dom.js";
+import { signed, visible } from "./text.js";
 import { theme } from "./theme.js";
 
 /** @typedef {{text: string, place: Place | null, title: string, colour: Rgb | null, onclick?: () => void}} StripItem */
@@ -45,6 +45,12 @@ function tokenButton({ place, title, colour, onclick }, text, isFirst) {
     type: "button", class: "token", "data-side": place?.side, "data-index": place?.index, title,
     "aria-label": title, dir: "auto", tabindex: isFirst ? 0 : -1, onclick, style: painted(colour),
   }, visible(text));
+}
+
+/** Return the legend of colours from −limit to limit. @param {number} limit @param {boolean} dark @param {string} [unit] */
+export function divergingLegend(limit, dark, unit = "") {
+  const colours = [0, 64, 128, 191, 255].map((i) => css(/** @type {Rgb} */ (colourTable("diverging", dark)[i])));
+  return h("div", { class: "legend" }, ...legendParts(colours, `${signed(-limit, 2)}`, `${signed(limit, 2)}${unit}`));
 }
 
 const WIDTH = 900;

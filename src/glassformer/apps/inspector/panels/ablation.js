@@ -2,14 +2,15 @@
  * Ablation: parts of the model are switched off, and the predictions are compared.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { Candidate, Model, Run, Table } from "../page/types.js"
+ * @import { Candidate, Model, Run, State, Table } from "../page/types.js"
  * @import { Beside } from "./texts.js"
  *
  * @typedef {{log_prob: number | null, top: Candidate[]}} Position
  * @typedef {{loss: number | null, positions: Position[], labels: Run["labels"], number: number | null}} Outcome
- * @typedef {{run: string, measure?: string, before: Outcome, after: Outcome}} Ablation
- * @typedef {{
- *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, measure?: string, n_texts: number,
+ * @typedef {{measure?: string, token?: string, against?: string}} Named the measure, and the tokens or labels of a logit
+ * @typedef {Named & {run: string, before: Outcome, after: Outcome}} Ablation
+ * @typedef {Named & {
+ *   feed_forward: Record<string, number[]>, layers: Record<string, number[]>, loss: number, n_texts: number,
  *   beside: Record<string, Beside>, [kind: string]: any,
  * }} Effects
  */
@@ -23,8 +24,9 @@ import { heatScene, heatTable } from "../page/heatmap.js";
 import { labelAfter } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { positionSide, positionText, positionTokens, selectedPosition, shownPosition, tokensBefore } from "../page/state.js";
-import { stripScene, tokenStrip } from "../page/strip.js";
+import { divergingLegend, stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
+import { answerFields, hasLogits, logitQuery, logitText } from "./attribution.js";
 import { spreadCells, spreadHeader, spreadText, textBox } from "./texts.js";
 
 /** @type {Tab} */
@@ -33,7 +35,7 @@ export const ablationTab = { id: "ablation", title: "Ablation", create: createAb
 const KL_OF_LABELS = "The labels are independent: the KL divergence is the sum over the labels.";
 const MEASURES = /** @type {Record<string, string>} */ ({ loss: "Loss in nats per token", kl: "KL divergence in nats", change: "Mean change of the output" });
 
-/** Return the parts of a text such as "decoder.0.3,decoder.1.ff,decoder.2.all". @param {string} off */
+/** Return the parts of a text such as "decoder.0.3,decoder.1.ff,decoder.2.all". @param {string} off @returns {string[]} */
 export function partNames(off) {
   return off.split(",").filter((name) => /^\w+\.\d+\.(\d+|ff|all)$/.test(name));
 }
@@ -66,8 +68,21 @@ function spreadTable({ beside }) {
 
 /** Return the formula of the effects of a model. @param {Model | null} model */
 function effectFormula(model) {
-  if (model?.has_head_over_tokens) return "effect = loss without the part − loss; of a prediction: −log p in place of the loss; without targets: KL(before ‖ after)";
+  if (model?.has_head_over_tokens) return "effect = measure without the part − measure";
   return model?.labels.length ? "effect = KL(before ‖ after)" : "effect = mean |output after − output before|";
+}
+
+/** Return the query for the measure of the state. @param {State} state @returns {Record<string, string | number | undefined>} */
+export function measureQuery(state) {
+  if (state.measure === "logit") return { logit: 1, ...logitQuery(state) };
+  return state.measure === "next" ? { position: selectedPosition(state) } : {};
+}
+
+/** Describe the measure of an answer. @param {State} state @param {Named} of */
+export function measureText(state, of) {
+  if (of.measure === "logit") return logitText(state, of);
+  if (state.measure === "next" && of.measure === "loss") return `−log p of the token that the model predicts ${positionText(state, selectedPosition(state))}`;
+  return MEASURES[of.measure ?? "loss"] ?? "";
 }
 
 /** @param {App} app @returns {Panel} */
@@ -75,14 +90,18 @@ function createAblation(app) {
   const { store } = app;
   const kinds = kindChoice(store);
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
-  /** Position of the prediction whose −log p is measured; -1 for the loss of the text. */
-  const asked = () => (store.state.measure === "next" && !measures.element.hidden ? selectedPosition(store.state) : -1);
-  const measures = choice("Measure", [["", "loss of the text"], ["next", "prediction at the position"]], (measure) => {
+  const { model } = store.state; // for another model, a new panel is created
+  const hasNext = model?.has_head_over_tokens && model.kind !== "encoder";
+  const measures = choice("Measure", [["", hasNext ? "loss of the text" : "change of the prediction"], .../** @type {[string, string][]} */ (hasNext ? [["next", "prediction at the position"]] : []), ["logit", "a logit at the position"]], (measure) => {
     const isAgain = effects() !== null;
     store.set({ measure });
     if (isAgain && !isMeasuredAtOnce()) void measureAll();
   });
-  measures.element.hidden = !app.source.answers("/api/stop") || !(store.state.model?.kind === "decoder" || store.state.model?.kind === "encoder-decoder") || !store.state.model.has_head_over_tokens;
+  measures.element.hidden = !app.source.answers("/api/stop") || !model || !hasLogits(model);
+  /** The measure of a request: {} for that of the model, a position for −log p of its prediction, or a logit. */
+  const asked = () => (measures.element.hidden ? {} : measureQuery(store.state));
+  const fields = answerFields(app);
+  const logitFields = h("div", { class: "row" }, ...fields.elements);
   const switches = h("div", { class: "scroll-x" });
   const all = button("all on", () => store.set({ off: "" }), { class: "quiet" });
   const loss = h("p", { class: "about" });
@@ -91,7 +110,7 @@ function createAblation(app) {
   const measureSet = button("Measure these texts", () => void measureTexts());
   const [counted, progress] = [h("span", { class: "about", "aria-live": "polite" }), h("span", { class: "about", "aria-live": "polite" })];
   const set = h("details", { class: "more", hidden: !app.source.answers("/api/effects") }, h("summary", {}, "a set of texts: mean and spread"), box.element, h("div", { class: "row" }, measureSet, progress));
-  const over = h("p", { class: "about" });
+  const [over, legend] = [h("p", { class: "about" }), h("div", { class: "legend" })];
   const card = frame({
     title: "Parts",
     picture: () => {
@@ -99,9 +118,9 @@ function createAblation(app) {
       const table = () => (shown && shown.n_texts > 1 ? spreadTable(shown) : heatTable(effectMatrix()));
       return shown && { name: `effects-${kind()}`, scene: () => heatScene(effectMatrix(), `Effects, ${kind()}`), table, data: () => shown };
     },
-    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text.${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
+    explanation: `Switch off heads (0, 1, …), feed-forwards (ff) or whole layers. The text is then run again without them. "Measure all" switches off each part alone, and shows the effect on its switch. A large effect means that the part matters for this text. The measure is the loss, −log p of a prediction, or a logit; without targets, KL(before ‖ after).${store.state.model?.is_multi_label ? ` ${KL_OF_LABELS}` : ""}`,
     formula: effectFormula(store.state.model),
-  }, h("div", { class: "row" }, kinds.element, means.element, measures.element, measure, counted, all), set, switches, over, loss);
+  }, h("div", { class: "row" }, kinds.element, means.element, measures.element, measure, counted, all), logitFields, set, switches, legend, over, loss);
 
   const strip = h("div");
   const changes = frame({
@@ -127,11 +146,14 @@ function createAblation(app) {
   const mapLatest = new Latest(app, switches);
   /** @type {Ablation | null} */
   let result = null;
-  /** @type {{run: string | null, mean: number, position: number, effects: Effects} | null} of the text of a run, or of a set of texts */
-  let measured = null;
+  /** Effects by `key`: those by 0 and by the mean are both kept. @type {Map<string, Effects>} */
+  const measured = new Map();
+  /** The set of texts that was measured last; null for the text of the run. @type {string[] | null} */
+  let lines = null;
 
   const kind = () => chosenKind(store.state) ?? "";
-  const effects = () => (measured && measured.mean === store.state.mean && measured.position === (measured.run === null ? -1 : asked()) && (measured.run === null || measured.run === store.state.run?.run) ? measured.effects : null);
+  const key = () => JSON.stringify([store.state.mean, ...(lines ?? [store.state.run?.run, asked()])]);
+  const effects = () => measured.get(key()) ?? null;
   /** Return the spread of the effect of a part over the texts, with its baseline. @param {string} name */
   const spreadOf = (name) => spreadText(effects()?.beside[partOf(name)], effects()?.n_texts ?? 1);
 
@@ -178,6 +200,8 @@ function createAblation(app) {
     arrowKeys(grid, ".switch", () => columns.length);
     refill(switches, grid);
     over.textContent = overText();
+    legend.hidden = !effects();
+    fill(legend, "Colours, up to the largest effect of a head:", ...divergingLegend(range()[1], state.dark).children, "Larger effects have the colour of the end.");
     all.disabled = !off.size;
   }
 
@@ -186,7 +210,7 @@ function createAblation(app) {
     const shown = effects();
     if (!shown) return "";
     const by = `The numbers on the switches: effect of each part when it alone is replaced by ${store.state.mean ? "its mean over the positions" : "0"}`;
-    if (measured?.run !== null) return measured?.position === -1 ? `${by}.` : `${by}, as the change of −log p of the token that the model predicts ${positionText(store.state, asked())}.`;
+    if (lines === null) return store.state.measure && !measures.element.hidden ? `${by}, as the change of this number: ${measureText(store.state, shown)}.` : `${by}.`;
     if (shown.n_texts === 1) return `${by}, on the text of the box.`;
     const nBeyond = allNames().filter(isBeyond).length;
     return `${by}. Means over ${shown.n_texts} texts; ${nBeyond} parts have a frame: they are beyond the baseline. Their effect is larger than the mean of the other parts of their type by more than 3 standard errors.`;
@@ -208,7 +232,8 @@ function createAblation(app) {
     store.set({ ablated: null });
     draw();
     if (!parts.length) return latest.cancel();
-    void latest.use(app.data.post(`/api/run/${run.run}/ablate`, { off: partsOff(off), mean: Boolean(mean) }), (value) => {
+    const { logit, ...others } = asked();
+    void latest.use(app.data.post(`/api/run/${run.run}/ablate`, { off: partsOff(off), mean: Boolean(mean), logit: Boolean(logit), ...others }), (value) => {
       result = value;
       store.set({ ablated: value });
       draw();
@@ -242,7 +267,7 @@ function createAblation(app) {
     changes.element.hidden = differences().every(Number.isNaN);
     const count = partNames(store.state.off).length;
     loss.textContent = !result ? "In this run, all parts are on."
-      : `${MEASURES[result.measure ?? "loss"] ?? result.measure}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
+      : `${measureText(store.state, result)}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
         `(${signed((result.after.loss ?? NaN) - (result.before.loss ?? NaN))}) with ${count} ${count === 1 ? "part" : "parts"} off.`;
     fill(strip, result ? tokenStrip(items(), "Change per position") : null);
     drawTops();
@@ -272,29 +297,31 @@ function createAblation(app) {
   async function measureAll() {
     const { run } = store.state;
     if (!run) return;
-    await measureBy(run.run, withProgress(app, app.data.json(run, "effects", { mean: store.state.mean || undefined, position: asked() < 0 ? undefined : asked() }), counted), asked());
+    lines = null;
+    await measureBy(withProgress(app, app.data.json(run, "effects", { mean: store.state.mean || undefined, ...asked() }), counted));
   }
 
   /** Return true if all parts of the model are measured without a click. */
   function isMeasuredAtOnce() {
     const { run, model } = store.state;
     const nParts = Object.values(model?.attention ?? {}).reduce((sum, { layers, heads }) => sum + layers * (heads + 2), 0);
-    const isScored = asked() >= 0 || run?.loss !== null || run.kind === "encoder";
+    const isScored = Object.keys(asked()).length > 0 || run?.loss !== null || run.kind === "encoder";
     return isScored && isQuick(app, nParts, (run?.source.length ?? 0) + (run?.target.length ?? 0));
   }
 
   async function measureTexts() {
     const request = app.data.post("/api/effects", { model: store.state.model?.id ?? "", lines: box.lines(), mean: Boolean(store.state.mean) });
-    await measureBy(null, withProgress(app, request, progress), -1);
+    lines = box.lines();
+    await measureBy(withProgress(app, request, progress));
   }
 
-  /** @param {string | null} run @param {Promise<Effects>} request @param {number} position */
-  async function measureBy(run, request, position) {
-    const { mean } = store.state;
+  /** @param {Promise<Effects>} request */
+  async function measureBy(request) {
+    const here = key();
     for (const one of [measure, measureSet]) one.disabled = true;
     await mapLatest.use(request, (value) => {
       app.say("");
-      measured = { run, mean, position, effects: value };
+      measured.set(here, value);
       drawSwitches();
       card.refresh();
     });
@@ -308,7 +335,7 @@ function createAblation(app) {
     const rows = values.length / labels.length;
     return {
       rows, columns: labels.length, values, row_labels: Array.from({ length: rows }, (_, i) => `layer ${i}`), column_labels: labels, row_axis: "layer",
-      column_axis: "part", plain_rows: true, plain_columns: true, scale: "diverging", range: range(), dark: store.state.dark, unit: "nats", cell: [58, 26],
+      column_axis: "part", plain_rows: true, plain_columns: true, scale: "diverging", range: range(), dark: store.state.dark, unit: effects()?.measure === "logit" ? "logit" : "nats", cell: [58, 26],
       cell_text: (row, column) => signed(values[row * labels.length + column], 2), describe: () => "",
     };
   }
@@ -320,11 +347,13 @@ function createAblation(app) {
       kinds.write();
       means.write(String(state.mean));
       measures.write(state.measure);
-      if (["run", "kind", "off", "mean", "measure", "dark"].some((key) => changed.has(key))) drawSwitches();
-      if (["run", "off", "mean"].some((key) => changed.has(key))) load();
+      fields.write();
+      logitFields.hidden = state.measure !== "logit" || measures.element.hidden;
+      const isOther = ["run", "mean", "measure", ...(state.measure ? ["pos"] : []), ...(state.measure === "logit" ? ["answer", "wrong"] : [])].some((name) => changed.has(name));
+      if (isOther || ["kind", "off", "dark"].some((name) => changed.has(name))) drawSwitches();
+      if (isOther || changed.has("off")) load();
       else if (changed.has("dark")) draw();
-      if (changed.has("pos") && state.measure === "next") drawSwitches();
-      if (["run", "mean", "measure", "pos"].some((key) => changed.has(key)) && !effects() && isMeasuredAtOnce()) void measureAll();
+      if (isOther && !effects() && isMeasuredAtOnce()) void measureAll();
       if (["hover", "pos"].some((key) => changed.has(key))) drawTops();
     },
   };

@@ -1,8 +1,9 @@
 /**
- * Table of all heads of a kind: their scores, and the effect of switching each of them off.
+ * Table of all heads of a kind: their scores, and the effect of switching each of them off. And the heads found.
  *
+ * @import { Run } from "../page/types.js"
  * @import { Effects } from "./ablation.js"
- * @import { Scores } from "./attention.js"
+ * @import { RankedHead, Scores } from "./attention.js"
  *
  * @typedef {{layer: number, head: number, values: number[]}} Row
  */
@@ -13,6 +14,8 @@ import { fixed, signed } from "../page/text.js";
 
 /** Largest number of heads that are listed. */
 const MOST = 60;
+/** Heads of a pattern that are listed if they are found, and otherwise. */
+const [MOST_FOUND, MOST_OTHERS] = [8, 4];
 /** Scores that are not a share of the weights on one kind of token. */
 const SPREADS = ["entropy", "sharpness"];
 
@@ -35,9 +38,9 @@ export function headTable(kind, scores, effects) {
 
 /**
  * Draw the table, in the order of one column. A click on a head opens it, a click on a heading sorts by it.
- * @param {{kind: string, scores: Scores, effects: Effects | null, order: string, dark: boolean, onorder: (name: string) => void, onopen: (layer: number, head: number) => void}} options
+ * @param {{kind: string, scores: Scores, effects: Effects | null, measure: string, order: string, dark: boolean, onorder: (name: string) => void, onopen: (layer: number, head: number) => void}} options
  */
-export function headAtlas({ kind, scores, effects, order, dark, onorder, onopen }) {
+export function headAtlas({ kind, scores, effects, measure, order, dark, onorder, onopen }) {
   const { names, rows } = headTable(kind, scores, effects);
   const by = Math.max(0, names.indexOf(order));
   const valueOf = (/** @type {Row} */ { values }) => (Number.isNaN(values[by] ?? NaN) ? -Infinity : values[by] ?? -Infinity);
@@ -50,10 +53,37 @@ export function headAtlas({ kind, scores, effects, order, dark, onorder, onopen 
     return h("td", { class: "number", style }, isEffect ? signed(value, 3) : fixed(value, 2));
   };
   const heading = (/** @type {string} */ name, /** @type {number} */ i) => h("th", { scope: "col", "aria-sort": i === by ? "descending" : "none" },
-    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? "change of the loss of this text when the head alone is replaced by 0" : scores.names[name]}. Sort by this column` }));
+    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? `change when the head alone is replaced by 0, of the ${measure}` : scores.names[name]}. Sort by this column` }),
+    h("div", { class: "about" }, name === "effect" && effects?.measure === "logit" ? measure : name !== "effect" && scores.kinds === scores.random ? "random tokens" : "this text"));
   return h("div", { class: "scroll-x" }, h("table", { class: "atlas" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "head"), ...names.map(heading))),
     h("tbody", {}, ...sorted.slice(0, MOST).map(({ layer, head, values }) => h("tr", {},
       h("th", { scope: "row" }, button(`${layer}.${head}`, () => onopen(layer, head), { class: "found-head", title: `Open head ${head} of layer ${layer}` })), ...values.map((value, i) => cell(value, names[i] ?? "")))))),
   rows.length > MOST ? h("p", { class: "about" }, `The first ${MOST} of ${rows.length} heads; save CSV for all.`) : null);
+}
+
+/**
+ * Return the list of the heads that pass for a pattern on the text, on random tokens, or on both; without one, the nearest head.
+ * @param {Scores} scores
+ * @param {Run} run
+ * @param {(head: RankedHead) => void} onopen
+ */
+export function foundHeads({ names, ranked, margin, n_random: nRandom }, run, onopen) {
+  if (!ranked.length || !nRandom) return [h("p", { class: "about" }, "This attention has no pattern scores.")];
+  const mark = (/** @type {number | null} */ score, /** @type {number | null} */ uniform) => (score !== null && uniform !== null && (score - uniform) / (1 - uniform) >= margin ? " ✓" : "");
+  const marks = (/** @type {RankedHead} */ one) => [mark(one.score, one.uniform), mark(one.random, one.random_uniform)];
+  const line = (/** @type {RankedHead} */ one) => h("tr", {}, h("th", { scope: "row" }, button(`${one.kind} ${one.layer}.${one.head}`, () => onopen(one), { class: "found-head", title: `Open head ${one.head} of layer ${one.layer}` })),
+    ...[[one.score, one.uniform], [one.random, one.random_uniform]].map(([score, uniform], i) => h("td", {}, `${fixed(score, 2)} (${fixed(uniform, 2)})${marks(one)[i]}`)));
+  /** Count the tokens of the text that have the earlier token that a pattern needs; for induction, not the one just before. @param {string} name @param {string} kind */
+  const repeats = (name, kind) => (run[run.attention[kind]?.rows ?? "target"].filter(({ id }, i, all) => all.findIndex((one) => one.id === id) < i - Number(name === "induction")).length);
+  const counts = (/** @type {string} */ name) => Object.keys(run.attention).filter((kind) => kind !== "cross").map((kind, _, { length }) => `${repeats(name, kind)}${length > 1 ? ` in the ${kind}` : ""}`).join(", ");
+  return [...Object.entries(names).flatMap(([name, meaning]) => {
+    const heads = ranked.filter((one) => one.name === name);
+    const groups = [...new Set(heads.map((one) => marks(one).join()))].map((group) => heads.filter((one) => marks(one).join() === group));
+    const listed = groups.flatMap((of) => of.slice(0, of[0]?.is_found ? MOST_FOUND : MOST_OTHERS));
+    return heads.length ? [h("dl", {}, h("dt", {}, `${meaning}${["induction", "duplicate"].includes(name) ? ` (n = ${counts(name)})` : ""}`), h("dd", { class: "scroll-x" }, h("table", { class: "atlas" },
+      h("thead", {}, h("tr", {}, ...["head", "this text", "random tokens"].map((title) => h("th", { scope: "col" }, title)))), h("tbody", {}, ...listed.map(line))),
+    listed.length < heads.length ? `and ${heads.length - listed.length} more` : null))] : [];
+  }), h("p", { class: "about" }, "Each head is its layer and number, with two scores; in parentheses is the score of uniform attention (equal weights on all keys). ✓: (score − uniform) / (1 − uniform) is at least " +
+    `${fixed(margin, 2)}. If no head passes, the nearest one is listed. n: tokens of this text that repeat an earlier one. With few repeats, the score on this text says little. Random tokens: mean over ${nRandom[0]} sequences of ${nRandom[1]} tokens, each written twice, seeds 0 to ${nRandom[0] - 1}. A head of layer 0 cannot be an induction head.`)];
 }

@@ -14,7 +14,7 @@
  * }} RankedHead
  * @typedef {Record<string, {heads: HeadScores[][], uniform: HeadScores[]}>} Kinds
  * @typedef {{
- *   names: Record<string, string>, margin: number, ranked: RankedHead[], kinds: Kinds, random: Kinds | null,
+ *   names: Record<string, string>, margin: number, ranked: RankedHead[], kinds: Kinds, random: Kinds | null, n_random: [sequences: number, tokens: number] | null,
  * }} Scores
  */
 
@@ -28,18 +28,17 @@ import { markTokens, selectPlace } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { answeredPlaces, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
-import { headAtlas, headTable } from "./atlas.js";
+import { measureQuery, measureText } from "./ablation.js";
+import { foundHeads, headAtlas, headTable } from "./atlas.js";
 
 /** @type {Tab} */
 export const attentionTab = { id: "attention", title: "Heads", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
 
 const LINE_WINDOW = 120;
-/** Heads of a pattern that are listed. */
-const MOST_FOUND = 8;
 const ABOUT = {
   maps: "One attention map per layer (down) and head (across). In a map, rows are queries and columns are keys. Select a map to open it.",
   lines: "One column per layer. A line leads from a key (left) to a query (right) that attends to it. Its width is the weight, and its colour is the head.",
-  table: "One row per head. Patterns: (score − uniform) / (1 − uniform), which is 0 for uniform attention and 1 for a head that does only this. Switched off: change of the loss in nats per token, or of the predictions of a text without a loss.",
+  table: "One row per head. Patterns: (score − uniform) / (1 − uniform), which is 0 for uniform attention and 1 for a head that does only this. Switched off: change of the measure of the panel Ablation, by default the loss in nats per token, or the predictions of a text without a loss.",
 };
 const TOKENS = /** @type {[string, string][]} */ ([["0", "token under the pointer"], ["1", "all tokens"]]);
 const NAMES = /** @type {Record<string, string>} */ ({ encoder: "encoder", decoder: "decoder", cross: "cross: target to source" });
@@ -133,7 +132,7 @@ function createAttention(app) {
   const headLatest = new Latest(app, headCard.body);
   /** @type {{kind: string, thumbnails: Bytes, scores: Scores | null, run: Run} | null} */
   let grid = null;
-  /** Effects of the parts on a run, and the column that sorts the table of heads. @type {{run: Run, effects: Effects} | null} */
+  /** Effects of the parts on a run, and the column that sorts the table of heads. @type {{run: Run, key: string, effects: Effects} | null} */
   let known = null;
   let order = "effect";
   /** The run whose effects were asked for. @type {Run | null} */
@@ -175,13 +174,17 @@ function createAttention(app) {
     });
   }
 
+  /** Return the query for the measure of the panel Ablation. */
+  const measured = () => (app.source.answers("/api/stop") ? measureQuery(store.state) : {});
+
   /** Load the effect of each part when it alone is off. */
   function loadEffects() {
     const { run } = store.state;
     if (!run) return;
     tried = run;
-    void effectLatest.use(withProgress(app, app.data.json(run, "effects"), counted), (effects) => {
-      known = { run, effects };
+    const query = measured();
+    void effectLatest.use(withProgress(app, app.data.json(run, "effects", query), counted), (effects) => {
+      known = { run, key: JSON.stringify(query), effects };
       drawGrid();
     });
   }
@@ -190,7 +193,7 @@ function createAttention(app) {
   function headData() {
     if (!grid?.scores) return null;
     const { kind, scores, run } = grid;
-    return { kind, scores: on === "random" && scores.random ? { ...scores, kinds: scores.random } : scores, effects: known?.run === run ? known.effects : null };
+    return { kind, scores: on === "random" && scores.random ? { ...scores, kinds: scores.random } : scores, effects: known?.run === run && known.key === JSON.stringify(measured()) ? known.effects : null };
   }
 
   /** Return the table of heads. */
@@ -201,7 +204,7 @@ function createAttention(app) {
     measure.hidden = data.effects !== null || !app.source.answers("/effects");
     if (!measure.hidden && tried !== run && isQuick(app, nParts, run.source.length + run.target.length)) loadEffects();
     places.write(on);
-    return headAtlas({ ...data, order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
+    return headAtlas({ ...data, measure: data.effects ? measureText(store.state, data.effects) : "", order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
       order = name;
       drawGrid();
     } });
@@ -273,18 +276,7 @@ function createAttention(app) {
     const { model } = store.state;
     random.hidden = !model || model.kind === "recurrent"; // the attention of a recurrent model has no pattern scores
     if (!scores) return fill(foundPlace);
-    const { names: meanings, ranked, margin } = scores;
-    const entry = (/** @type {RankedHead} */ one) => h("span", {}, button(`${one.kind} ${one.layer}.${one.head}`, () => store.set({ kind: one.kind, layer: one.layer, head: one.head, lit: null }), {
-      class: "found-head", title: `layer ${one.layer}, head ${one.head}; on random tokens ${fixed(one.random, 2)} (uniform ${fixed(one.random_uniform, 2)})`,
-    }), ` ${fixed(one.score, 2)} (${fixed(one.uniform, 2)})`);
-    const patterns = Object.keys(meanings).map((name) => ({ meaning: meanings[name] ?? name, heads: ranked.filter((one) => one.name === name && one.is_found).sort((a, b) => (b.score ?? 0) - (a.score ?? 0)) }));
-    const missing = ranked.filter((one) => !one.is_found);
-    fill(foundPlace, h("h3", {}, "Heads found"),
-      h("dl", {}, ...patterns.filter(({ heads }) => heads.length).flatMap(({ meaning, heads }) => [
-        h("dt", {}, meaning), h("dd", {}, ...heads.slice(0, MOST_FOUND).map(entry), heads.length > MOST_FOUND ? `and ${heads.length - MOST_FOUND} more` : null)])),
-      missing.length ? h("p", { class: "about missing" }, ...missing.flatMap((one) => [`No head clearly ${meanings[one.name]}: the nearest is `, entry(one), ". "])) : null,
-      h("p", { class: "about" }, ranked.length ? "Each head is its layer and number, with its score; in parentheses is the score of uniform attention (equal weights on all keys). A head is found if " +
-        `(score − uniform) / (1 − uniform) is at least ${fixed(margin, 2)}, on this text and on repeated random tokens. A head of layer 0 cannot be an induction head.` : "This attention has no pattern scores."));
+    fill(foundPlace, h("h3", {}, "Heads found"), ...foundHeads(scores, /** @type {Run} */ (grid?.run), (one) => store.set({ kind: one.kind, layer: one.layer, head: one.head, lit: null })));
   }
 
   /** Write the scores of the open head. */
@@ -401,7 +393,7 @@ function createAttention(app) {
       headCard.element.hidden = !isOpen();
       if (!kindsOf(state).length) return fill(gridPlace, h("p", { class: "empty" }, "The model has no attention weights."));
       if (["run", "kind"].some((key) => changed.has(key))) loadGrid();
-      else if (["badge", "dark", "heads", "all"].some((key) => changed.has(key)) || (changed.has("pos") && state.heads === "lines")) drawGrid();
+      else if (["badge", "dark", "heads", "all", "measure", "answer", "wrong"].some((key) => changed.has(key)) || (changed.has("pos") && state.heads === "lines")) drawGrid();
       if (["run", "kind", "layer", "head", "panel"].some((key) => changed.has(key))) {
         loadHead();
         drawStrip();

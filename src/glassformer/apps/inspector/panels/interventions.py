@@ -19,25 +19,49 @@ from glassformer.inference.fill import MASK
 from glassformer.inspection.ablation import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.ablation import effects as effects_of
 from glassformer.inspection.attention_maps import checked
-from glassformer.inspection.measures import Measure, measure_of, predicts_next_token
+from glassformer.inspection.measures import Measure, logit_measure, measure_of, predicts_next_token
 from glassformer.inspection.patching import PARTS, Patching, Restored, patch_pairs, patching_of, rank_correlation
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Measure of a request: a logit (`logit_measure`), −log p of the prediction at a position, or `measure_of`."""
+
+    position: int | None = None
+    logit: bool = False
+    token: str = ""
+    against: str = ""
+
+    def of(self, shown: Shown) -> Measure:
+        """Return the measure for a run."""
+        model, inputs = shown.model, shown.trace.inputs
+        if self.logit:
+            return logit_measure(model, inputs, self.token or None, self.against or None, self.position)
+        if self.position is None:
+            return measure_of(model, inputs)
+        if not predicts_next_token(model.config):
+            raise UserError(f"{model.name} predicts no next token: leave out the position")
+        predicted = shown.trace["logits"][0].argmax(dim=-1).to(inputs["token_ids"].device)  # (T,)
+        labels = torch.full_like(predicted, NOT_SCORED)
+        labels[self.position] = predicted[checked("position", self.position, len(predicted))]
+        return Measure("loss", labels)
+
+
 @route("POST", "/api/run/{run}/ablate")
-def ablate(inspector: Inspector, run: str, off: str, mean: bool = False) -> dict[str, Any]:
+def ablate(inspector: Inspector, run: str, off: str, asked: Asked, mean: bool = False) -> dict[str, Any]:
     """Return the measure and the predictions before and after parts are switched off; see `ablation.ablate`.
 
     `off` has names separated by commas, such as `decoder.0.head.3,decoder.1.feed_forward`.
     """
     shown = inspector.run_of(run)
-    measure = measure_of(shown.model, shown.trace.inputs)
+    measure = asked.of(shown)
     outcomes = {
         side: {"loss": float(measure(logits)[0]), **_predictions(shown, logits)}
         for side, logits in (("before", shown.trace["logits"]), ("after", shown.logits(off, mean)))
     }
-    return {**shown.names, "measure": measure.name, **outcomes}
+    return {**shown.names, **page_data.measure_names(shown.model, measure), **outcomes}
 
 
 def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
@@ -50,27 +74,17 @@ def _predictions(shown: Shown, logits: Tensor) -> dict[str, Any]:
 
 
 @route("GET", "/api/run/{run}/effects")
-def effects(inspector: Inspector, run: str, mean: bool = False, position: int | None = None) -> dict[str, Any]:
+def effects(inspector: Inspector, run: str, asked: Asked, mean: bool = False) -> dict[str, Any]:
     """Return the change of the measure for each head, feed-forward and layer, one at a time, on the text of a run.
 
-    `mean` replaces a part by its mean over the positions, in place of zero. With a position of a model that predicts
-    next tokens, the measure is −log p of the token that the unchanged model predicts there.
+    `mean` replaces a part by its mean over the positions, in place of zero.
     """
     shown = inspector.run_of(run)
-    inputs = shown.trace.inputs
-    if position is None:
-        measure = measure_of(shown.model, inputs)
-    else:
-        if not predicts_next_token(shown.model.config):
-            raise UserError(f"{shown.model.name} predicts no next token: leave out the position")
-        predicted = shown.trace["logits"][0].argmax(dim=-1).to(inputs["token_ids"].device)  # (T,)
-        labels = torch.full_like(predicted, NOT_SCORED)
-        labels[position] = predicted[checked("position", position, len(predicted))]
-        measure = Measure("loss", labels)
+    inputs, measure = shown.trace.inputs, asked.of(shown)
     report = inspector.reporting(MAX_SECONDS)
     found = effects_of(shown.model.network, inputs, measure, means=shown.means(mean), progress=report)
     measured = mean_effects([found])
-    return shown.names | _answer(shown.model, measured)
+    return shown.names | _answer(shown.model, measured) | page_data.measure_names(shown.model, measure)
 
 
 @route("POST", "/api/effects")

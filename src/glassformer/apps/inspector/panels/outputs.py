@@ -8,7 +8,7 @@ import torch
 
 from glassformer.apps.inspector import page_data
 from glassformer.apps.inspector.app import Packed, route
-from glassformer.apps.inspector.inspector import Inspector
+from glassformer.apps.inspector.inspector import MAX_SECONDS, Inspector
 from glassformer.common.errors import UserError
 from glassformer.inference.sampling import log_softmax
 from glassformer.inference.text import never_written
@@ -16,6 +16,7 @@ from glassformer.inspection.attention_maps import checked
 from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.beam_tree import beam_tree
 from glassformer.inspection.capture import capture
+from glassformer.inspection.input_effects import input_effects
 from glassformer.inspection.lens import LensCells, lens_cells, lens_labels
 
 
@@ -89,20 +90,35 @@ def attribution(
     shown = inspector.run_of(run)
     found = logit_attribution(shown.model, shown.trace, token or None, against or None, position)
     cells, rows, columns = found.grid()
-    names = page_data.vocabulary(shown.model)
-    other = None
-    if found.against is not None:
-        other = names[found.against]
+    names: dict[int | None, str] = dict(enumerate(page_data.vocabulary(shown.model)))
     return {
         **shown.names,
         "token": names[found.token],
-        "against": other,
+        "against": names.get(found.against),
         "position": found.position % shown.trace["logits"].shape[1],
         "logit": found.logit,
         "terms": {name: asdict(term) | {"is_beyond": term.is_beyond} for name, term in found.terms.items()},
         "cells": cells,
         "rows": rows,
         "columns": columns,
+    }
+
+
+@route("GET", "/api/run/{run}/inputs")
+def inputs(
+    inspector: Inspector, run: str, position: int | None = None, token: str = "", against: str = ""
+) -> dict[str, Any]:
+    """Return the effect of each input token on the logit of a token or a label; see `input_effects`."""
+    shown = inspector.run_of(run)
+    report = inspector.reporting(MAX_SECONDS)
+    found = input_effects(shown.model, shown.trace, token or None, against or None, position, progress=report)
+    return {
+        **shown.names,
+        **page_data.measure_names(shown.model, found.measure),
+        "logit": found.logit,
+        "exact": found.exact.tolist(),
+        "estimate": found.estimated.tolist(),
+        **page_data.without_nan({"correlation": found.correlation}),
     }
 
 

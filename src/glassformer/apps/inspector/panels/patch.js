@@ -25,11 +25,7 @@ import { spreadCells, spreadHeader, spreadText, textBox } from "./texts.js";
 /** @type {Tab} */
 export const patchTab = { id: "patch", title: "Patching", create: createPatch, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/api/patch", needs_no_run: true };
 
-/**
- * Return the shares over a set of pairs as a table, with their spread and their baseline.
- * @param {Patching} result
- * @returns {Table}
- */
+/** Return the shares over a set of pairs as a table, with their spread and their baseline. @param {Patching} result @returns {Table} */
 function spreadTable({ layers, columns, beside }) {
   const rows = beside.flatMap((row, i) => row.map((one, j) => [`${layers[i]}, ${visible(columns[j] ?? "")}`, ...spreadCells(one)]));
   return { header: ["place", "mean of the exact shares", ...spreadHeader.slice(1)], rows };

@@ -15,7 +15,15 @@ from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.inspection.attention_maps import aligned, checked
 from glassformer.inspection.capture import FLOW, capture_tensors, tensor_shapes
-from glassformer.inspection.head_scores import MARGIN, NAMES, LayerScores, Scores, random_scores, ranked_heads
+from glassformer.inspection.head_scores import (
+    MARGIN,
+    NAMES,
+    LayerScores,
+    Scores,
+    n_random,
+    random_scores,
+    ranked_heads,
+)
 from glassformer.models.transformer import Transformer
 
 
@@ -53,18 +61,18 @@ def scores(inspector: Inspector, run: str) -> dict[str, Any]:
     kinds = {kind: score_table(layers) for kind, layers in shown.scores.items()}
     known, model = {**shown.names, "names": NAMES, "margin": MARGIN, "kinds": kinds}, shown.model
     if not isinstance(model.network, Transformer):
-        return {**known, "ranked": [], "random": None}
+        return {**known, "ranked": [], "random": None, "n_random": None}
     random = inspector.once(f"random scores of {page_data.model_id(model)}", lambda: random_scores(model))
     on_random = {kind: score_table(layers) for kind, layers in random.items()}
-    return {**known, "ranked": _ranked(shown, random), "random": on_random}
+    return {**known, "ranked": _ranked(shown, random), "random": on_random, "n_random": n_random(model)}
 
 
 def _ranked(shown: Shown, random: Scores) -> list[dict[str, Any]]:
-    """Return the heads found for each pattern, the clearest first; for a pattern without one, its clearest head."""
+    """Return the heads that pass for each pattern, on the text or on random tokens; without one, the clearest head."""
     return [
         {"name": name, **page_data.without_nan(head._asdict())}
         for name, heads in ranked_heads(shown.scores, random).items()
-        for head in [one for one in heads if one.is_found] or heads[:1]
+        for head in [one for one in heads if one.is_on_one] or heads[:1]
     ]
 
 
