@@ -15,19 +15,19 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 66_812,
-    "lines of Python in the core": 42_708,
-    "lines of JavaScript, CSS and HTML": 14_940,
-    "files of Python": 353,
+    "lines of Python": 67_310,
+    "lines of Python in the core": 43_140,
+    "lines of JavaScript, CSS and HTML": 15_060,
+    "files of Python": 355,
     "files of Python under 60 lines": 42,
     "keys of a run": 244,
-    "options of verbs": 234,
+    "options of verbs": 235,
     "verbs and sub-verbs": 45,
     "rooms, and files beside them": 26,
     "floors": 12,
-    "calls of isinstance": 723,
-    "conditional expressions": 1_013,
-    "words of documents, without tables of results": 130_800,
+    "calls of isinstance": 724,
+    "conditional expressions": 1_023,
+    "words of documents, without tables of results": 131_150,
 }
 
 
