@@ -92,7 +92,7 @@ function createAblation(app) {
   const means = choice("Replacement", [["0", "replace by 0"], ["1", "replace by the mean"]], (mean) => store.set({ mean: Number(mean) }));
   const { model } = store.state; // for another model, a new panel is created
   const hasNext = model?.has_head_over_tokens && model.kind !== "encoder";
-  const measures = choice("Measure", [["", hasNext ? "loss of the text" : "change of the prediction"], .../** @type {[string, string][]} */ (hasNext ? [["next", "prediction at the position"]] : []), ["logit", "a logit at the position"]], (measure) => {
+  const measures = choice("Measure", [["", hasNext ? "loss of the text" : "change of the prediction"], .../** @type {[string, string][]} */ (hasNext ? [["next", "prediction at the position"]] : []), ["logit", model?.pooling ? "a logit" : "a logit at the position"]], (measure) => {
     const isAgain = effects() !== null;
     store.set({ measure });
     if (isAgain && !isMeasuredAtOnce()) void measureAll();
