@@ -1,5 +1,6 @@
 """Steps of the tests in a browser: open the inspector page, wait for it, and read the numbers that it shows."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -111,6 +112,13 @@ class Visit:
     def until(self, condition: str, argument: Any = None) -> None:
         """Wait for a condition in JavaScript."""
         self.page.wait_for_function(condition, arg=argument)
+
+    def becomes(self, read: Callable[[], Any], expected: Any) -> None:
+        """Wait until `read()` is `expected`: a panel may draw after the page is calm, for example after a reload."""
+        end = time.monotonic() + 60
+        while (found := read()) != expected and time.monotonic() < end:
+            self.settle()
+        assert found == expected
 
     def show(self, view: str, width: int = 1280, height: int = 800) -> None:
         """Show a view, the part of an address that `hash_of` returns, with the pointer in a corner."""

@@ -348,9 +348,9 @@ def test_the_address_restores_the_view(open_model: OpenModel) -> None:
     found.tokens("target").first.wait_for()
     found.settle()
     found.until("() => document.querySelector('#side .facts').textContent.includes('can be chosen')")
-    assert found.view() == view
+    found.becomes(found.view, view)
     assert view["pos"] == "3" and view["top_k"] == "5" and view["off"] == "decoder.1.ff" and view["shown"] == "lines"
-    assert (found.cells("Change per position"), found.cells("Next token")) == shown
+    found.becomes(lambda: (found.cells("Change per position"), found.cells("Next token")), shown)
     assert found.panel() == "ablation"
     found.open_tab("Heads")
     assert page.locator("#panels h3", has_text="decoder, layer 1, head 1").count() == 1
