@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,10 @@ def test_the_example_has_padding_and_no_weight_that_hides_a_fault() -> None:
 
 def test_a_large_network_is_tried_with_few_layers_of_its_own_kinds() -> None:
     config = preset("gpt2", d_model=64, n_heads=4, n_layers=9, vocab_size=300_000, max_len=32)
-    network = step.example_of(config).network
-    assert [len(stack.blocks) for stack in (network.encoder, network.decoder) if stack is not None] == [2]
+    few = step.small(replace(config, eos_id=200_000))
+    assert few.decoder is not None and few.decoder.n_layers == 2 and few.vocab_size == 4096 and few.eos_id == 4095
+    assert step.small(config, vocab_size=1 << 20).vocab_size == 300_000
+    assert step.small(GPT) == GPT
 
 
 def test_a_result_beyond_its_bound_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import torch
 from glassformer.common.errors import enough_memory
 from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
-from glassformer.cost.room import Room, room_of_machine
+from glassformer.cost.room import Room, require_memory, room_of_machine
 from glassformer.models.devices import choose_device, emulation_note, runs_ahead
 from glassformer.nn.kernels import processor
 from glassformer.tasks.preparation import micro_batch
@@ -61,6 +61,7 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
     if is_several():  # a trial in each process would take longer, and might not end alike
         device = own_device(choose_device(run.train.device))
     else:
+        require_memory(run.model)
         device = own_device(earned_device(run.train.device, run.model, reporter.log))
     advice = _advice(run, folder)
     with processes(run.parallel, run.train, device) as ranks, enough_memory(advice):

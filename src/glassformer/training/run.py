@@ -107,8 +107,8 @@ def assemble(
     if from_checkpoint is not None:
         Manifest.read(from_checkpoint).require(from_checkpoint, [*model_directory.MODEL_FILES, checkpoint.STATE])
     teacher = ranks.raise_together(lambda: read_teacher(run))
-    run, numerics = resolve_auto(run, host)
     require_memory(run.model)
+    run, numerics = resolve_auto(run, host)
     fit = ranks.raise_together(lambda: way_that_fits(run, room))
     # Data and tokenizers
     task = trainable_task(run)

@@ -16,6 +16,7 @@ from glassformer.common import files
 from glassformer.common.errors import Log, UserError, first_line
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
+from glassformer.config.transformer import MAX_VOCAB
 from glassformer.models.devices import choose_device
 from glassformer.nn.kernels import processor
 from glassformer.trial.operations import first_wrong
@@ -27,6 +28,7 @@ from glassformer.trial.step import (
     results,
     rounding,
     sensitivities,
+    small,
     step_seconds,
 )
 
@@ -141,7 +143,7 @@ class Trial:
     """An example of a kind of model, with its exact results."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.example = example_of(config)
+        self.example = example_of(small(config))
         self.true = exact(self.example)
         self.sensitivity = sensitivities(self.example, self.true)
 
@@ -162,7 +164,7 @@ class Trial:
 
 def timed_example(config: ModelConfig) -> Example:
     """Return an example whose step on the CPU takes at least `ENOUGH` seconds, or has `MAX_TOKENS` tokens."""
-    n_tokens = LEAST_TOKENS
+    n_tokens, config = LEAST_TOKENS, small(config, vocab_size=MAX_VOCAB)
     while True:
         length = min(n_tokens, MAX_LENGTH, config.max_len)
         example = example_of(config, max(1, n_tokens // length), length)

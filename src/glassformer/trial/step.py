@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
-from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig, VectorHead
+from glassformer.config.transformer import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.data.batching import NOT_SCORED
 from glassformer.models.build import Network, build_model
 from glassformer.models.devices import autocast_dtype
@@ -26,8 +26,8 @@ from glassformer.objectives.loss import token_cross_entropy
 
 N_ROWS, N_TOKENS, N_WRITTEN = 2, 24, 4
 """Rows of the batch, tokens of a row, and tokens at the end of a row that are read one at a time, as in generation."""
-MAX_WEIGHTS, FEW_LAYERS = 1 << 23, 2
-"""A network of more weights than `MAX_WEIGHTS` is tried with `FEW_LAYERS` layers of each stack: layers are alike."""
+MAX_WEIGHTS, FEW_LAYERS, FEW_TOKENS = 1 << 23, 2, 1 << 12
+"""A network of more weights than `MAX_WEIGHTS` is tried with few layers of each stack, and a small vocabulary."""
 DEFAULT_VOCAB = 256
 """Vocabulary of a configuration whose vocabulary the data decides."""
 SAFETY, N_DRAWS, PROBABLE = 4.0, 2, 4.0
@@ -108,21 +108,34 @@ def example_of(
 
 
 def _complete(config: ModelConfig) -> ModelConfig:
-    """Return the configuration with the numbers that data decide, and with few layers if it is large."""
+    """Return the configuration with the numbers that data decide."""
     changes: dict[str, Any] = {}
     if not config.vocab_size:
         changes["vocab_size"] = DEFAULT_VOCAB
     head = getattr(config, "head", None)
     if isinstance(head, PositionHead | SequenceHead) and not head.n_labels:
         changes["head"] = replace(head, n_labels=2)
-    config = replace(config, **changes)
-    if isinstance(config, RecurrentConfig) or build_model(config, "meta").n_parameters() <= MAX_WEIGHTS:
+    return replace(config, **changes)
+
+
+def small(config: ModelConfig, vocab_size: int = FEW_TOKENS) -> ModelConfig:
+    """Return a large configuration with few layers, and at most `vocab_size` tokens: layers are alike, rows are, too.
+
+    A configuration with at most `MAX_WEIGHTS` weights is returned unchanged.
+    """
+    config = _complete(config)
+    if build_model(config, "meta").n_parameters() <= MAX_WEIGHTS:
         return config
-    stacks: dict[str, Any] = {
-        name: replace(stack, n_layers=min(stack.n_layers, max(FEW_LAYERS, len(stack.window_pattern or ()))))
-        for name, stack in config.stacks.items()
-    }
-    return replace(config, **stacks)
+    changes: dict[str, Any] = {"vocab_size": min(config.vocab_size, vocab_size)}
+    changes["source_vocab_size"] = min(config.source_vocab_size, vocab_size)
+    for name in SPECIAL_IDS:
+        token = getattr(config, name)
+        changes[name] = None if token is None else min(token, changes["vocab_size"] - 1)
+    if isinstance(config, TransformerConfig):
+        for name, stack in config.stacks.items():
+            n_layers = max(FEW_LAYERS, len(stack.window_pattern or ()))
+            changes[name] = replace(stack, n_layers=min(stack.n_layers, n_layers))
+    return replace(config, **changes)
 
 
 def results(example: Example, device: torch.device, dtype: torch.dtype, precision: str = "fp32") -> Results:
