@@ -16,7 +16,7 @@ from glassformer.cost.hardware import find_gpu
 from glassformer.cost.memory import training_memory
 from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import plan_run
-from glassformer.cost.room import way_that_fits
+from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.data.batching import Batch
 from glassformer.evaluation.compare import describe_model
 from glassformer.models.devices import WHOLE
@@ -101,6 +101,7 @@ def forecast(run: Run, context: int | None = None) -> Forecast:
     `context` is the length of a row (`plan_run`). Raises `UserError` as `plan_run` does, and for a step that cannot
     fit in the memory.
     """
+    require_memory(run.model)
     device = earned_device(run.train.device, run.model, warn)
     precision, reason = earned_precision(run.train.precision, run.model, device)
     run = replace(run, train=replace(run.train, precision=cast(Any, precision)))
