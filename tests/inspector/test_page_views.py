@@ -315,7 +315,7 @@ def test_a_lecture_has_the_row_of_an_answer_in_its_window(open_model: OpenModel,
     found = open_model("decoder", {"panel": "", "visit": 1, "text": "abc de fgh " * 2}, width=1280, height=height)
     page = found.page
     page.locator("#visit .question-list button", has_text="What does the mask hide?").click()
-    found.until("() => document.querySelector('#visit h2').textContent.startsWith('2 of ')")
+    found.until("() => document.querySelector('#visit h2').textContent.startsWith('3 of ')")
     found.settle()
     page.keyboard.press("l")
     found.settle()
