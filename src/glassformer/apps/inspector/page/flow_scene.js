@@ -193,11 +193,10 @@ function levels(picture, token) {
   return { above, below, y: above + thick / 2, over: above - gap / 2, under: below + 0.3 * gap, deep: below + 0.75 * gap };
 }
 
-/** Return the column with the residual stream to which a sublayer is added: a vector x, a fold, or a sum without a column of its own. @param {Stage[]} stages @param {Column} [added] */
-function streamBefore(stages, added) {
+/** Return the last column with the residual stream before a sum: a vector x, a fold, or a sum without a column of its own. @param {Stage[]} stages @param {Column} [sum] */
+function streamBefore(stages, sum) {
   const all = stages.flatMap(({ columns }) => columns);
-  const isVector = (/** @type {Column | undefined} */ one) => one?.kind === "vector" && RESIDUAL.has(one.title);
-  return added && all.slice(0, all.indexOf(added)).findLast((one, i) => one.kind === "fold" || isVector(one) || (one.kind === "add" && !isVector(all[i + 1])));
+  return sum && all.slice(0, all.indexOf(sum)).findLast(({ kind, title }) => kind === "fold" || kind === "add" || (kind === "vector" && RESIDUAL.has(title)));
 }
 
 /**

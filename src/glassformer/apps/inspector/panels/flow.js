@@ -436,11 +436,9 @@ function createFlow(app) {
     else load();
   }
 
-  /** Return a line in which each neuron leads to its strongest texts. @param {string} line @param {string} units */
-  function neuronLinks(line, units) {
-    if (!line.startsWith("strongest neurons: ") || !app.source.answers("/api/strongest")) return [line];
-    return line.split(/(\d+: [^\s,]+)/).map((part) => (/^\d+: /.test(part) ? button(part, () => store.set({ panel: "texts", unit: `${units}.${parseInt(part)}` }), { class: "quiet", title: "The texts in which this neuron is most active" }) : part));
-  }
+  /** Return a line in which each neuron, such as "149: 5.87", leads to its strongest texts. @param {string} line @param {string} units */
+  const neuronLinks = (line, units) => (!line.startsWith("strongest neurons: ") || !app.source.answers("/api/strongest") ? [line] : line.split(/(\d+: [^\s,]+)/).map((part, i) => (
+    i % 2 ? button(part, () => store.set({ panel: "texts", unit: `${units}.${parseInt(part)}` }), { class: "quiet", title: "The texts in which this neuron is most active" }) : part)));
 
   /** @param {Drawing} drawing @param {Column} column */
   function tableRows(drawing, column) {
