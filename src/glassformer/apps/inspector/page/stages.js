@@ -314,11 +314,10 @@ function recurrent(names, { config, formulas }, stack) {
   }
   const hidden = { kind: /** @type {const} */ ("vector"), title: "s", tensor: "decoder.hidden", reads: READS[config.cell] ? statesOf(layers.slice(-1)) : inputs(layers.at(-1)) };
   const looks = names.has("decoder.cross_attn.weights") ? [alignmentStage(formulas.cross ?? "")] : [];
-  const state = /** @type {Stage} */ (cells.at(-1) ?? { id: "cell", title: "Recurrent step", chapter: CHAPTERS.recurrent, formula: "s = tanh(W y + U s′)", sentence: "The new state is a function of the token and of the state before it.", columns: [] });
-  state.columns.push(hidden);
-  const steps = [...cells.slice(0, -1), state];
+  if (!cells.length) cells.push({ id: "cell", title: "Recurrent step", chapter: CHAPTERS.recurrent, formula: "s = tanh(W y + U s′)", sentence: "The new state is a function of the token and of the state before it.", columns: [] });
+  cells.at(-1)?.columns.push(hidden);
   const isBefore = names.isBefore("decoder.cross_attn.weights", "decoder.hidden");
-  return isBefore ? [...looks, ...steps] : [...steps, ...looks];
+  return isBefore ? [...looks, ...cells] : [...cells, ...looks];
 }
 
 /** @param {string[]} tensors @param {string} layer @param {Record<string, any>} config @param {number} i @param {number} n @param {string[]} inputs tensors that its gates read @returns {Stage} */
