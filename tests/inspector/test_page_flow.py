@@ -5,11 +5,12 @@ import re
 import pytest
 import torch
 
+from glassformer.apps.inspector.inspector import Inspector
 from glassformer.inspection.attention_maps import attention_layers
 from glassformer.inspection.capture import FLOW, capture
 from glassformer.model import Model
-from inspector.browsing import Visit, given_to, number
-from inspector.conftest import OpenModel
+from inspector.browsing import Open, Visit, given_to, hash_of, number
+from inspector.conftest import OpenModel, Serve
 from tolerances import printed
 
 LAST = {"decoder": "Prediction", "encoder": "Prediction", "encoder-decoder": "Final norm", "recurrent": "States"}
@@ -242,7 +243,9 @@ def test_a_map_has_the_tokens_of_its_columns_and_lines_end_at_the_source(show_mo
     assert box is not None
     for one in line.all():
         path = one.bounding_box()
-        assert path is not None and (path["x"] > box["x"] + box["width"]), "no line through the tokens of the source"
+        assert path is not None
+        is_apart = path["x"] > box["x"] + box["width"] or path["x"] + path["width"] < box["x"]
+        assert is_apart, "no line through the tokens of the source"
     page.keyboard.press("ArrowLeft")
     found.settle()
     keys = picture.locator('text[data-side="source"]').all_text_contents()
@@ -269,5 +272,29 @@ def test_the_residual_connection_begins_at_the_vector_that_the_sublayer_reads(sh
     assert begins and min(begins) > fold - 20, "at or after the folded block 0"
     found.page.get_by_role("button", name="lecture", exact=True).click()
     found.settle()
-    assert found.page.evaluate(f"{paths}.length") == 0, "no vector x is shown"
+    assert found.page.evaluate(f"{paths}.length") == 1, "from the folded block, which gives the vector x"
     found.page.keyboard.press("Escape")
+
+
+def test_a_label_says_which_rows_it_reads_and_is_joined_to_them(
+    labelled: dict[str, Model], serve: Serve, visit: Open
+) -> None:
+    found = visit(serve(Inspector(labelled["classes"])).address + hash_of(panel="flow", flow="encoder.0.0.output"))
+    page = found.page
+    assert page.locator(".flow-sentence").inner_text().endswith("The label reads all rows.")
+    assert "label, from all rows" in page.locator(".flow-picture svg text").all_text_contents()
+    titles = page.locator(".flow-picture path title").all_text_contents()
+    rows = page.locator(".flow-picture svg text[data-index][font-size='12.5']")
+    assert sum(title.endswith("→ prediction") for title in titles) == rows.count() > 1
+
+
+def test_a_strip_names_its_row_and_a_neuron_leads_to_its_strongest_texts(show_model: OpenModel) -> None:
+    found = show_model("decoder", {"panel": "flow", "flow": "decoder.1.0.ff"})
+    strips = found.page.locator(".flow-picture image title").all_text_contents()
+    assert any(re.fullmatch(r"row 0: .*, decoder\.blocks\.1\.ff\.activations", title) for title in strips)
+    neuron = found.page.locator(".flow-numbers button").first
+    number_of = neuron.inner_text().split(":")[0]
+    neuron.click()
+    found.settle()
+    view = found.view()
+    assert (view["panel"], view["unit"]) == ("texts", f"decoder.1.neuron.{number_of}")

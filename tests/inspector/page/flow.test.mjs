@@ -5,7 +5,7 @@ import { test } from "node:test";
 const SERVING = "../../../src/glassformer/apps/inspector";
 const [PAGE, PANELS] = [`${SERVING}/page`, `${SERVING}/panels`];
 const { blocksOf, headsOf, keyHead, stacksOf, stagesOf, withoutNorms } = await import(`${PAGE}/stages.js`);
-const { SHOWN, columnLayout, laneOf, pooled, rowOf } = await import(`${PAGE}/flow_scene.js`);
+const { SHOWN, columnLayout, flowScene, laneOf, pooled, rowOf } = await import(`${PAGE}/flow_scene.js`);
 const { dotProduct, largest, moments, numberLines } = await import(`${PAGE}/flow_numbers.js`);
 const { clearestHead } = await import(`${PAGE}/grid.js`);
 const { readPlace } = await import(`${PANELS}/flow.js`);
@@ -94,7 +94,7 @@ test("recurrent cells show their gates; attention comes where it is computed", (
   const after = of([...gates, ["decoder.hidden", [5, 8]], ...attention]);
   assert.deepEqual(ids(before, { stack: "decoder", block: 0 }), ["tokens", "embedding", "alignment", "cell0", "output"]);
   assert.deepEqual(ids(after, { stack: "decoder", block: 0 }), ["tokens", "embedding", "cell0", "alignment", "output"]);
-  assert.deepEqual(stagesOf(before, { stack: "decoder", block: 0 })[3].columns.map(({ title }) => title), ["r", "z", "n", "s"]);
+  assert.deepEqual(stagesOf(before, { stack: "decoder", block: 0 })[3].columns.map(({ title }) => title), ["z", "r", "n", "s"]);
   const [, , forward, backward] = stagesOf(before, { stack: "encoder", block: 0 });
   assert.deepEqual([forward.columns[0].is_reversed, backward.columns[0].is_reversed], [false, true]);
   const reversed = { ...before, config: { ...before.config, reverse_source: true } };
@@ -147,8 +147,72 @@ test("columns do not overlap; a wide picture keeps the current sublayer open", (
     assert.equal(columns.filter(({ stage }) => stages[stage] === own).length, own.columns.length, id);
   }
   assert.ok(layout("cross_attn.scores").top >= 60, "room for the keys above a matrix");
-  assert.deepEqual(new Set(layout("ff", true).columns.map(({ stage }) => stages[stage].id)), new Set(["tokens", "ff"]));
+  assert.deepEqual(new Set(layout("ff", true).columns.map(({ stage }) => stages[stage].id)), new Set(["tokens", "cross_attn.values", "ff"]), "with the vector x to which it is added");
   assert.ok(layout("ff").columns.length < stages.flatMap(({ columns }) => columns).length);
+});
+
+/** Return the lines of the picture of a stage, by their titles. */
+function drawn(flow, stack, id, { block = 0, ...change } = {}) {
+  const stages = stagesOf(flow, { stack, block });
+  const side = stack === "encoder" ? "source" : "target";
+  const lanes = { lane: laneOf(side, ["a", "b", "c", "d"], 1), source: laneOf("source", ["e", "f", "g"], 0) };
+  const drawing = { ...lanes, stages, current: stages.findIndex((stage) => stage.id === id), alone: false, room: 3000, tall: 26, key: 0, dark: false, rows: () => null, bars: [{ label: "x", value: 1 }], predicts: "", read: 1, ...change };
+  const layout = columnLayout(drawing);
+  Object.assign(globalThis, { document: {}, getComputedStyle: () => ({ getPropertyValue: () => "" }) }); // no style sheet
+  const { shapes } = flowScene(drawing, layout);
+  return { layout, shapes, lines: shapes.filter(({ type, title }) => type === "path" && title), titles: shapes.filter(({ type, title }) => type === "path" && title).map(({ title }) => title) };
+}
+
+const isResidual = ({ title }) => title.startsWith("residual");
+/** Return all heights of a path of horizontal and vertical lines. */
+const heights = ({ d }) => [...d.matchAll(/V([\d.]+)/g)].map(([, y]) => Number(y));
+
+test("q, k and v are branches of the norm; q and k join at the weights, weights and v at the context", () => {
+  const { titles } = drawn(DECODER, "decoder", "self_attn.heads");
+  const between = titles.slice(titles.indexOf("norm → q"), titles.indexOf("weight · v → context") + 1);
+  assert.deepEqual(between, ["norm → q", "norm → k", "norm → v", "q → weights", "k → weights", "weights → weight · v", "v → weight · v", "weight · v → context"]);
+  const folded = drawn(DECODER, "decoder", "ff", { room: 100 }).titles;
+  assert.ok(folded.includes("x → weights") && folded.includes("x → weight · v"), "a folded column passes its inputs on");
+});
+
+test("gates are branches that join at the state, directions are parallel, and a state leads to the next step", () => {
+  const gates = (path) => ["reset", "keep", "new", "state"].map((name) => [`${path}.${name}`, [4, 8]]);
+  const flow = { config: { cell: "gru" }, formulas: {}, tensors: [["encoder.embeddings", [4, 8]], ...gates("encoder.cells.0.forward"), ...gates("encoder.cells.0.backward"), ["encoder.memory", [4, 16]], ["decoder.embeddings", [4, 8]]] };
+  const { titles } = drawn(flow, "encoder", "cell0");
+  const cell = ["x → z", "x → r", "x → n", "r → n", "z → h", "n → h"];
+  const steps = (by) => [0, 1, 2, 3].filter((i) => i + by >= 0 && i + by < 4).map((i) => `h of row ${i + by} → row ${i}`);
+  assert.deepEqual(titles, ["token → x", ...cell, ...steps(-1), ...cell, ...steps(1), "h → memory", "h → memory"]);
+});
+
+test("an LSTM has no false joins; attention before the step gives its context to the gates", () => {
+  const gates = ["write", "keep", "new", "read", "cell"].map((name) => [`decoder.cells.0.${name}`, [4, 8]]);
+  const attention = ["scores", "weights", "context"].map((name) => [`decoder.cross_attn.${name}`, [1, 4, 3]]);
+  const flow = { config: { cell: "lstm" }, formulas: {}, tensors: [["encoder.embeddings", [3, 8]], ["decoder.embeddings", [4, 8]], ...attention, ...gates, ["decoder.hidden", [4, 8]]] };
+  const { titles } = drawn(flow, "decoder", "cell0");
+  const own = titles.filter((title) => !title.includes("row"));
+  assert.deepEqual(own.slice(own.indexOf("x → o")), [
+    "x → o", "context → o", "x, context → i", "x, context → f", "x, context → g", "i → c", "f → c", "g → c", "o → s", "c → s", "s → h",
+  ]);
+});
+
+test("a sum and its residual line are always drawn, between the rows and above the widths", () => {
+  for (const [id, change] of [["self_attn.heads", { room: 100 }], ["ff", { room: 100, tall: 15 }], ["tokens", {}]]) {
+    const { lines, layout } = drawn(DECODER, "decoder", id, change);
+    assert.equal(layout.columns.filter(({ column }) => column.kind === "add").length, 2);
+    const [tall, strip] = [change.tall ?? 26, change.tall ? 9 : 18];
+    for (const one of lines.filter(isResidual)) assert.ok(heights(one)[0] > layout.top + tall + 2 + strip && heights(one)[0] < layout.top + 2 * tall + 2, "row 1 is chosen");
+    assert.equal(lines.filter(isResidual).length, 2, id);
+  }
+  for (const id of ["self_attn.values", "ff"]) assert.equal(drawn(DECODER, "decoder", id, { alone: true }).lines.filter(isResidual).length, 1, `${id} alone`);
+  const { shapes } = drawn(DECODER, "decoder", "self_attn.scores", { room: 100, block: 2 });
+  assert.ok(shapes.some(({ text }) => text === "FF") && !shapes.some(({ text }) => /^F.*…$/.test(text ?? "")), "a title that fits");
+});
+
+test("the rows that a label reads are joined to the prediction", () => {
+  const rows = (read) => drawn(DECODER, "decoder", "output", { read }).titles.filter((title) => title.endsWith("prediction"));
+  assert.deepEqual(rows(0), ["row 0 → prediction"]);
+  assert.deepEqual(rows(-1), [0, 1, 2, 3].map((i) => `row ${i} → prediction`), "a mean reads all rows");
+  assert.deepEqual(rows(90), [], "outside of the part that is shown");
 });
 
 test("formulas have the numbers of the token and the key", () => {

@@ -27,6 +27,7 @@
 import { colourOf } from "./colours.js";
 import { curve, windowAround } from "./lines.js";
 import { pixels } from "./scene.js";
+import { inputsOf } from "./stages.js";
 import { percent, shortened } from "./text.js";
 import { theme } from "./theme.js";
 
@@ -72,7 +73,9 @@ export function rowOf(rows, token) {
  * @param {Drawing} drawing
  */
 export function columnLayout(drawing) {
-  if (drawing.alone) return layOut(drawing, (stage, column) => stage === drawing.stages[drawing.current] || column === drawing.stages[0]?.columns[0]);
+  const own = drawing.stages[drawing.current];
+  const kept = [drawing.stages[0]?.columns[0], streamBefore(drawing.stages, own?.columns.find(({ kind }) => kind === "add"))];
+  if (drawing.alone) return layOut(drawing, (stage, column) => stage === own || kept.includes(column));
   const open = new Set([drawing.stages[drawing.current]?.part]);
   const withOpen = () => layOut(drawing, (stage, column) => stage.part === undefined || open.has(stage.part) || isResult(stage, column));
   let layout = withOpen();
@@ -87,7 +90,7 @@ export function columnLayout(drawing) {
 
 /** @param {Stage} stage @param {Column} column */
 function isResult(stage, column) {
-  return ["fold", "lines"].includes(column.kind) || column.rule === "weights" || (column.kind === "vector" && column === stage.columns.findLast((one) => one.kind === "vector") && stage.columns.some((one) => one.kind === "add"));
+  return ["fold", "lines", "add"].includes(column.kind) || column.rule === "weights" || (column.kind === "vector" && column === stage.columns.findLast((one) => one.kind === "vector") && stage.columns.some((one) => one.kind === "add"));
 }
 
 /** @param {Drawing} drawing @param {(stage: Stage, column: Column) => boolean} isShown @returns {Layout} */
@@ -144,20 +147,27 @@ export function flowScene(drawing, layout) {
     const isCurrent = number === current;
     const [x, wide] = [left.x - 5, Math.max(right.x + right.width - left.x + 10, isCurrent ? titleWidth(stage) : 0)];
     if (isCurrent) shapes.push({ type: "rect", x, y: 2, width: wide, height: height - 4, rx: 6, fill: accent, opacity: 0.09 }, { type: "rect", x, y: 2, width: wide, height: height - 4, rx: 6, stroke: accent });
-    if (isCurrent || wide > 70) shapes.push({ type: "text", x: x + 5, y: 18, text: isCurrent ? stage.title : fitted(stage.title, wide - 4, 6.2), size: isCurrent ? 12.5 : 11, bold: isCurrent, fill: isCurrent ? accent : faint });
+    if (isCurrent || wide > 70) shapes.push({ type: "text", x: x + 5, y: 18, text: isCurrent || 6.2 * stage.title.length < wide - 4 ? stage.title : stage.short ?? fitted(stage.title, wide - 4, 6.2), size: isCurrent ? 12.5 : 11, bold: isCurrent, fill: isCurrent ? accent : faint });
   }
   const output = columns.find(({ column }) => column.kind === "output");
   const end = output ? output.x - 4 : width - 3;
-  shapes.push({ type: "rect", x: 3, y: yOf(picture, lane) - 2, width: end - 3, height: tall - 2, rx: 4, fill: accent, opacity: 0.1 });
-  if (output) {
+  const band = (/** @type {number} */ x, /** @type {number} */ to, /** @type {number} */ row) => shapes.push({ type: "rect", x, y: yOf(picture, lane, row) - 2, width: to - x, height: tall - 2, rx: 4, fill: accent, opacity: 0.1 });
+  const read = range(lane).filter((i) => drawing.read < 0 || drawing.read === i);
+  const before = output && columns[columns.indexOf(output) - 1];
+  band(3, before && !read.includes(lane.row) ? before.x + before.width + 4 : end, lane.row);
+  if (output && before) {
     const room = Math.min(8, drawing.bars.length) * tall;
-    const [row, middle] = [yOf(picture, lane) + tall / 2 - 3, top + room / 2 - 2];
-    if (drawing.read === lane.row) shapes.push({ type: "path", d: `M${end} ${row}C${end + 10} ${row} ${output.x + 2} ${middle} ${output.x + 14} ${middle}`, stroke: accent, width: 2, opacity: 0.6 });
+    const [left, middle] = [before.x + before.width, top + room / 2 - 2];
+    for (const i of read) {
+      const { y } = levels(picture, i);
+      if (i !== lane.row) band(before.x - 4, end, i);
+      shapes.push({ type: "path", d: `M${left} ${y}H${end}C${end + 10} ${y} ${output.x + 2} ${middle} ${output.x + 14} ${middle}`, stroke: accent, width: read.length > 1 ? 1.2 : 2, opacity: 0.6, title: `row ${i} → prediction` });
+    }
     shapes.push({ type: "rect", x: output.x + 14, y: top - 1, width: output.width - 14, height: room, rx: 5, stroke: line, fill: paper });
   }
   const [other, own] = [true, false].map((wanted) => columns.filter(({ column }) => isOther(drawing, column) === wanted));
   const boxes = (other ?? []).map((one) => /** @type {Shape} */ ({ type: "rect", x: one.x - 4, y: top - 3, width: one.width + (one.column.kind === "lines" ? 4 : GAP), height: n * tall + 2, fill: paper }));
-  shapes.push(...(own ?? []).flatMap((one) => titled(picture, one, height)), ...joins(picture), ...boxes, ...(other ?? []).flatMap((one) => titled(picture, one, height)));
+  shapes.push(...joins(picture), ...(own ?? []).flatMap((one) => titled(picture, one, height)), ...boxes, ...(other ?? []).flatMap((one) => titled(picture, one, height)));
   shapes.push({ type: "path", d: `M3 ${top - 5}H${width - 3}`, stroke: line });
   return { width, height, background: paper, shapes };
 }
@@ -176,31 +186,63 @@ function titled(picture, one, height) {
   ];
 }
 
+/** Return the heights of the lines of a row: `y` through its strips, `over` and `under` them, and `deep` below `under`. @param {Picture} picture @param {number} token */
+function levels(picture, token) {
+  const [above, thick] = [yOf(picture, picture.lane, token) + 2, Math.min(18, picture.tall - 6)];
+  const [below, gap] = [above + thick, picture.tall - thick];
+  return { above, below, y: above + thick / 2, over: above - gap / 2, under: below + 0.3 * gap, deep: below + 0.75 * gap };
+}
+
+/** Return the last column with the residual stream before a sum: a vector x, a fold, or a sum without a column of its own. @param {Stage[]} stages @param {Column} [sum] */
+function streamBefore(stages, sum) {
+  const all = stages.flatMap(({ columns }) => columns);
+  return sum && all.slice(0, all.indexOf(sum)).findLast(({ kind, title }) => kind === "fold" || kind === "add" || (kind === "vector" && RESIDUAL.has(title)));
+}
+
 /**
- * Return the lines of the chosen token: from each column to the next one, and from the vector x around each sublayer to
- * the sum (⊕), the residual connection.
+ * Return the lines of the chosen token: to each column from those that it reads, and from the vector x around each sublayer to
+ * the sum (⊕), the residual connection. Columns that read the same are branches of one line, over the strips; lines join under them.
  * @param {Picture} picture @returns {Shape[]}
  */
 function joins(picture) {
-  const { lane, columns, tall } = picture;
-  const { accent } = theme();
-  const own = columns.filter(({ column }) => column.kind !== "output" && !isOther(picture, column));
-  const [y, below] = [yOf(picture, lane) + tall / 2 - 3, yOf(picture, lane) + tall - 5];
+  const { lane, columns, stages } = picture;
+  const { y, above, below, over, under, deep } = levels(picture, lane.row);
+  const placed = new Map(columns.map((one) => [one.column, one]));
+  const inputs = inputsOf(stages);
+  /** Return the shown columns from which a column is computed. @type {(column: Column) => Placed[]} */
+  const sources = (column) => [...new Set((inputs.get(column) ?? []).flatMap((one) => placed.get(one) ?? sources(one)))];
+  const all = columns.filter(({ column }) => inputs.has(column)).map((one) => ({ one, from: sources(one.column) }));
+  const [right, middle] = [(/** @type {Placed} */ { x, width }) => x + width, (/** @type {Placed} */ { x, width }) => x + width / 2];
   /** @type {Shape[]} */
   const shapes = [];
-  /** The last column with the residual stream. @type {Placed | undefined} */
-  let from;
-  for (const [i, one] of own.entries()) {
-    const before = columns[columns.indexOf(one) - 1];
-    if (before && (before === own[i - 1] || before.column.kind === "lines")) shapes.push({ type: "path", d: `M${before.x + before.width} ${y}H${one.x}`, stroke: accent, width: 2, opacity: 0.6 });
-    if (one.column.kind === "add" && from) {
-      const [left, right] = [from.x + from.width / 2, one.x + one.width / 2];
-      shapes.push({ type: "path", d: `M${left} ${below}C${left + 12} ${below + 20} ${right - 12} ${below + 20} ${right} ${below - 2}`, stroke: accent, width: 1.5, opacity: 0.6, title: "residual connection: the vector x is added to the output of the sublayer" });
+  for (const { one, from } of all) {
+    const [i, isLines] = [columns.indexOf(one), one.column.kind === "lines"];
+    const before = columns[i - 1];
+    if (!before || (isLines && before.column.kind === "tokens")) continue; // the tokens of the other side
+    const add = (/** @type {string} */ d, /** @type {Placed[]} */ read, width = 2, title = `${read.map(({ column }) => column.title).join(", ")} → ${one.column.title}`) => shapes.push({ type: "path", d, stroke: theme().accent, opacity: 0.6, width, title });
+    const end = one.column.kind === "vector" ? `H${middle(one)}V${above}` : `H${one.x - 8}V${y}H${one.x}`;
+    const beside = all.find((other) => other.one.x < one.x && other.from.length && other.from.every((source) => from.includes(source)));
+    if (beside) add(`M${beside.one.x - 8} ${y}V${over}${end}`, beside.from);
+    for (const source of from.filter((other) => !beside?.from.includes(other))) {
+      const isAround = all.some((other) => other.one.x < one.x && other.from.length > 1 && other.from.every(({ x }) => x > source.x)); // another join
+      if (before === source) add(`M${right(source)} ${y}H${one.x}`, [source]);
+      else if (isLines) add(`M${right(source)} ${y}h2V${over}${end}`, [source]);
+      else add(`M${middle(source)} ${below}V${isAround ? deep : under}H${one.x - Math.min(8, 0.6 * (one.x - right(before)))}V${y}H${one.x}`, [source]);
     }
-    if (one.column.kind === "fold" || (one.column.kind === "vector" && RESIDUAL.has(one.column.title))) from = one;
-    else if (one.column.kind === "add" && !own.slice(i + 1).some(({ stage, column }) => stage === one.stage && column.kind === "vector")) from = one; // the sum has no column of its own
+    const stream = one.column.kind === "add" ? placed.get(/** @type {Column} */ (streamBefore(stages, one.column))) : undefined;
+    if (stream) add(`M${middle(stream)} ${below}V${deep}H${middle(one)}V${y + 5}`, [], 1.5, "residual connection: the vector x is added to the output of the sublayer");
+    if (/\.cells\..*\.(state|cell)$|^decoder\.hidden$/.test(one.column.tensor ?? "")) shapes.push(...steps(picture, one));
   }
   return shapes;
+}
+
+/** Return an arrow to each row of a recurrent state from that of the step before. @param {Picture} picture @param {Placed} one @returns {Shape[]} */
+function steps(picture, { x, width, column }) {
+  const [rows, by] = [range(picture.lane), column.is_reversed ? 1 : -1];
+  return rows.filter((i) => rows.includes(i + by)).map((i) => ({
+    type: "path", d: `M${x + width + 1} ${levels(picture, i + by).y}c8 0 8 ${-by * picture.tall} 0 ${-by * picture.tall}m4 -3l-4 3l4 3`,
+    stroke: i === picture.lane.row ? theme().accent : theme().faint, width: 1.2, opacity: 0.8, title: `${column.title} of row ${i + by} → row ${i}`,
+  }));
 }
 
 /** @param {string} text @param {number} width @param {number} per width of a character */
@@ -250,7 +292,7 @@ function columnShapes(picture, { x, width, column }, opacity, height) {
     default: {
       const rows = picture.rows(column);
       if (!rows) return [];
-      return column.kind === "vector" ? vectorShapes(picture, { x, width, lane, rows, opacity }) : matrixShapes(picture, { x, width, lane, column, rows, opacity });
+      return column.kind === "vector" ? vectorShapes(picture, { x, width, lane, column, rows, opacity }) : matrixShapes(picture, { x, width, lane, column, rows, opacity });
     }
   }
 }
@@ -260,12 +302,12 @@ function range({ from, to }) {
   return Array.from({ length: to - from }, (_, i) => from + i);
 }
 
-/** @param {Picture} picture @param {{x: number, width: number, lane: Lane, rows: Rows, opacity: number}} where @returns {Shape[]} */
-function vectorShapes(picture, { x, width, lane, rows, opacity }) {
+/** @param {Picture} picture @param {{x: number, width: number, lane: Lane, column: Column, rows: Rows, opacity: number}} where @returns {Shape[]} */
+function vectorShapes(picture, { x, width, lane, column, rows, opacity }) {
   const strips = range(lane).map((i) => pooled(rowOf(rows, i), CELLS));
   const largest = Math.max(1e-9, ...strips.flat().map(Math.abs));
   return strips.map((strip, i) => ({
-    type: "image", x, y: yOf(picture, lane, lane.from + i) + 2, width, height: Math.min(18, picture.tall - 5), opacity,
+    type: "image", title: `row ${lane.from + i}: ${lane.labels[lane.from + i]}, ${column.tensor}`, x, y: yOf(picture, lane, lane.from + i) + 2, width, height: Math.min(18, picture.tall - 6), opacity,
     image: pixels(strip.length, 1, (cell) => colourOf(strip[cell] ?? 0, "diverging", [-largest, largest], picture.dark)),
   }));
 }

@@ -10,22 +10,25 @@
  * @typedef {{
  *   kind: ColumnKind, title: string, tensor?: string | undefined, has_heads?: boolean, width?: number, side?: "source" | "target" | undefined,
  *   is_reversed?: boolean, rule?: "scores" | "masked" | "weights", weights?: string | undefined,
- *   block?: number,
+ *   block?: number, reads?: string[], beside?: string | undefined,
  * }} Column
  * A `vector` is a strip per token; `add` is the sum with the residual stream; a `matrix` has a row per token and a column per key;
  * `lines` go from the keys to the chosen token. `is_reversed` is true if the rows are in the order of reading, from last to first. `weights` is the tensor
- * of the weights of a matrix: a weight of 0 is hidden by the mask. A `fold` opens `block`.
+ * of the weights of a matrix: a weight of 0 is hidden by the mask. A `fold` opens `block`. A column reads the tensors `reads`, or what the
+ * tensor `beside` reads; without both, the column before.
  *
  * @typedef {{
  *   id: string, title: string, sentence: string, formula: string, columns: Column[], attention?: string, chapter: string,
- *   part?: string, block?: number, also?: string[],
+ *   part?: string, block?: number, also?: string[], short?: string,
  * }} Stage
- * `attention` is the path of the attention of the stage, `part` the sublayer to which it belongs, `also` the ids of the stages that it contains.
+ * `attention` is the path of the attention of the stage, `part` the sublayer to which it belongs, `also` the ids of the stages that it contains, `short` a title for little room.
  */
 
 const GATES = /** @type {Record<string, Record<string, string>>} */ ({
-  gru: { reset: "r", keep: "z", new: "n" }, lstm: { write: "i", keep: "f", new: "g", read: "o", cell: "c" },
-});
+  gru: { keep: "z", reset: "r", new: "n" }, lstm: { read: "o", write: "i", keep: "f", new: "g", cell: "c" },
+}); // in an order in which no two lines of a cell cross
+/** What the parts of a cell read in place of its input alone. */
+const READS = /** @type {Record<string, Record<string, string[]>>} */ ({ gru: { new: ["input", "reset"], state: ["keep", "new"] }, lstm: { cell: ["write", "keep", "new"], state: ["read", "cell"] } });
 const CHAPTERS = {
   tokens: "1, Text to ids", embedding: "2, Embeddings and positions", recurrent: "3, Sequence to sequence without attention",
   alignment: "4, Attention is alignment", attention: "5, Attention", block: "6, The block", output: "9, GPT",
@@ -83,7 +86,7 @@ export function stagesOf(flow, { stack, block }) {
   const names = new Names(flow.tensors);
   const n = blocksOf(flow, stack);
   const first = [tokens(stack, stacksOf(flow).length > 1), embedding(names, stack)];
-  if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output(flow.config, "hidden")] : [])];
+  if (!n) return [...first, ...recurrent(names, flow, stack), ...(stack === "decoder" ? [output(flow.config, names.isBefore("decoder.hidden", "decoder.cross_attn.context") ? ["decoder.hidden", "decoder.cross_attn.context"] : ["decoder.hidden"])] : [])];
   const stages = [...first, ...blockStages(names, flow, stack, block)];
   const before = folded(0, block);
   const after = folded(block + 1, n);
@@ -105,6 +108,19 @@ export function withoutNorms(stages) {
   });
 }
 
+/** Return the columns that each column reads, in the rows of its own side. @param {Stage[]} stages */
+export function inputsOf(stages) {
+  const all = stages.flatMap(({ columns }) => columns).filter(({ kind, side }) => kind !== "output" && (!side || kind === "matrix" || kind === "lines"));
+  /** @type {Map<Column | undefined, Column[]>} */
+  const inputs = new Map();
+  for (const [i, column] of all.entries()) {
+    const before = all.slice(0, i);
+    const read = column.reads?.flatMap((name) => before.filter(({ tensor, title }) => name === (tensor ?? title))) ?? before.slice(-1);
+    inputs.set(column, column.beside ? inputs.get(before.find(({ tensor }) => tensor === column.beside)) ?? [] : read);
+  }
+  return inputs;
+}
+
 /** @param {number} from @param {number} to @returns {Column | null} */
 function folded(from, to) {
   if (from >= to) return null;
@@ -124,8 +140,8 @@ function tokens(stack, isPair) {
 
 /** @param {Names} names @param {string} stack @returns {Stage} */
 function embedding(names, stack) {
-  const [token, position, sum] = ["embeddings.tokens", "embeddings.positions", "embeddings"].map((end) => `${stack}.${end}`);
-  const vector = (/** @type {string} */ title, /** @type {string | undefined} */ tensor) => ({ kind: /** @type {const} */ ("vector"), title, tensor });
+  const [token, position, sum] = [`${stack}.embeddings.tokens`, `${stack}.embeddings.positions`, `${stack}.embeddings`];
+  const vector = (/** @type {string} */ title, /** @type {string} */ tensor, reads = {}) => ({ kind: /** @type {const} */ ("vector"), title, tensor, ...reads });
   const stage = { id: "embedding", title: "Embedding", chapter: CHAPTERS.embedding };
   if (!names.has(position)) {
     return {
@@ -135,7 +151,7 @@ function embedding(names, stack) {
   }
   const tokens = names.has(token) ? [vector("token", token)] : []; // a table that both stacks share has the name of one stack only
   return {
-    ...stage, columns: [...tokens, vector("position", position), vector("x", sum)], formula: "x = E[id] + P[position]",
+    ...stage, columns: [...tokens, vector("position", position, { beside: tokens[0]?.tensor }), vector("x", sum, { reads: [tokens[0]?.tensor ?? "token", position] })], formula: "x = E[id] + P[position]",
     sentence: `The vector of the token and the vector of its position are added. This vector enters the ${stack}.`,
   };
 }
@@ -158,6 +174,7 @@ function blockStages(names, flow, stack, block) {
       });
     }
     const last = /** @type {Stage} */ (stages.at(-1));
+    if (config.norm_order?.startsWith("parallel") && part === "ff") Object.assign(stages[0]?.columns[0] ?? {}, { beside: `${path}.self_attn${names.has(norm) ? "_norm" : ".query"}` });
     const added = names.has(`${here}_out_norm`) ? `${here}_out_norm` : here;
     last.columns.push({ kind: "vector", title: part === "ff" ? "output" : "joined", tensor: added }, { kind: "add", title: (config.residual_scale ?? 1) === 1 ? "⊕" : `⊕ ${config.residual_scale} ·` });
     if (config.norm_order?.startsWith("parallel") && parts[i + 1] === "ff") { // the sum has no name before the feed-forward is added
@@ -202,15 +219,15 @@ function attention(names, { config, formulas }, path, part) {
       columns: [
         { kind: "vector", title: "q", tensor: `${here}.query`, has_heads: true, width: 34 },
         ...sourceTokens(side),
-        { kind: "vector", title: "k", tensor: `${here}.key`, has_heads: true, width: 34, side },
-        { kind: "vector", title: "v", tensor: `${here}.value`, has_heads: true, width: 34, side },
+        { kind: "vector", title: "k", tensor: `${here}.key`, has_heads: true, width: 34, side, beside: `${here}.query` },
+        { kind: "vector", title: "v", tensor: `${here}.value`, has_heads: true, width: 34, side, beside: `${here}.query` },
       ],
     },
     {
       id: `${part}.scores`, title: isSelf ? "Attention" : "Attention (cross)", chapter: isSelf ? CHAPTERS.attention : CHAPTERS.alignment, attention: here,
       formula: formulas[isSelf ? stack : "cross"] ?? "", sentence: `The query of a token is compared with the keys ${keys}.${hasMask ? " The mask hides the keys that the query may not attend to." : ""} Softmax turns the scores into weights that sum to 1.`,
       columns: [
-        { kind: "matrix", title: "scores", tensor: `${here}.scores`, has_heads: true, rule: "scores", side },
+        { kind: "matrix", title: "scores", tensor: `${here}.scores`, has_heads: true, rule: "scores", side, reads: [`${here}.query`, `${here}.key`] },
         ...(hasMask ? [masked] : []),
         { kind: "matrix", title: "weights", tensor: `${here}.weights`, has_heads: true, rule: "weights", side, weights: `${here}.weights` },
       ],
@@ -220,7 +237,7 @@ function attention(names, { config, formulas }, path, part) {
       sentence: "Each token takes the values of the tokens that it looks at, in proportion to the weights. The heads are joined, multiplied by W_O, and added to the residual stream.",
       columns: [
         ...sourceTokens(side),
-        { kind: "lines", title: "weight · v", tensor: `${here}.weights`, has_heads: true, side, width: 56 },
+        { kind: "lines", title: "weight · v", tensor: `${here}.weights`, has_heads: true, side, width: 56, reads: [`${here}.weights`, `${here}.value`] },
         { kind: "vector", title: "context", tensor: `${here}.context`, has_heads: true, width: 34 },
       ],
     },
@@ -236,7 +253,7 @@ function feedForward(names, config, path) {
   const act = config.activation ?? "f";
   const hidden = config.gated_ff ? `${act}(W_gate x) · (W_up x)` : `${act}(W_up x)`;
   return [{
-    id: "ff", title: "Feed-forward", chapter: CHAPTERS.block, formula: `x ← x + W_down h;  h = ${hidden}`,
+    id: "ff", title: "Feed-forward", short: "FF", chapter: CHAPTERS.block, formula: `x ← x + W_down h;  h = ${hidden}`,
     sentence: `Each token is computed separately. ${names.width(`${path}.ff.activations`)} neurons read its vector, and each active neuron adds its own direction to the residual stream.`,
     columns: [{ kind: "vector", title: "neurons", tensor: `${path}.ff.activations`, width: 64 }],
   }];
@@ -268,10 +285,10 @@ const POOLED = {
   first: "The vector of the first token", last: "The vector of the last token", mean: "The mean of the vectors of all tokens", max: "The largest number of all tokens, in each place of the vector,",
 };
 
-/** @param {Record<string, any>} config @param {string} [hidden] tensor that the head reads, if no stage before shows it @returns {Stage} */
-function output({ head }, hidden) {
+/** @param {Record<string, any>} config @param {string[]} [reads] tensors of which the head reads a function that no stage before shows @returns {Stage} */
+function output({ head }, reads) {
   /** @type {Column[]} */
-  const read = hidden ? [{ kind: "vector", title: "h", tensor: hidden }] : [];
+  const read = reads ? [{ kind: "vector", title: "h", tensor: "hidden", reads }] : [];
   return {
     id: "output", title: "Prediction", chapter: CHAPTERS.output, formula: "p = softmax(W h)",
     sentence: `${POOLED[head?.pooling] ?? "The vector of the chosen token"} gives a score (logit) for each possible answer. Softmax turns the scores into probabilities that sum to 1.`,
@@ -283,27 +300,29 @@ function output({ head }, hidden) {
 function recurrent(names, { config, formulas }, stack) {
   const all = [...names.shapes.keys()].filter((name) => name.startsWith(`${stack}.cells.`));
   const layers = [...new Set(all.map((name) => name.split(".").slice(0, -1).join(".")))];
-  const cells = layers.map((layer, i) => cellStage(all.filter((name) => name.startsWith(`${layer}.`)), layer, config, i, layers.length));
+  /** Return the tensors that give the states of some layers. @param {string[]} some */
+  const statesOf = (some) => some.flatMap((layer) => (names.has(`${layer}.state`) ? ["state"] : READS[config.cell]?.state ?? []).map((name) => `${layer}.${name}`));
+  const below = (/** @type {string} */ layer) => layers.filter((other) => Number(other.split(".")[2]) === Number(layer.split(".")[2]) - 1);
+  const inputs = (layer = "") => (below(layer).length ? statesOf(below(layer)) : [`${stack}.embeddings`, "decoder.cross_attn.context"]);
+  const cells = layers.map((layer, i) => cellStage(all.filter((name) => name.startsWith(`${layer}.`)), layer, config, i, layers.length, inputs(layer)));
   if (stack === "encoder") {
     return [...cells, {
       id: "memory", title: "States", chapter: CHAPTERS.recurrent, formula: layers.length > 1 && layers.some((name) => name.endsWith("backward")) ? "hⱼ = [→hⱼ; ←hⱼ]" : "hⱼ",
       sentence: "The encoder has one state per source token. Attention reads all states. The last state initialises the decoder.",
-      columns: [{ kind: "vector", title: "memory", tensor: "encoder.memory", width: 64 }],
+      columns: [{ kind: "vector", title: "memory", tensor: "encoder.memory", width: 64, reads: statesOf(layers.filter((name) => name.split(".")[2] === layers.at(-1)?.split(".")[2])) }],
     }];
   }
-  const hidden = { kind: /** @type {const} */ ("vector"), title: "s", tensor: "decoder.hidden" };
+  const hidden = { kind: /** @type {const} */ ("vector"), title: "s", tensor: "decoder.hidden", reads: READS[config.cell] ? statesOf(layers.slice(-1)) : inputs(layers.at(-1)) };
   const looks = names.has("decoder.cross_attn.weights") ? [alignmentStage(formulas.cross ?? "")] : [];
-  const state = /** @type {Stage} */ (cells.at(-1) ?? { id: "cell", title: "Recurrent step", chapter: CHAPTERS.recurrent, formula: "s = tanh(W y + U s′)", sentence: "The new state is a function of the token and of the state before it.", columns: [] });
-  state.columns.push(hidden);
-  const steps = [...cells.slice(0, -1), state];
+  if (!cells.length) cells.push({ id: "cell", title: "Recurrent step", chapter: CHAPTERS.recurrent, formula: "s = tanh(W y + U s′)", sentence: "The new state is a function of the token and of the state before it.", columns: [] });
+  cells.at(-1)?.columns.push(hidden);
   const isBefore = names.isBefore("decoder.cross_attn.weights", "decoder.hidden");
-  return isBefore ? [...looks, ...steps] : [...steps, ...looks];
+  return isBefore ? [...looks, ...cells] : [...cells, ...looks];
 }
 
-/** @param {string[]} tensors @param {string} layer @param {Record<string, any>} config @param {number} i @param {number} n @returns {Stage} */
-function cellStage(tensors, layer, config, i, n) {
+/** @param {string[]} tensors @param {string} layer @param {Record<string, any>} config @param {number} i @param {number} n @param {string[]} inputs tensors that its gates read @returns {Stage} */
+function cellStage(tensors, layer, config, i, n, inputs) {
   const isReversed = layer.endsWith("backward") !== Boolean(config.reverse_source && layer.startsWith("encoder"));
-  const gate = (/** @type {string} */ name) => name.split(".").at(-1) ?? "";
   const formulas = /** @type {Record<string, string>} */ ({
     gru: "h = (1 − z) ∘ n + z ∘ h′;  n = tanh(W x + r ∘ U h′)", lstm: "c = f ∘ c′ + i ∘ g;  h = o ∘ tanh(c)", rnn: "h = tanh(W x + U h′)",
   });
@@ -316,7 +335,10 @@ function cellStage(tensors, layer, config, i, n) {
   return {
     id: `cell${i}`, title: `Recurrent step${label}`, chapter: CHAPTERS.recurrent, formula: formulas[config.cell] ?? "", part: layer,
     sentence: `The tokens are read one after the other${isReversed ? ", from the last to the first" : ""}. ${words[config.cell] ?? ""}`,
-    columns: tensors.map((name) => ({ kind: /** @type {const} */ ("vector"), title: GATES[config.cell]?.[gate(name)] ?? "h", tensor: name, width: 38, is_reversed: isReversed && layer.startsWith("encoder") })),
+    columns: [...Object.keys(GATES[config.cell] ?? {}), "state"].filter((name) => tensors.includes(`${layer}.${name}`)).map((name) => ({
+      kind: /** @type {const} */ ("vector"), title: GATES[config.cell]?.[name] ?? "h", tensor: `${layer}.${name}`, width: 38, is_reversed: isReversed && layer.startsWith("encoder"),
+      reads: (READS[config.cell]?.[name] ?? ["input"]).flatMap((read) => (read === "input" ? inputs : [`${layer}.${read}`])),
+    })),
   };
 }
 
@@ -327,7 +349,7 @@ function alignmentStage(formula) {
     formula: `${formula};  context = Σ weight · k`,
     sentence: "The state q of the decoder is compared with each state k of the encoder. The weights sum to 1 and determine from which states this step reads. The context is the weighted sum.",
     columns: [
-      { kind: "matrix", title: "scores", tensor: "decoder.cross_attn.scores", has_heads: true, rule: "scores", side: "source" },
+      { kind: "matrix", title: "scores", tensor: "decoder.cross_attn.scores", has_heads: true, rule: "scores", side: "source", reads: ["decoder.hidden"] },
       { kind: "matrix", title: "weights", tensor: "decoder.cross_attn.weights", has_heads: true, rule: "weights", side: "source", weights: "decoder.cross_attn.weights" },
       ...sourceTokens("source"),
       { kind: "lines", title: "weight · k", tensor: "decoder.cross_attn.weights", has_heads: true, side: "source", width: 56 },

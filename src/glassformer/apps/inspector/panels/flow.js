@@ -293,8 +293,11 @@ function createFlow(app) {
     const isClearest = stage?.attention === clearestPath(stack, block) && stage.id.endsWith(".scores") && first?.block === block && first.head === head;
     sentence.textContent = (stage?.sentence ?? "") + (isClearest ? ` Of all heads, the weights of block ${block}, head ${head} change most from row to row.` : "") +
       (stage?.id === "ff" && nBlocks > 1 ? ` All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "");
+    const read = readToken();
+    const labelled = store.state.run?.labels && (read < 0 ? "all rows" : `row ${read}: ${visible(lane.labels[read] ?? "")}`);
+    if (stage?.id === "output" && labelled) sentence.textContent += ` The label reads ${labelled}.`;
     formula.textContent = stage?.formula ?? "";
-    fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, line)));
+    fill(lines, ...numbers.filter(Boolean).map((line) => h("li", {}, ...neuronLinks(line, `${stack}.${block}.neuron`))));
     cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
       .map(({ side, from, to, labels }) => `Tokens ${from} to ${to - 1} of the ${labels.length} of the ${side === "source" ? "source" : "text"} are drawn, around the selected one.`).join(" ");
     cut.hidden = !cut.textContent;
@@ -302,7 +305,7 @@ function createFlow(app) {
     /** @type {Drawing} */
     const drawing = {
       stages, current, lane, source, key, alone: isLecture() && current > 0, room: place.clientWidth, tall: TALL[0] ?? 0, dark: store.state.dark, bars: bars(),
-      read: readToken(), predicts: store.state.run?.labels ? "" : positionText(store.state, selectedPosition(store.state)),
+      read, predicts: labelled ? `label, from ${labelled}` : positionText(store.state, selectedPosition(store.state)),
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
     drawPicture(drawing);
@@ -432,6 +435,10 @@ function createFlow(app) {
     if (to && hit.stage !== drawn.drawing.current && hit.column.kind !== "tokens") go({ stage: to.id });
     else load();
   }
+
+  /** Return a line in which each neuron, such as "149: 5.87", leads to its strongest texts. @param {string} line @param {string} units */
+  const neuronLinks = (line, units) => (!line.startsWith("strongest neurons: ") || !app.source.answers("/api/strongest") ? [line] : line.split(/(\d+: [^\s,]+)/).map((part, i) => (
+    i % 2 ? button(part, () => store.set({ panel: "texts", unit: `${units}.${parseInt(part)}` }), { class: "quiet", title: "The texts in which this neuron is most active" }) : part)));
 
   /** @param {Drawing} drawing @param {Column} column */
   function tableRows(drawing, column) {
