@@ -15,9 +15,9 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 67_310,
-    "lines of Python in the core": 43_140,
-    "lines of JavaScript, CSS and HTML": 15_060,
+    "lines of Python": 67_330,
+    "lines of Python in the core": 43_160,
+    "lines of JavaScript, CSS and HTML": 15_130,
     "files of Python": 355,
     "files of Python under 60 lines": 42,
     "keys of a run": 244,
@@ -26,7 +26,7 @@ LIMITS = {
     "rooms, and files beside them": 26,
     "floors": 12,
     "calls of isinstance": 724,
-    "conditional expressions": 1_023,
+    "conditional expressions": 1_024,
     "words of documents, without tables of results": 131_150,
 }
 
