@@ -276,7 +276,7 @@ def test_the_residual_connection_begins_at_the_vector_that_the_sublayer_reads(sh
     found.page.keyboard.press("Escape")
 
 
-def test_a_label_says_which_rows_it_reads_and_is_joined_to_them(
+def test_a_label_names_the_rows_that_it_reads_and_is_joined_to_them(
     labelled: dict[str, Model], serve: Serve, visit: Open
 ) -> None:
     found = visit(serve(Inspector(labelled["classes"])).address + hash_of(panel="flow", flow="encoder.0.0.output"))
