@@ -16,10 +16,10 @@ PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
     "lines of Python": 67_330,
-    "lines of Python in the core": 43_160,
+    "lines of Python in the core": 43_170,
     "lines of JavaScript, CSS and HTML": 15_130,
-    "files of Python": 355,
-    "files of Python under 60 lines": 42,
+    "files of Python": 356,
+    "files of Python under 60 lines": 43,
     "keys of a run": 244,
     "options of verbs": 235,
     "verbs and sub-verbs": 45,

@@ -98,7 +98,7 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
         (["nowhere/at/all"], "no preset, recipe, file or model directory is named 'nowhere/at/all'"),
         (["none.toml"], "no such file: none.toml"),
         (["."], "is not a model directory: it has no run.toml, and no text: . has no .txt, .md or .jsonl file"),
-        (["gpt2", "--gpu", "h20"], "memory and TFLOP/s like 24GB,80TF: did you mean h200?"),
+        (["gpt2", "--gpu", "h20"], "numbers like 24GB,80TF,1TB/s: did you mean h200?"),
         (["gpt2", "--gpus", "0"], "--gpus is 0 and must be at least 1"),
         (["gpt2", "--gpus", "1.5"], "--gpus must be an integer, not '1.5'"),
         (["gpt2", "--tokens", "inf"], "--tokens must be an integer, not 'inf'"),

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from glassformer.common.chat_messages import Message
 from glassformer.common.errors import UserError, first_line
+from glassformer.common.processes import close_pipes
 from glassformer.tokenization import template_worker
-from glassformer.tokenization.processes import close_pipes
 from glassformer.tokenization.template_worker import MEMORY_MIB, OUT_OF_MEMORY, TIME_S
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")

@@ -14,12 +14,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from glassformer.common.errors import UserError
+from glassformer.common.processes import close_pipes, n_processors
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,11 +30,6 @@ MAX_SIZE = 4 << 20
 """Maximum size of the items per worker that are sent but not yet returned, in characters; one item may be larger."""
 _START = "import sys; sys.path[:] = sys.argv[1:]; from glassformer.tokenization.processes import serve; serve()"
 _ONE_THREAD = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # there is one worker per processor
-
-
-def n_processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def n_workers(in_every_rank: bool) -> int:
@@ -68,14 +63,6 @@ def in_order(
             return
         done += size(item)
         yield function(item)
-
-
-def close_pipes(process: "subprocess.Popen[Any]") -> None:
-    """Close the pipes to and from a process that has ended or will be killed."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):  # what the process has not read
-                pipe.close()
 
 
 class _Workers:

@@ -25,10 +25,10 @@ from glassformer.apps.sweep.plan import NAME, Sweep, as_text, facts_of
 from glassformer.common import files
 from glassformer.common.errors import Interrupted, UserError
 from glassformer.common.formatting import duration, plural
+from glassformer.common.processes import close_pipes, n_processors
 from glassformer.evaluation.sweep_table import FILE, SweepTable
 from glassformer.evaluation.verdict import Verdict, verdicts
 from glassformer.store.lock import locked
-from glassformer.tokenization.processes import close_pipes, n_processors
 
 WORKER = [sys.executable, "-P", "-m", "glassformer.apps.sweep.worker"]
 LOG, TABLE = "workers.log", "table.csv"
