@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 67_330,
-    "lines of Python in the core": 43_170,
+    "lines of Python": 67_340,
+    "lines of Python in the core": 43_180,
     "lines of JavaScript, CSS and HTML": 15_130,
     "files of Python": 356,
     "files of Python under 60 lines": 43,
@@ -26,8 +26,8 @@ LIMITS = {
     "rooms, and files beside them": 26,
     "floors": 12,
     "calls of isinstance": 724,
-    "conditional expressions": 1_024,
-    "words of documents, without tables of results": 131_900,
+    "conditional expressions": 1_025,
+    "words of documents, without tables of results": 132_100,
 }
 
 

@@ -76,6 +76,8 @@ class Forecast:
     largest_batch: int
     """Largest power of two of rows that fits without parts, by the estimate."""
     row_length: int
+    is_full: bool
+    """False if the data may have shorter rows, so that the times are bounds."""
 
     @property
     def seconds(self) -> float:
@@ -85,11 +87,12 @@ class Forecast:
     def __str__(self) -> str:
         rate = self.tokens_per_step / self.step_seconds
         reason = f" ({self.reason})" if self.reason else ""
+        most = "" if self.is_full else "at most "
         lines = {
             "device": f"{self.device}, {self.precision}{reason}",
             "fits": f"about {size(self.memory_bytes)} for a step; {self.room}{self.way}",
-            "step": f"{1e3 * self.step_seconds:,.3g} ms measured, {rate:,.0f} tokens per second",
-            "time": f"{duration(self.seconds)} for {self.n_steps:,} steps, without evaluations",
+            "step": f"{most}{1e3 * self.step_seconds:,.4g} ms measured, {rate:,.0f} tokens per second",
+            "time": f"{most}{duration(self.seconds)} for {self.n_steps:,} steps, without evaluations",
             "batch": f"up to {self.largest_batch:,} rows of {self.row_length:,} tokens fit at once",
         }
         return "\n".join([self.name, *(f"{name:<8}{text}" for name, text in lines.items())])
@@ -134,6 +137,7 @@ def forecast(run: Run, context: int | None = None) -> Forecast:
         tokens_per_step=run.train.grad_accumulation * plan.shape.n_rows * plan.shape.n_tokens,
         largest_batch=n_rows,
         row_length=plan.shape.n_tokens,
+        is_full=micro_batch(run).is_full,
     )
 
 
