@@ -19,6 +19,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import Experts, Stack, TransformerConfig
+from glassformer.cost import plan
 from glassformer.models import devices
 from glassformer.models.devices import (
     WORKSPACE,
@@ -27,7 +28,6 @@ from glassformer.models.devices import (
 )
 from glassformer.nn.kernels import processor
 from glassformer.training import announce
-from glassformer.training import run as training_run
 from glassformer.training.replay import Replay
 from glassformer.training.step import TrainStep
 from glassformer.trial import choice
@@ -159,7 +159,7 @@ def test_a_run_records_the_precision_that_it_chose_and_the_reason(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(processor, "this", replace(processor.this, packs_bfloat16=True))
-    monkeypatch.setattr(training_run, "LONG_SECONDS", 0)
+    monkeypatch.setattr(plan, "LONG_SECONDS", 0)
     monkeypatch.setattr(choice, "new_verdict", lambda *_: Verdict(seconds={"fp32": 0.3, "bf16": 0.1}))
     seen = Recording()
     api.train(tiny_run(write_text(tmp_path)), tmp_path / "run", reporter=seen)

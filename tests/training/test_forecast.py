@@ -59,3 +59,13 @@ def test_plan_here_answers_in_five_lines(monkeypatch: pytest.MonkeyPatch, capsys
     assert [line.split()[0] for line in lines] == ["device", "fits", "step", "time", "batch"]
     assert "250 ms measured, 8,192 tokens per second" in lines[2]
     assert "2 min 30 s for 600 steps" in lines[3]
+
+
+def test_a_plan_has_the_precision_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short run trains in fp32 without a trial, so its plan is in fp32, too."""
+    asked: list[bool] = []
+    monkeypatch.setattr(forecast, "step_time", lambda *_: StepTime(0.2, 0.05, 1))
+    monkeypatch.setattr(forecast, "earned_precision", lambda *given: (asked.append(given[-1]), ("fp32", ""))[1])
+    for steps in (1, 10**6):
+        forecast.forecast(Run(model=CONFIGS["gpt"], train=TrainConfig(max_steps=steps)))
+    assert asked == [False, True]

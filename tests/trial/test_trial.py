@@ -181,8 +181,8 @@ def test_auto_precision_is_what_was_measured(
     found: Verdict, expected: tuple[str, str], verdict: Callable[[Verdict], None]
 ) -> None:
     verdict(found)
-    assert earned_precision("auto", GPT, META) == expected
-    assert earned_precision("fp16", GPT, META) == ("fp16", "")
+    assert earned_precision("auto", GPT, META, is_long=True) == expected
+    assert earned_precision("fp16", GPT, META, is_long=True) == ("fp16", "")
 
 
 def test_a_trial_of_this_processor_measures_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -211,6 +211,15 @@ def least_seconds(run: Run, n_processes: int) -> float:
     return run.train.max_steps * step_flops(run) / n_processes / (MFU * rate)
 
 
+LONG_SECONDS, CPU_FLOPS = 20, 1e11
+"""A run on a CPU is long if its steps take more than `LONG_SECONDS` at `CPU_FLOPS`; then its precision is measured."""
+
+
+def is_long(run: Run) -> bool:
+    """Return True if the steps of a run take long on a CPU, by their FLOPs."""
+    return run.train.max_steps * step_flops(run) > LONG_SECONDS * CPU_FLOPS
+
+
 def _notes(train: TrainConfig, grad_accumulation: int, of_batch: int, n_gpus: int) -> Iterator[str]:
     if grad_accumulation != train.grad_accumulation:
         yield (

@@ -15,7 +15,7 @@ from glassformer.cost.flops import Shape, training_flops
 from glassformer.cost.hardware import find_gpu
 from glassformer.cost.memory import training_memory
 from glassformer.cost.parameters import parameter_counts
-from glassformer.cost.plan import plan_run
+from glassformer.cost.plan import is_long, plan_run
 from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.data.batching import Batch
 from glassformer.evaluation.compare import describe_model
@@ -29,8 +29,8 @@ from glassformer.trial.choice import earned_device, earned_precision
 from glassformer.trial.step import example_of
 
 SECONDS, N_TIMES = 1.0, 4
-"""Longest time of a measured step, if a row is not longer, and the number of measurements, of which the first one does
-not count."""
+"""`SECONDS`: longest time of a measured step, unless a single row takes longer. `N_TIMES`: number of measurements; the
+first one does not count."""
 
 MOST_ROWS = 1 << 16
 """Largest number of rows in an answer."""
@@ -106,7 +106,7 @@ def forecast(run: Run, context: int | None = None) -> Forecast:
     """
     require_memory(run.model)
     device = earned_device(run.train.device, run.model, warn)
-    precision, reason = earned_precision(run.train.precision, run.model, device)
+    precision, reason = earned_precision(run.train.precision, run.model, device, is_long(run))
     run = replace(run, train=replace(run.train, precision=cast(Any, precision)))
     plan = plan_run(run, find_gpu("h200"), context=context)
     run = replace(run, model=plan.config)

@@ -13,7 +13,7 @@ from glassformer.common.errors import UnknownText, UserError
 from glassformer.config.changes import apply_flags
 from glassformer.config.run import Run
 from glassformer.config.train import AUTO
-from glassformer.cost.plan import least_seconds, step_flops
+from glassformer.cost.plan import is_long, least_seconds
 from glassformer.cost.room import require_memory, way_that_fits
 from glassformer.models.build import undrawn_model
 from glassformer.models.devices import Fit, choose_compile
@@ -36,9 +36,6 @@ from glassformer.training.run_folder import holding, is_restarted
 from glassformer.training.speed import seconds_at_peak
 from glassformer.training.trainer_state import checkpoint_for, delete_later
 from glassformer.trial.choice import earned_precision
-
-LONG_SECONDS, CPU_FLOPS = 20, 1e11
-"""A run on a CPU is long if its steps take more than `LONG_SECONDS` at `CPU_FLOPS`; then its precision is measured."""
 
 
 def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
@@ -183,10 +180,9 @@ def resolve_auto(run: Run, host: Host) -> tuple[Run, str]:
     """
     train, device, ranks = run.train, host.device, host.ranks
     # Precision
-    is_long = run.train.max_steps * step_flops(run) > LONG_SECONDS * CPU_FLOPS
     choice, why_precision = "", ""
     if ranks.is_first:
-        choice, why_precision = earned_precision(train.precision, run.model, device, is_long)
+        choice, why_precision = earned_precision(train.precision, run.model, device, is_long(run))
     [is_half] = ranks.of_first(choice == "bf16")
     if train.precision == "auto":
         train = replace(train, precision="bf16" if is_half else "fp32")

@@ -37,6 +37,7 @@ FASTER = 1.1
 ENOUGH, LEAST_TOKENS, MAX_TOKENS, MAX_LENGTH = 0.1, 256, 1024, 256
 """The step whose time is measured: its seconds on the CPU, its numbers of tokens, and the largest length of a row."""
 FORMAT = 1
+"""Number of the format of verdicts; another number makes all of them new."""
 CPU = torch.device("cpu")
 
 
@@ -89,14 +90,14 @@ def earned_device(name: str, config: ModelConfig, log: Log) -> torch.device:
     return device
 
 
-def earned_precision(setting: str, config: ModelConfig, device: torch.device, is_long: bool = True) -> tuple[str, str]:
+def earned_precision(setting: str, config: ModelConfig, device: torch.device, is_long: bool) -> tuple[str, str]:
     """Return the precision in which a run trains, and the reason if `train.precision` is auto (else an empty text).
 
     A run on the CPU that is not long trains in fp32, without a measurement.
 
     >>> from glassformer.config.presets import preset
-    >>> earned_precision("bf16", preset("gpt2"), CPU), earned_precision("auto", preset("gpt2"), CPU, is_long=False)
-    (('bf16', ''), ('fp32', 'a short run'))
+    >>> [earned_precision(setting, preset("gpt2"), CPU, is_long=False) for setting in ("bf16", "auto")]
+    [('bf16', ''), ('fp32', 'a short run')]
     """
     if setting != "auto":
         return setting, ""
