@@ -11,9 +11,10 @@ from configs import CONFIGS, random_inputs, random_model
 from glassformer.common.errors import UserError
 from glassformer.config.transformer import TokenHead
 from glassformer.inspection.ablation import ablate
-from glassformer.inspection.attribution import Attribution, Term, attribute
+from glassformer.inspection.attribution import Attribution, Term, attribute, direct_effect
 from glassformer.inspection.capture import capture_tensors
 from glassformer.models.transforms import convert
+from glassformer.nn.layers import FeedForward
 from glassformer.tasks.reporting import Outcome
 from interop.checkpoints import imported
 from tolerances import NETWORK, near, within
@@ -53,6 +54,32 @@ def test_the_terms_add_up_to_the_logit_of_the_model(name: str) -> None:
     heads = [term for part, term in values(one).items() if ".head." in part]
     assert len(heads) == stack.n_layers * stack.n_heads * (2 if network.config.is_encoder_decoder else 1)
     assert min(abs(term) for term in heads) > 1e-6, "each head writes something"
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_the_effect_of_a_unit_has_the_terms_of_all_tokens(name: str) -> None:
+    """A head has the terms of the attribution. All neurons together have those of the feed-forward without its bias."""
+    network = random_model(name)
+    stack, blocks = network.config.head_stack_name, getattr(network, network.config.head_stack_name).blocks
+    for module in (module for block in blocks for module in (block.ff, block.ff_out_norm) if module is not None):
+        bias = getattr(getattr(module, "down_proj", module), "bias", None)
+        if bias is not None:
+            torch.nn.init.zeros_(bias)
+    inputs = inputs_of(network)
+    terms = [values(attribute(network, inputs, token, position=2)) for token in (TOKEN, AGAINST)]
+    for head in (f"{stack}.1.head.1", "cross.0.head.0")[: 1 + network.config.is_encoder_decoder]:
+        effect = direct_effect(network, inputs, head, 2)
+        assert effect.shape == (network.config.vocab_size,)
+        assert effect[[TOKEN, AGAINST]].tolist() == near([one[head] for one in terms], terms=NETWORK)
+    ff = blocks[0].ff
+    if isinstance(ff, FeedForward):
+        neurons = range(ff.down_proj.in_features)
+        total = sum(direct_effect(network, inputs, f"{stack}.0.neuron.{i}", 2) for i in neurons)
+        expected = [one[f"{stack}.0.feed_forward"] for one in terms]
+        assert total[[TOKEN, AGAINST]].tolist() == near(expected, terms=NETWORK)  # type: ignore[index]
+    if network.config.is_encoder_decoder:
+        with pytest.raises(UserError, match="writes to the encoder, and the head of the model reads the decoder only"):
+            direct_effect(network, inputs, "encoder.0.head.0")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -14,6 +14,7 @@ import glassformer
 from configs import RECURRENT, random_model, randomise
 from glassformer import api
 from glassformer.common.errors import UserError
+from glassformer.inspection.attribution import direct_effect
 from glassformer.inspection.capture import capture
 from glassformer.inspection.strongest import Strongest, Units, activities, strongest
 from glassformer.model import Model
@@ -78,6 +79,22 @@ def test_the_strongest_texts_are_those_of_a_search_over_all(model: Model, units:
             assert text.tokens == model.tokenizer.tokens(model.text_ids(TEXTS[text.number]))
         quantiles = torch.quantile(strengths[:, unit].double(), torch.tensor([0.5, 0.95], dtype=torch.float64))
         assert found.baseline(unit) == near(quantiles.tolist(), terms=NETWORK)
+
+
+@pytest.mark.parametrize("units", ["decoder.0.head", "decoder.1.neuron"])
+def test_the_moved_tokens_are_those_of_the_mean_effect(model: Model, units: str) -> None:
+    found = strongest(model, TEXTS, units, K)
+    effects = []
+    for text in found.texts(1):
+        place = text.activity.index(text.strength)
+        inputs = capture(model, TEXTS[text.number]).inputs
+        effects.append(direct_effect(model.network, inputs, f"{units}.1", place))
+    mean = torch.stack(effects).mean(0)
+    assert_close(found.effects(1), mean - mean.mean())
+    (raised, lowered), order = found.tokens(1, 3), (mean - mean.mean()).sort(descending=True)
+    assert [*raised] == model.tokenizer.tokens(order.indices[:3].tolist())
+    assert [*lowered] == model.tokenizer.tokens(order.indices.flip(0)[:3].tolist())
+    assert [*raised.values()] == near(order.values[:3].tolist(), terms=NETWORK)
 
 
 def test_memory_is_bounded(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

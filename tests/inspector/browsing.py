@@ -67,7 +67,7 @@ VIEWS = {
     **dict.fromkeys(("Logit lens", "Attribution", "Input tokens"), "Why"),
     **dict.fromkeys(("Ablation", "Patching"), "Change"),
     **dict.fromkeys(("Step by step", "Beam search"), "Write"),
-    **dict.fromkeys(("Compare", "Texts", "Experts", "Training"), "More"),
+    **dict.fromkeys(("Compare", "Units", "Experts", "Training"), "More"),
 }
 """The view of a panel."""
 

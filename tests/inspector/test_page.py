@@ -17,14 +17,14 @@ PANELS = {
         "Why": ["Logit lens", "Attribution", "Input tokens"],
         "Change": ["Ablation", "Patching"],
         "Write": ["Step by step"],
-        "More": ["Compare", "Texts", "Training"],
+        "More": ["Compare", "Units", "Training"],
     },
     "encoder": {
         "Flow": ["Flow"],
         "Attention": ["Heads"],
         "Why": ["Logit lens", "Attribution", "Input tokens"],
         "Change": ["Ablation", "Patching"],
-        "More": ["Compare", "Texts", "Training"],
+        "More": ["Compare", "Units", "Training"],
     },
     "encoder-decoder": {
         "Flow": ["Flow"],
@@ -32,7 +32,7 @@ PANELS = {
         "Why": ["Logit lens", "Attribution", "Input tokens"],
         "Change": ["Ablation", "Patching"],
         "Write": ["Step by step", "Beam search"],
-        "More": ["Compare", "Texts", "Training"],
+        "More": ["Compare", "Units", "Training"],
     },
     "recurrent": {
         "Flow": ["Flow"],
@@ -46,7 +46,7 @@ PANELS = {
         "Attention": ["Heads"],
         "Why": ["Input tokens"],
         "Change": ["Ablation"],
-        "More": ["Compare", "Texts", "Training"],
+        "More": ["Compare", "Units", "Training"],
     },
 }
 WIDE = "document.documentElement.scrollWidth"
@@ -132,7 +132,7 @@ def test_each_panel_shows_its_content_and_nothing_is_cut_off(
             read = capture(model, **given_to(model), names=["logits"])
             n_read = len(read.target) + len(read.source) * model.is_seq2seq
             assert len(found.cells("Input tokens")) == 1 + n_read
-        if title == "Texts":
+        if title == "Units":
             n_layers = sum(size["layers"] for size in card["attention"].values())
             assert panel.get_by_role("combobox").locator("option").count() >= n_layers
         if title == "Training":

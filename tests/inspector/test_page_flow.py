@@ -86,6 +86,45 @@ def test_the_formula_has_the_numbers_of_the_model(
     assert last_number(product) == printed(float(q @ k), decimals=3)
     assert last_number(score) == printed(float(scores[row, key]), decimals=3)
     assert last_number(weight) == printed(float(weights[row, key]), decimals=3)
+    bars = found.page.locator(".flow-bars rect title").all_text_contents()
+    assert [number(text.split(": ")[1]) for text in bars] == printed((q * k).tolist(), decimals=4)
+    heading = found.page.locator(".flow-zoom h3").inner_text()
+    assert f"row {row} " in heading and f"key {key} " in heading
+    assert number(heading.split("sum ")[1]) == printed(float(q @ k), decimals=3)
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
+def test_the_numbers_of_a_cell_are_those_of_the_trace(
+    show_model: OpenModel, models: dict[str, Model], name: str
+) -> None:
+    """The words for a cell under the pointer, and the bars of a strip that was clicked."""
+    part = "self_attn" if name == "decoder" else "cross_attn"
+    found = show_model(name, {"panel": "flow", "flow": f"decoder.0.1.{part}.heads"})
+    trace = capture(models[name], **given_to(models[name]), names=FLOW)
+    query = trace[f"decoder.blocks.0.{part}.query"][0, 1]
+    strip = found.page.locator(".flow-picture image", has=found.page.locator("title", has_text=f"{part}.query"))
+    row = 1
+    strip.nth(row).hover(position={"x": 1, "y": 3})
+    under = found.page.locator(".flow-under").inner_text()
+    cell = query[row].tolist()[: max(1, query.shape[1] // 24)]
+    assert under.startswith(f"q of row {row} ") and f" {len(query[row])}" in under
+    assert number(re.split(r" is |: ", under)[-1].split(",")[0]) == printed(cell[0], decimals=3 + (len(cell) == 1))
+    strip.nth(row).click()
+    found.settle()
+    bars = found.page.locator(".flow-bars rect title").all_text_contents()
+    assert [number(text.split(": ")[1]) for text in bars] == printed(query[row].tolist(), decimals=4)
+    weights = trace[f"decoder.blocks.0.{part}.weights"][0, 1]
+    found.page.locator(".flow-stages button", has_text="Attention").first.click()
+    found.settle()
+    matrix = found.page.locator(".flow-picture image:not(:has(title))").last.bounding_box()
+    assert matrix is not None
+    n_rows, n_keys = weights.shape
+    found.page.mouse.move(
+        matrix["x"] + 0.5 * matrix["width"] / n_keys, matrix["y"] + (row + 0.5) * matrix["height"] / n_rows
+    )
+    under = found.page.locator(".flow-under").inner_text()
+    assert under.startswith(f"weights of row {row} ") and ", key 0 " in under
+    assert number(under.split(": ")[-1]) == printed(float(weights[row, 0]), decimals=4)
 
 
 @pytest.mark.parametrize(
@@ -298,3 +337,12 @@ def test_a_strip_names_its_row_and_a_neuron_leads_to_its_strongest_texts(show_mo
     found.settle()
     view = found.view()
     assert (view["panel"], view["unit"]) == ("texts", f"decoder.1.neuron.{number_of}")
+    found.page.go_back()
+    found.settle()
+    bar = found.page.locator(".flow-bars rect:has(title)").nth(5)
+    value = bar.locator("title").text_content() or ""
+    bar.hover(force=True)  # a line lies over the smallest bars
+    assert found.page.locator(".flow-under").inner_text() == f"number 5 is {value.split(': ')[1]}"
+    bar.click(force=True)
+    found.settle()
+    assert found.view()["unit"] == "decoder.1.neuron.5"

@@ -201,8 +201,9 @@ def check_logits_of_ablations(found: Visit, model: Model) -> None:
 
 
 def check_texts(found: Visit, model: Model) -> None:
-    found.open_tab("Texts")
-    card = found.frame("Strongest texts")
+    found.open_tab("Units")
+    card = found.frame("Unit")
+    card.locator("summary", has_text="the texts that are searched").click()
     card.locator("textarea").fill("\n".join(LINES))
     card.get_by_role("combobox").select_option("decoder.1.neuron")
     card.get_by_role("spinbutton").fill("3")
@@ -214,11 +215,16 @@ def check_texts(found: Visit, model: Model) -> None:
     found.settle()
     expected = strongest(model, GIVEN, "decoder.1.neuron")
     texts, (median, _) = expected.texts(3), expected.baseline(3)
-    rows = found.cells("Strongest texts")[1:]
+    raised, lowered = (list(side.items()) for side in expected.tokens(3))
+    rows = found.cells("Unit")[1:]
+    moved, rows = rows[len(texts) :], rows[: len(texts)]
+    assert [row[0] for row in moved] == [token.replace(" ", "␣") for token, _ in raised + lowered]
+    assert [number(row[1]) for row in moved] == printed([effect for _, effect in raised + lowered], figures=4)
+    assert card.locator(".unit-facts svg").is_visible() is (len(GIVEN) >= 10), "the histogram"
     assert [int(row[0]) - 1 for row in rows] == [text.number for text in texts]
     assert [number(row[1]) for row in rows] == printed([text.strength for text in texts], figures=4)
     assert number(rows[0][2]) == printed(median, figures=4)
-    assert card.locator("ol .token").count() == sum(len(text.tokens) for text in texts)
+    assert card.locator(".strong-texts .token").count() == sum(len(text.tokens) for text in texts)
     assert found.view()["unit"] == "decoder.1.neuron.3"
     card.get_by_role("button", name="texts of the model").click()
     found.settle()

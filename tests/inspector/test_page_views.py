@@ -35,7 +35,7 @@ def test_the_program_of_a_panel_computes_its_numbers(
     for title in [title for titles in PANELS[name].values() for title in titles]:
         found.open_tab(title)
         if not page.locator("#python").is_visible():
-            assert title in ("Compare", "Texts", "Training", "Patching"), "Patching has no texts yet"
+            assert title in ("Compare", "Units", "Training", "Patching"), "Patching has no texts yet"
             continue
         shown.append(title)
         outputs.clear()

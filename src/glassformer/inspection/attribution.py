@@ -133,28 +133,72 @@ def attribute(
     transformer = require_additive(token_transformer(network, "logit attribution"))
     if token == against:
         raise UserError(f"both tokens are token {token}: give two different tokens")
-    tensors = capture_tensors(network, inputs, [*written_names(transformer), "logits"])
-    device, stack, dtype = (
-        next(transformer.parameters()).device,
-        transformer.config.head_stack_name,
-        stream_dtype(transformer),
-    )
-    exact = torch.promote_types(dtype, torch.float32)
-    at = {name: x[0, ..., position, :].to(device, exact) for name, x in tensors.items()}  # (H, W), (D,), (V,)
-    norm = getattr(transformer, stack).final_norm
+    at = _at_position(transformer, inputs, position, ["logits"])
     with torch.no_grad(), evaluation_mode(network):
-        final, head = frozen(norm, at[_last_name(transformer)]), linear_part(transformer.output, dtype)
+        read = _reader(transformer, at)
         names, vectors = zip(*written(transformer, at), strict=True)
-        parts = torch.stack([x.to(exact) for x in vectors]).split(PARTS_AT_ONCE)  # (parts, D)
-        rows = (row for some in parts for row in head(final(some)))  # (V,)
+        parts = torch.stack([x.to(at["logits"]) for x in vectors]).split(PARTS_AT_ONCE)  # (parts, D)
+        rows = (row for some in parts for row in read(some))  # (V,)
         terms = {name: _term(row, token, against) for name, row in zip(names, rows, strict=True)}
-        zero = torch.zeros(transformer.config.d_model, dtype=dtype, device=device)
-        constant = transformer.head(shift(norm, zero).to(zero))
+        zero = vectors[0].new_zeros(transformer.config.d_model, dtype=stream_dtype(transformer))
+        constant = transformer.head(shift(_final_norm(transformer), zero).to(zero))
         terms["output_bias"] = _term(constant, token, against)
     logit = float(at["logits"][token])
     if against is not None:
         logit -= float(at["logits"][against])
     return Attribution(token, against, position, logit, terms)
+
+
+def direct_effect(network: nn.Module, inputs: Mapping[str, Tensor], unit: str, position: int = -1) -> Tensor:
+    """Return the numbers (V,) that one head or neuron adds to the logits at a position: its terms for all tokens.
+
+    `unit` is a head, such as `decoder.0.head.3`, or a neuron of a feed-forward, such as `decoder.0.neuron.17`. A neuron
+    writes its activation times its column of the last projection. Raises `UserError` as `logit_attribution` does, and
+    for a unit of a stack that the head of the model does not read.
+    """
+    transformer = require_additive(token_transformer(network, "the effect on all tokens"))
+    stack, layer, what, number = unit.split(".")
+    if stack not in (transformer.config.head_stack_name, "cross"):
+        raise UserError(f"{unit} writes to the {stack}, and the head of the model reads the decoder only")
+    path, block = (
+        f"{stack}.blocks.{layer}.ff",
+        getattr(transformer, transformer.config.head_stack_name).blocks[int(layer)],
+    )
+    more = []
+    if what == "neuron":
+        more = [f"{path}.activations", *([f"{path}_out_norm.input"] if block.ff_out_norm is not None else [])]
+    at = _at_position(transformer, inputs, position, more)
+    with torch.no_grad(), evaluation_mode(network):
+        if what == "head":
+            vector = dict(written(transformer, at))[unit]
+        else:
+            alone = torch.zeros_like(at[f"{path}.activations"])  # (d_ff,)
+            alone[int(number)] = at[f"{path}.activations"][int(number)]
+            through = _unchanged if len(more) == 1 else frozen(block.ff_out_norm, at[f"{path}_out_norm.input"])
+            vector = through(linear_part(block.ff.down_proj, dtype_of(block.ff))(alone))
+        return at_least_fp32(_reader(transformer, at)(vector)).cpu()
+
+
+def _at_position(
+    transformer: Transformer, inputs: Mapping[str, Tensor], position: int, more: list[str]
+) -> dict[str, Tensor]:
+    """Return the tensors of `written_names`, and more ones, at a position, on the device of the model."""
+    tensors = capture_tensors(transformer, inputs, [*written_names(transformer), *more])
+    exact = torch.promote_types(stream_dtype(transformer), torch.float32)
+    device = next(transformer.parameters()).device
+    return {name: x[0, ..., position, :].to(device, exact) for name, x in tensors.items()}  # (H, W), (D,), (V,)
+
+
+def _final_norm(transformer: Transformer) -> nn.Module | None:
+    norm: nn.Module | None = getattr(transformer, transformer.config.head_stack_name).final_norm
+    return norm
+
+
+def _reader(transformer: Transformer, at: Mapping[str, Tensor]) -> Map:
+    """Return the linear map from vectors of the stream to logits: final norm, with its scale fixed, and head."""
+    final = frozen(_final_norm(transformer), at[_last_name(transformer)])
+    head = linear_part(transformer.output, stream_dtype(transformer))
+    return lambda x: head(final(x))
 
 
 def _term(logits: Tensor, token: int, against: int | None) -> Term:

@@ -12,6 +12,9 @@ The strength of a text is the largest activity at its tokens. The first token of
 only to itself, in every text. The baseline of a unit is its strength in a random text of the set: median and 95 %
 quantile over a random sample of at most `SAMPLE` texts. All units of a layer are measured in one pass over the texts,
 and only the k strongest texts of each unit are kept.
+
+A unit raises some tokens and lowers others: the effect on a token is the mean, over the strongest texts, of what the
+unit adds to the logit of the token at its strongest token (`attribution.direct_effect`), minus the mean of all tokens.
 """
 
 import math
@@ -25,11 +28,12 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.common.errors import Progress, UserError
+from glassformer.inference.text import never_written
 from glassformer.inspection.ablation import context_name
 from glassformer.inspection.attention_maps import Kind, checked
-from glassformer.inspection.attribution import head_output, module_name, require_heads, values_bias
+from glassformer.inspection.attribution import direct_effect, head_output, module_name, require_heads, values_bias
 from glassformer.inspection.capture import Trace, capture_tensors
-from glassformer.inspection.texts import Given, read
+from glassformer.inspection.texts import Given, end_ids, read
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 from glassformer.nn.experts import Experts
@@ -116,6 +120,38 @@ class Strongest:
             found.append(StrongText(number, trace.axes(self.units.kind)[0], activity, strength))
         return found
 
+    def effects(self, unit: int) -> Tensor:
+        """Return the direct effect (V,) of one unit on the logit of each token; the mean of all tokens is 0.
+
+        Raises `UserError` if the logits are no sum over the parts, and for an encoder under a decoder.
+        """
+        checked(self.units.what, unit, self.n_units)
+        total = torch.zeros(())
+        for number in self.numbers[unit].tolist():
+            inputs = self.traces[number].inputs
+            activity = activities(self.model.network, inputs, self.units)[:, unit].nan_to_num(nan=-math.inf)
+            total = total + direct_effect(self.model.network, inputs, f"{self.units}.{unit}", int(activity.argmax()))
+        return (total - total.mean()) / self.numbers.shape[1]
+
+    def moved(self, unit: int, n: int = 8) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+        """Return the n tokens that one unit raises most, and the n that it lowers most: their ids and `effects`.
+
+        Tokens that no text has, such as the padding token, are left out.
+        """
+        effects, tokenizer = self.effects(unit), self.model.tokenizer
+        never = set(never_written(tokenizer, len(effects), but=end_ids(self.model)))
+        ids = [i for i in effects.argsort(descending=True, stable=True).tolist() if i not in never]
+        raised, lowered = ([(i, float(effects[i])) for i in some] for some in (ids[:n], ids[::-1][:n]))
+        return raised, lowered
+
+    def tokens(self, unit: int, n: int = 8) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the tokens of `moved` as texts, with their effects."""
+        raised, lowered = (
+            dict(zip(self.model.tokenizer.tokens([i for i, _ in some]), (x for _, x in some), strict=True))
+            for some in self.moved(unit, n)
+        )
+        return raised, lowered
+
     def add(self, number: int, trace: Trace, strength: Tensor, chance: random.Random) -> None:
         """Add the strengths (U,) of all units in one text; `number` is the place of the text in the set."""
         self.n_texts += 1
@@ -158,6 +194,7 @@ def strongest(
     for text in found.texts(17):
         print(f"{text.strength:.2f}", text.tokens)
     found.baseline(17)  # median and 95 % quantile of a random text
+    raised, lowered = found.tokens(17)  # the tokens whose logits it moves most
     ```
 
     Raises `UserError` for a recurrent model, for units that the model does not have, and without a text.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from glassformer.common.errors import UserError
 from glassformer.data.batching import Example
+from glassformer.inference.text import end_ids_of
 from glassformer.inspection.capture import Trace, encoded
 from glassformer.tasks.batches import Places
 from glassformer.tasks.task import TrainableTask
@@ -100,3 +101,10 @@ def without_first_word(text: str) -> str:
     ('of an object', 'gadb|gadb')
     """
     return text.partition(" ")[2] or text
+
+
+def end_ids(model: TrainedModel) -> list[int]:
+    """Return the ids that end a written text."""
+    if not (model.is_seq2seq or model.is_causal_lm):
+        return []
+    return sorted(end_ids_of(model.tokenizer, model.config, model.generation))

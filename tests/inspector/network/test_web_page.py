@@ -147,7 +147,7 @@ def test_a_file_of_the_visitor_is_searched_in_the_page(
     page.page.get_by_role("button", name="Find", exact=True).click()
     page.settle()
     expected = strongest(model, lines, "decoder.1.neuron").texts(3)
-    rows = page.cells("Strongest texts")[1:]
+    rows = page.cells("Unit")[1 : 1 + len(expected)]
     assert [int(row[0]) for row in rows] == [text.number + 1 for text in expected]
     assert [number(row[1]) for row in rows] == printed([text.strength for text in expected], decimals=3)
     page.open_tab("Ablation")

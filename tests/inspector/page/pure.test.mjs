@@ -11,7 +11,7 @@ const { DEFAULTS, Store, decodeHash, encodeHash, isAtPosition, mainSide, message
 const { toCsv } = await import(`${PAGE}/frame.js`);
 const { compact, count, duration, fixed, percent, shortened, signed, visible } = await import(`${PAGE}/text.js`);
 const { requireSame, Source, withQuery } = await import(`${PAGE}/source.js`);
-const { axisTicks, ticks, curvesTable } = await import(`${PAGE}/charts.js`);
+const { axisTicks, ticks, binned, curvesTable } = await import(`${PAGE}/charts.js`);
 const { strongest, windowAround } = await import(`${PAGE}/lines.js`);
 const { poolMax } = await import(`${PAGE}/heatmap.js`);
 const { badgeOf } = await import(`${PAGE}/grid.js`);
@@ -262,4 +262,9 @@ test("the weights of experts have a row per expert, and shares of all choices", 
   const { values, shares } = expertWeights([[[2, 0.75], [0, 0.25]], [[2, 0.5], [1, 0.5]]], 4);
   assert.deepEqual([...values], [0.25, 0, 0, 0.5, 0.75, 0.5, 0, 0]);
   assert.deepEqual(shares, [0.25, 0.25, 0.5, 0]);
+});
+
+test("a histogram counts each number once, also the largest one", () => {
+  assert.deepEqual(binned([1, 2, 2, 3, 5, 5, 5, 5, 5]), { low: 1, high: 5, counts: [1, 2, 1, 5] });
+  assert.equal(binned([2, 2]).counts.reduce((sum, n) => sum + n), 2);
 });

@@ -13,7 +13,7 @@ from glassformer.common.errors import UserError
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.transformer import Stack
 from glassformer.inference.sampling import log_softmax
-from glassformer.inference.text import end_ids_of
+from glassformer.inspection import attribution
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.measures import Beside, Measure
 from glassformer.tasks.trained_model import TrainedModel
@@ -149,13 +149,6 @@ def model_id(model: TrainedModel) -> str:
     return f"{model.folder or model.run.name}@{step}"
 
 
-def end_ids(model: TrainedModel) -> list[int]:
-    """Return the ids that end a written text."""
-    if not (model.is_seq2seq or model.is_causal_lm):
-        return []
-    return sorted(end_ids_of(model.tokenizer, model.config, model.generation))
-
-
 def kind(model: TrainedModel) -> str:
     """Return the family: recurrent, encoder, decoder or encoder-decoder."""
     config = model.config
@@ -167,6 +160,11 @@ def kind(model: TrainedModel) -> str:
 def predicts_tokens(model: TrainedModel) -> bool:
     """Return True if the head gives logits over the vocabulary."""
     return not model.labels and not {"generate", "translate", "fill"}.isdisjoint(model.task.facts.verbs)
+
+
+def is_additive(model: TrainedModel) -> bool:
+    """Return True if the head gives logits over the vocabulary, and they are a sum of one term per part."""
+    return predicts_tokens(model) and attribution.is_additive(model.network)
 
 
 def attention_sizes(model: TrainedModel) -> dict[Kind, dict[str, int]]:

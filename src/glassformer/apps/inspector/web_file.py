@@ -30,6 +30,7 @@ from glassformer.inference.fill import MaskFiller, mask_token
 from glassformer.inference.text import never_written
 from glassformer.inspection.head_scores import MARGIN, NAMES, n_random, random_scores, random_trace
 from glassformer.inspection.measures import predicts_next_token
+from glassformer.inspection.texts import end_ids
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import Rotary
@@ -307,7 +308,7 @@ def rules(model: TrainedModel) -> dict[str, Any]:
         "is_pair": model.is_seq2seq,
         "start_id": -1,
         "end_id": -1,
-        "never": never_written(tokenizer, config.vocab_size, but=page_data.end_ids(model)),
+        "never": never_written(tokenizer, config.vocab_size, but=end_ids(model)),
         "max_len": config.max_len,
         "source_max_len": config.encoder_max_len,
         "mask": mask,

@@ -54,20 +54,52 @@ export function attribution(run, config, { position, token, against }) {
  * @param {number | null} against
  */
 function termsOf(run, network, config, position, token, against) {
-  const { name, blocks } = network.headStack;
-  const last = blocks.length ? `${name}.blocks.${blocks.length - 1}.residual` : `${name}.embeddings`;
-  const at = (/** @type {string} */ tensor) => rowsAt(run.tensor(tensor), [position]);
+  const { map, shift } = finalNorm(run, network, config, position);
   const zero = zeros(1, config.d_model);
-  const final = config.final_norm ? frozenNorm(network.weights, `${name}.final_norm`, config, at(last)) : { map: same, shift: zero };
   const parts = writtenBy(run, network, config, position);
   const read = zeros(parts.length + 2, config.d_model);
-  [...parts.map(({ vector }) => final.map(vector)), final.shift, zero].forEach((vector, i) => read.data.set(vector.data, i * config.d_model));
+  [...parts.map(({ vector }) => map(vector)), shift, zero].forEach((vector, i) => read.data.set(vector.data, i * config.d_model));
   const outputs = network.output(read);
   const ofZero = logitsAt(outputs, parts.length + 1);
   /** @type {Record<string, Term>} */
   const terms = {};
   parts.forEach((part, i) => { terms[part.name] = termOf(logitsAt(outputs, i).map((x, id) => x - ofZero[id]), token, against); });
   return { ...terms, output_bias: termOf(logitsAt(outputs, parts.length), token, against) };
+}
+
+/** Return the final norm as a linear map plus a shift, with the scale of a position. @param {ComputedRun} run @param {Transformer} network @param {TransformerConfig} config @param {number} position */
+function finalNorm(run, { headStack: { name, blocks }, weights }, config, position) {
+  const last = blocks.length ? `${name}.blocks.${blocks.length - 1}.residual` : `${name}.embeddings`;
+  if (!config.final_norm) return { map: same, shift: zeros(1, config.d_model) };
+  return frozenNorm(weights, `${name}.final_norm`, config, rowsAt(run.tensor(last), [position]));
+}
+
+/**
+ * Return the numbers that one head or neuron, such as "decoder.0.neuron.17", adds to all logits at a position.
+ * @param {ComputedRun} run
+ * @param {TransformerConfig} config
+ * @param {string} unit
+ * @param {number} position
+ */
+export function directEffect(run, config, unit, position) {
+  const network = /** @type {Transformer} */ (run.network);
+  const [stack = "", layer = "", what, number] = unit.split(".");
+  const vector = what === "head" ? writtenBy(run, network, config, position).find(({ name }) => name === unit)?.vector
+    : neuronOutput(run, network, config, { path: `${stack}.blocks.${layer}`, neuron: Number(number), position });
+  const read = zeros(2, config.d_model);
+  read.data.set(finalNorm(run, network, config, position).map(/** @type {Tensor} */ (vector)).data);
+  const outputs = network.output(read);
+  const ofZero = logitsAt(outputs, 1);
+  return logitsAt(outputs, 0).map((x, id) => x - ofZero[id]);
+}
+
+/** Return what one neuron of a feed-forward adds to the residual stream: (1, D). @param {ComputedRun} run @param {Transformer} network @param {TransformerConfig} config @param {{path: string, neuron: number, position: number}} where */
+function neuronOutput(run, { weights }, config, { path, neuron, position }) {
+  const activations = rowsAt(run.tensor(`${path}.ff.activations`), [position]);
+  const alone = zeros(1, widthOf(activations));
+  alone.data[neuron] = activations.data[neuron];
+  const vector = linear(alone, weights.linear(`${path}.ff.down_proj`)[0]);
+  return hasOutNorms(config) ? frozenNorm(weights, `${path}.ff_out_norm`, config, rowsAt(run.tensor(`${path}.ff_out_norm.input`), [position])).map(vector) : vector;
 }
 
 /**

@@ -20,14 +20,14 @@
 
 import { ServerError, Source, pause } from "../page/source.js";
 import { ablate, effects, measured, without } from "./ablation.js";
-import { attribution } from "./attribution.js";
+import { attribution, directEffect } from "./attribution.js";
 import { ComputedRun } from "./computed_run.js";
 import { thumbnails } from "./head_scores.js";
-import { entropyOf, logSoftmax, logitsAt, topOf } from "./heads.js";
+import { entropyOf, largest, logSoftmax, logitsAt, topOf } from "./heads.js";
 import { patch } from "./patching.js";
 import { Prefix, Reading } from "./reading.js";
 import { RecurrentModel } from "./recurrent.js";
-import { activeUnits, strongestTexts } from "./strongest.js";
+import { activeUnits, movedTokens, strongestTexts } from "./strongest.js";
 import { range, rowsOf } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 import { Transformer } from "./transformer.js";
@@ -249,7 +249,15 @@ export class ComputedSource extends Source {
       const texts = await this.#ofTexts(lines, (run, number) => activeUnits(run, number, units));
       this.active = { key, texts: texts.filter((text) => text !== null) };
     }
-    return { model: this.web.facts.model.id, ...strongestTexts(this.active.texts, units, unit) };
+    const { model } = this.web.facts;
+    const found = strongestTexts(this.active.texts, units, unit);
+    const [name, stack] = [`${units}.${unit}`, this.transformer.decoder ? "decoder" : "encoder"];
+    const reason = !model.is_additive ? "this model has no logits of tokens that are a sum over its parts"
+      : stack === "decoder" && name.startsWith("encoder") ? `${name} writes to the encoder, and the head of the model reads the decoder only` : "";
+    if (reason) return { model: model.id, ...found, raised: [], lowered: [], reason };
+    const effects = await this.#ofTexts(found.texts.map((text) => lines[text.number]), (run, i) =>
+      directEffect(run, this.transformer, name, largest(Float64Array.from(found.texts[i].activity, (x) => x ?? -Infinity), 1)[0]));
+    return { model: model.id, ...found, ...movedTokens(effects, this.vocabulary, this.reading.rules.never) };
   }
 
   /** @param {number[]} ids @param {number[]} sourceIds */

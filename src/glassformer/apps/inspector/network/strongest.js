@@ -4,7 +4,8 @@
  *
  * @import { ComputedRun } from "./computed_run.js"
  * @import { Transformer } from "./transformer.js"
- * @import { Strongest } from "../panels/texts.js"
+ * @import { Candidate } from "../page/types.js"
+ * @import { Strongest } from "../panels/unit.js"
  *
  * @typedef {{number: number, tokens: string[], units: Float32Array[]}} Active
  * A text of the set: its index, its tokens, and the activity of each unit at each token. The activity is NaN at a token
@@ -13,11 +14,13 @@
 
 import { ServerError } from "../page/source.js";
 import { headOutput } from "./attribution.js";
-import { orNull, quantile } from "./spread.js";
+import { meanOf, orNull, quantile } from "./spread.js";
 import { range, rowsAt } from "./tensors.js";
 import { TextError } from "./tokenizer.js";
 
 const N_TEXTS = 10;
+/** Number of tokens that a unit raises most, and number of those that it lowers most. */
+const N_MOVED = 8;
 
 /**
  * Return the activity of all heads of an attention, or of all neurons of a feed-forward, in a run; null for a text of a
@@ -53,7 +56,7 @@ export function activeUnits(run, number, units) {
  * @param {Active[]} texts
  * @param {string} units
  * @param {number} unit
- * @returns {Omit<Strongest, "model">}
+ * @returns {Omit<Strongest, "model" | "raised" | "lowered" | "reason">}
  */
 export function strongestTexts(texts, units, unit) {
   if (!texts.length) throw new TextError("there is no text of two tokens or more: give at least one");
@@ -65,7 +68,21 @@ export function strongestTexts(texts, units, unit) {
   });
   const strengths = found.map(({ strength }) => strength);
   return {
-    units, unit, n_units: nUnits, n_texts: texts.length, median: quantile(strengths, 0.5), high: quantile(strengths, 0.95),
+    units, unit, n_units: nUnits, n_texts: texts.length, median: quantile(strengths, 0.5), high: quantile(strengths, 0.95), strengths,
     texts: found.sort((a, b) => b.strength - a.strength).slice(0, N_TEXTS),
   };
+}
+
+/**
+ * Return the tokens that a unit raises and lowers most, by the mean of its effects in some texts, minus the mean of all tokens.
+ * @param {Float32Array[]} effects on all logits, of each text
+ * @param {string[]} vocabulary
+ * @param {number[]} never ids that no text has, which are left out
+ */
+export function movedTokens(effects, vocabulary, never) {
+  const means = vocabulary.map((_, id) => meanOf(effects.map((one) => one[id])));
+  const mean = meanOf(means);
+  const ids = range(0, means.length).filter((id) => !never.includes(id)).sort((a, b) => means[b] - means[a]);
+  const named = (/** @type {number[]} */ some) => some.map((id) => /** @type {Candidate} */ ([id, vocabulary[id], means[id] - mean]));
+  return { raised: named(ids.slice(0, N_MOVED)), lowered: named(ids.reverse().slice(0, N_MOVED)), reason: "" };
 }

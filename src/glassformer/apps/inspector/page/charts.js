@@ -60,6 +60,41 @@ export function barsScene(bars, title) {
   return { width: left + width + 90, height: 46 + 22 * bars.length, background: paper, shapes };
 }
 
+/** Count numbers in equal parts of their range. @param {number[]} values */
+export function binned(values) {
+  const [low, high] = extent(values);
+  const counts = Array.from({ length: Math.min(24, Math.max(4, Math.ceil(Math.sqrt(values.length)))) }, () => 0);
+  for (const value of values) {
+    const i = Math.min(counts.length - 1, Math.floor((counts.length * (value - low)) / (high - low)));
+    counts[i] = (counts[i] ?? 0) + 1;
+  }
+  return { low, high, counts };
+}
+
+/**
+ * Return the scene of a histogram of numbers, with lines at some numbers.
+ * @param {number[]} values
+ * @param {Record<string, number>} marks
+ * @returns {Scene}
+ */
+export function histogramScene(values, marks) {
+  const { ink, faint, line, accent, paper } = theme();
+  const [{ low, high, counts }, width, bottom] = [binned(values), 340, 128];
+  const n = counts.length;
+  const most = Math.max(...counts);
+  const x = (/** @type {number} */ value) => 30 + ((width - 60) * (value - low)) / (high - low);
+  const wide = (width - 60) / n;
+  /** @type {Shape[]} */
+  const shapes = counts.map((count, i) => ({ type: "rect", x: 30 + i * wide + 0.5, y: bottom - (88 * count) / most, width: wide - 1, height: (88 * count) / most, fill: accent, title: `${count} of ${values.length}: from ${compact(low + (i * (high - low)) / n)} to ${compact(low + ((i + 1) * (high - low)) / n)}` }));
+  shapes.push({ type: "path", d: `M30 ${bottom}H${width - 30}`, stroke: line });
+  for (const value of axisTicks(low, high, 4)) shapes.push({ type: "text", x: x(value), y: bottom + 16, text: compact(value), size: 11, fill: faint, anchor: "middle" });
+  for (const [i, [name, value]] of Object.entries(marks).entries()) {
+    shapes.push({ type: "path", d: `M${x(value)} ${24 + 14 * i}V${bottom}`, stroke: ink, dash: "3 3" });
+    shapes.push({ type: "text", x: x(value), y: 20 + 14 * i, text: name, size: 11, fill: ink, anchor: x(value) > width / 2 ? "end" : "start" });
+  }
+  return { width, height: bottom + 24, background: paper, shapes };
+}
+
 /** @typedef {{name: string, points: [number, number][], dash?: string}} Curve */
 
 /**

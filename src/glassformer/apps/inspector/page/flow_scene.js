@@ -36,7 +36,8 @@ export const SHOWN = 14;
 /** Heights of a row. The first one is used for which there is room. */
 export const TALL = [26, 20, 15];
 const TOP = 50;
-const CELLS = 24;
+/** Largest number of cells of a strip. Each is the mean of neighbouring numbers. */
+export const CELLS = 24;
 /** Width of a letter, and largest number of letters, of the key tokens above a matrix. A token that is wider than its cell is turned. */
 const [LETTER, LETTERS] = [5.6, 5];
 const GAP = 9;
@@ -128,7 +129,7 @@ const keyTexts = (lane) => range(lane).map((i) => shortened(lane.labels[i] ?? ""
 const isOther = ({ lane }, { side, kind }) => side !== undefined && side !== lane.side && kind !== "matrix";
 
 /** @param {Drawing} drawing @param {Column} column */
-function laneFor({ lane, source }, column) {
+export function laneFor({ lane, source }, column) {
   return column.side === "source" ? source : lane;
 }
 

@@ -24,7 +24,7 @@ import { patchTab } from "../panels/patch.js";
 import { createStart } from "../panels/start.js";
 import { createSweep } from "../panels/sweep.js";
 import { stepsTab } from "../panels/steps.js";
-import { textsTab } from "../panels/texts.js";
+import { unitTab } from "../panels/unit.js";
 import { createTokens } from "../panels/tokens.js";
 import { trainingTab } from "../panels/training.js";
 import { RunData } from "./app.js";
@@ -48,7 +48,7 @@ const VIEWS = [
   { id: "why", title: "Why", tabs: [lensTab, attributionTab, inputsTab] },
   { id: "change", title: "Change", tabs: [ablationTab, patchTab] },
   { id: "write", title: "Write", tabs: [stepsTab, beamTab] },
-  { id: "more", title: "More", tabs: [compareTab, textsTab, expertsTab, trainingTab] },
+  { id: "more", title: "More", tabs: [compareTab, unitTab, expertsTab, trainingTab] },
 ];
 const TABS = VIEWS.flatMap(({ tabs }) => tabs);
 

@@ -2,7 +2,7 @@
  * Attention: the grid of all heads, and the matrix or the lines of one head.
  *
  * @import { App, Panel, Tab } from "../page/app.js"
- * @import { AttentionPlace, Run, State } from "../page/types.js"
+ * @import { AttentionPlace, Run } from "../page/types.js"
  * @import { Bytes } from "../page/source.js"
  * @import { Weights } from "../page/lines.js"
  * @import { Effects } from "./ablation.js"
@@ -30,6 +30,7 @@ import { answeredPlaces, selectedPosition } from "../page/state.js";
 import { fixed, visible } from "../page/text.js";
 import { measureQuery, measureText } from "./ablation.js";
 import { foundHeads, headAtlas, headTable } from "./atlas.js";
+import { headLinks } from "./unit.js";
 
 /** @type {Tab} */
 export const attentionTab = { id: "attention", title: "Heads", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 };
@@ -100,12 +101,7 @@ function createAttention(app) {
     onleave: () => store.set({ hover: null, across: null }), onselect: (row, column) => selectPlace(store, cellPlaces(here(), row, column).hover),
   });
   const lines = h("div", { class: "lines-view" });
-  /** Return a button that opens a panel about the open head. @param {string} label @param {string} route that the panel needs @param {(head: string, number: number) => Partial<State>} view */
-  const about = (label, route, view) => button(label, () => store.set(view(`${chosenKind(store.state)}.${store.state.layer}`, store.state.head)), {
-    class: "quiet", hidden: store.state.model?.kind === "recurrent" || !app.source.answers(route),
-  });
-  const texts = about("Texts in which this head is most active", "/api/strongest", (layer, head) => ({ panel: "texts", unit: `${layer}.head.${head}` }));
-  const off = about("Switch this head off", "/effects", (layer, head) => ({ panel: "ablation", off: `${layer}.${head}` }));
+  const links = h("div", { class: "row" });
   const headFacts = h("p", { class: "about" });
   const headCard = frame({
     title: "Head", explanation: `Row i contains the weights of query token i on all key tokens. They sum to 1. The mask hides grey keys.${states}`,
@@ -120,7 +116,7 @@ function createAttention(app) {
       };
     },
   }, h("div", { class: "row" }, button("← all heads", () => back(), { title: "Back to the grid (Escape)" }), layers.element, strip),
-  h("div", { class: "row" }, views.element, which.element, texts, off), heat.element, lines, headFacts);
+  h("div", { class: "row" }, views.element, which.element, links), heat.element, lines, headFacts);
   headCard.element.addEventListener("keydown", (event) => {
     if (event.key === "Escape") back();
   });
@@ -303,6 +299,7 @@ function createAttention(app) {
     if (!run || !kind || !isOpen()) return;
     const place = here();
     headTitle.textContent = `${kind}, layer ${layer}, head ${head}`;
+    fill(links, ...headLinks(app, kind, layer, head, attentionTab.id));
     layers.setOptions(numberOptions(place.layers));
     layers.list.value = String(layer);
     void headLatest.use(app.data.head(run, kind, layer, head), ({ rows, columns, values }) => {

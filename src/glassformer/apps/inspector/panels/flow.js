@@ -17,8 +17,10 @@ import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
 import { sceneElement } from "../page/scene.js";
 import { byProbability, fixed, visible } from "../page/text.js";
+import { barAt, barsOfVector, hitAt, hitText, zoomed } from "../page/zoom.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf, withoutNorms } from "../page/stages.js";
 import { mainSide, mainTokens, positionText, selectedPosition, tokensBefore } from "../page/state.js";
+import { headLinks } from "./unit.js";
 
 /** @type {Tab} */
 export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: () => true, route: "/flow" };
@@ -27,6 +29,8 @@ export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: 
 const COUNT = 64;
 const STRIDE = 32;
 const PAUSE_MS = 2600;
+/** What the line below the picture contains while the pointer is elsewhere. */
+const POINT = "Point at a cell to read its numbers. Click a strip to see all of them.";
 
 /** Return the stack, the block, the head and the stage of a text such as "decoder.0.2.scores". @param {string} text */
 export function readPlace(text) {
@@ -46,6 +50,8 @@ function createFlow(app) {
   let loaded = new Map();
   /** The chosen source token, and the chosen key; -1 for the key with the largest weight. */
   let [sourceRow, chosenKey] = [0, -1];
+  /** Tensor of the vector whose numbers are shown as bars, if the stage has it. */
+  let chosenVector = "";
   let timer = 0;
   /** @type {{drawing: Drawing, layout: ReturnType<typeof columnLayout>} | null} */
   let drawn = null;
@@ -56,7 +62,8 @@ function createFlow(app) {
   const play = button("play", () => toggle(), { title: "Show one stage after the other" });
   const names = h("div", { class: "flow-stages", role: "group", "aria-label": "Stages" });
   const place = h("div", { class: "flow-picture", tabindex: 0, role: "img", "aria-label": "Flow of the data through the model" });
-  const cut = h("p", { class: "about" });
+  const [cut, under, zoomTitle, zoomBars] = [h("p", { class: "about" }), h("p", { class: "about flow-under" }, POINT), h("h3"), h("div", { class: "flow-bars" })];
+  const zoom = h("div", { class: "flow-zoom" }, zoomTitle, zoomBars);
   const title = h("h3");
   const sentence = h("p", { class: "flow-sentence" });
   const formula = h("p", { class: "formula" });
@@ -83,7 +90,7 @@ function createFlow(app) {
         }),
       };
     },
-  }, names, sentence, place, cut, legend,
+  }, names, sentence, place, under, legend, cut, zoom,
   h("div", { class: "flow-text" }, formula, lines, links));
   card.title.after(back, next, play, blocks.element, heads.element, title);
   const latest = new Latest(app, card.body);
@@ -99,6 +106,11 @@ function createFlow(app) {
     step(event.key === "ArrowRight" ? 1 : -1);
   });
   place.addEventListener("click", (event) => choose(event));
+  place.addEventListener("pointermove", (event) => {
+    const hit = hitOf(event);
+    under.textContent = (hit && drawn && hitText(drawn.drawing, hit)) || POINT;
+  });
+  place.addEventListener("pointerleave", () => { under.textContent = POINT; });
 
   /** Return the shown stack, block, head and stage. Values that the model does not have are replaced. */
   function here() {
@@ -309,6 +321,7 @@ function createFlow(app) {
       rows: (column) => loaded.get(keyOf(column.tensor ?? "", isOfSource(column))) ?? null,
     };
     drawPicture(drawing);
+    drawZoom(drawing);
     drawLinks(stage, { stack, block, head });
     markTokens(store);
     card.refresh();
@@ -393,14 +406,10 @@ function createFlow(app) {
   function drawLinks(stage, { stack, block, head }) {
     const { model } = store.state;
     const found = [];
-    if (stage?.attention && model && Object.keys(model.attention).length) {
+    if (stage?.attention && model) {
       const kind = stage.attention.endsWith("cross_attn") ? "cross" : stack;
       const own = model.attention[kind];
-      const [layer, chosen] = [Math.min(block, (own?.layers ?? 1) - 1), Math.min(head, (own?.heads ?? 1) - 1)];
-      if (own) found.push(button("Open this head in Attention", () => store.set({ panel: "attention", kind, layer, head: chosen })));
-      if (model.kind !== "recurrent" && app.source.answers("/effects")) {
-        found.push(button("Switch this head off", () => store.set({ panel: "ablation", kind, off: `${kind}.${layer}.${chosen}` })));
-      }
+      found.push(...headLinks(app, kind, Math.min(block, (own?.layers ?? 1) - 1), Math.min(head, (own?.heads ?? 1) - 1)));
     }
     if (model?.has_head_over_tokens && model.kind !== "recurrent" && ["final", "output", "ff"].includes(stage?.id ?? "")) {
       found.push(button("Predictions of all layers", () => store.set({ panel: "lens" })));
@@ -408,37 +417,57 @@ function createFlow(app) {
     fill(links, ...found, stage ? h("span", { class: "facts" }, `In the course: chapter ${stage.chapter}`) : null);
   }
 
-  /** Choose the key of a matrix, or open a folded block. @param {MouseEvent} event */
-  function choose(event) {
+  /** Return what the picture has under the pointer. @param {MouseEvent} event */
+  function hitOf(event) {
     const picture = place.querySelector("svg");
-    if (!drawn || !picture) return;
+    if (!drawn || !picture) return null;
     const box = picture.getBoundingClientRect();
     const factor = drawn.layout.width / box.width;
-    const [x, y] = [(event.clientX - box.left) * factor, (event.clientY - box.top) * factor];
-    const hit = drawn.layout.columns.find((one) => x >= one.x && x <= one.x + one.width);
-    if (!hit || y < drawn.layout.top) return;
+    return hitAt(drawn.drawing, drawn.layout, (event.clientX - box.left) * factor, (event.clientY - box.top) * factor);
+  }
+
+  /** Choose a row, the key of a matrix or a vector, or open a folded block. @param {MouseEvent} event */
+  function choose(event) {
+    const hit = hitOf(event);
+    if (!hit || !drawn) return;
+    const { one: { column, stage: number }, row, key } = hit;
     const { lane, source, stages } = drawn.drawing;
-    const row = Math.floor((y - drawn.layout.top) / drawn.drawing.tall);
-    if (hit.column.kind === "fold") return go({ block: hit.column.block ?? 0 });
-    const ofSource = hit.column.side === "source" && hit.column.kind !== "matrix";
-    const side = ofSource ? source : lane;
-    const token = Math.max(side.from, Math.min(side.to - 1, side.from + row));
-    if (hit.column.kind === "matrix") {
-      const keys = hit.column.side === "source" ? source : lane;
-      chosenKey = Math.min(keys.to - 1, keys.from + Math.floor(((x - hit.x) / hit.width) * (keys.to - keys.from)));
-    }
-    if (ofSource || (side.side === "source" && mainSide(store.state) !== "source")) {
-      if (ofSource) chosenKey = token;
-      sourceRow = token;
-    } else if (hit.column.kind !== "output") store.set({ pos: token });
-    const to = stages[hit.stage];
-    if (to && hit.stage !== drawn.drawing.current && hit.column.kind !== "tokens") go({ stage: to.id });
+    if (column.kind === "fold") return go({ block: column.block ?? 0 });
+    if (column.kind === "matrix") chosenKey = key;
+    if (column.kind === "vector") chosenVector = column.tensor ?? "";
+    const ofSource = column.side === "source" && column.kind !== "matrix";
+    if (ofSource || ((ofSource ? source : lane).side === "source" && mainSide(store.state) !== "source")) {
+      if (ofSource) chosenKey = row;
+      sourceRow = row;
+    } else if (column.kind !== "output") store.set({ pos: row });
+    const to = stages[number];
+    if (to && number !== drawn.drawing.current && column.kind !== "tokens") go({ stage: to.id });
     else load();
+  }
+
+  /** Show all numbers of a vector of the stage as bars. @param {Drawing} drawing */
+  function drawZoom(drawing) {
+    const shown = isLecture() ? null : zoomed(drawing, chosenVector);
+    zoom.hidden = !shown;
+    if (!shown) return;
+    const width = Math.max(300, card.body.clientWidth);
+    zoomTitle.textContent = shown.title;
+    const bars = sceneElement(barsOfVector(shown.values, width, drawing.dark));
+    bars.setAttribute("aria-label", shown.title);
+    const units = /\.ff\.activations$/.test(shown.tensor) && app.source.answers("/api/strongest") ? `${here().stack}.${here().block}.neuron` : "";
+    bars.classList.toggle("is-link", Boolean(units));
+    const numberAt = (/** @type {MouseEvent} */ { clientX }) => {
+      const box = bars.getBoundingClientRect();
+      return barAt(((clientX - box.left) * width) / box.width, width, shown.values.length);
+    };
+    bars.addEventListener("pointermove", (event) => { under.textContent = `number ${numberAt(event)} is ${fixed(shown.values[numberAt(event)], 4)}`; });
+    if (units) bars.addEventListener("click", (event) => store.set({ panel: "texts", unit: `${units}.${numberAt(event)}` }));
+    fill(zoomBars, bars);
   }
 
   /** Return a line in which each neuron, such as "149: 5.87", leads to its strongest texts. @param {string} line @param {string} units */
   const neuronLinks = (line, units) => (!line.startsWith("strongest neurons: ") || !app.source.answers("/api/strongest") ? [line] : line.split(/(\d+: [^\s,]+)/).map((part, i) => (
-    i % 2 ? button(part, () => store.set({ panel: "texts", unit: `${units}.${parseInt(part)}` }), { class: "quiet", title: "The texts in which this neuron is most active" }) : part)));
+    i % 2 ? button(part, () => store.set({ panel: "texts", unit: `${units}.${parseInt(part)}` }), { class: "quiet", title: "The tokens that this neuron raises, and the texts in which it is most active" }) : part)));
 
   /** @param {Drawing} drawing @param {Column} column */
   function tableRows(drawing, column) {

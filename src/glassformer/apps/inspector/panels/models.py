@@ -20,8 +20,7 @@ from glassformer.config.transformer import TransformerConfig
 from glassformer.evaluation import metrics
 from glassformer.evaluation.sweep_table import FILE, SweepTable
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.attribution import is_additive
-from glassformer.inspection.texts import usual_texts, validation_texts
+from glassformer.inspection.texts import end_ids, usual_texts, validation_texts
 from glassformer.loading import load
 from glassformer.models.build import build_positions
 from glassformer.store import checkpoint
@@ -64,7 +63,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
         "learned": chosen.learned,
         "is_causal": chosen.is_causal_lm,
         "has_head_over_tokens": page_data.predicts_tokens(chosen),
-        "is_additive": page_data.predicts_tokens(chosen) and is_additive(chosen.network),
+        "is_additive": page_data.is_additive(chosen),
         "experts": 0,
         "parameters": sum(x.numel() for x in chosen.network.parameters()),
         "vocab_size": tokenizer.vocab_size,
@@ -82,7 +81,7 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
         "checkpoints": [],
         "generation": dataclasses.asdict(chosen.generation),
         "has_template": chosen.tokenizer.chat_template is not None,
-        "end_ids": page_data.end_ids(chosen),
+        "end_ids": end_ids(chosen),
         "examples": [*inspector.examples, *own_examples],
     }
     # What only some models have

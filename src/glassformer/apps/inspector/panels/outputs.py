@@ -18,6 +18,7 @@ from glassformer.inspection.beam_tree import beam_tree
 from glassformer.inspection.capture import capture
 from glassformer.inspection.input_effects import input_effects
 from glassformer.inspection.lens import LensCells, lens_cells, lens_labels
+from glassformer.inspection.texts import end_ids
 
 
 @route("GET", "/api/run/{run}/logits")
@@ -47,7 +48,7 @@ def next_token(
     else:
         raise UserError(f"{chosen.name} does not predict next tokens")
     logits = trace["logits"][0, -1:]
-    never = never_written(chosen.tokenizer, chosen.config.vocab_size, but=page_data.end_ids(chosen))
+    never = never_written(chosen.tokenizer, chosen.config.vocab_size, but=end_ids(chosen))
     logits[:, never] = -torch.inf  # as in generation
     log_probs = log_softmax(logits)
     [top], [entropy] = page_data.top(log_probs, page_data.vocabulary(chosen), N_NEXT), page_data.entropies(log_probs)

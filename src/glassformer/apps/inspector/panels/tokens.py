@@ -19,7 +19,7 @@ from glassformer.inference.classify import Classifier, Tagger
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection.capture import encoded
 from glassformer.inspection.head_scores import random_trace
-from glassformer.inspection.strongest import StrongText, strongest
+from glassformer.inspection.strongest import Strongest, StrongText, strongest
 from glassformer.inspection.texts import line_of, usual_texts, validation_texts
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -195,7 +195,11 @@ def stop(inspector: Inspector) -> dict[str, Any]:
 def strongest_texts(
     inspector: Inspector, lines: list[str], units: str, unit: int, model: str | None = None
 ) -> dict[str, Any]:
-    """Return the texts in which a head or a neuron is most active, beside a random text of the set."""
+    """Return the texts in which a head or a neuron is most active, beside random texts, and the tokens that it moves.
+
+    `raised` and `lowered` have [id, name, effect] of the tokens whose logits the unit moves most. Both are empty, with
+    the reason, if its effect on a logit is not known.
+    """
     chosen, given = inspector.model_of(model), texts_of(lines)
     name = page_data.model_id(chosen)
     key = hashlib.sha256(json.dumps([name, units, given]).encode()).hexdigest()
@@ -209,8 +213,23 @@ def strongest_texts(
         "n_texts": found.n_texts,
         "median": median,
         "high": high,
+        "strengths": [float(strengths[unit]) for strengths in found.sample],
         "texts": [_answer(text) for text in found.texts(unit)],
+        **_moved(found, unit),
     }
+
+
+def _moved(found: Strongest, unit: int) -> dict[str, Any]:
+    reason = "this model has no logits of tokens that are a sum over its parts"
+    sides: tuple[list[tuple[int, float]], ...] = [], []
+    if page_data.is_additive(found.model):
+        try:
+            sides, reason = found.moved(unit), ""
+        except UserError as error:
+            reason = str(error)
+    names = page_data.vocabulary(found.model)
+    raised, lowered = ([[i, names[i], effect] for i, effect in side] for side in sides)
+    return {"raised": raised, "lowered": lowered, "reason": reason}
 
 
 def _answer(text: StrongText) -> dict[str, Any]:
