@@ -93,6 +93,21 @@ def test_the_formula_has_the_numbers_of_the_model(
     assert number(heading.split("sum ")[1]) == printed(float(q @ k), decimals=3)
 
 
+def test_the_cross_attention_shows_the_encoder_and_the_way_of_a_source_token(
+    show_model: OpenModel, models: dict[str, Model]
+) -> None:
+    found = show_model("encoder-decoder", {"panel": "flow", "flow": "decoder.0.0.cross_attn.scores"})
+    weights = capture(models["encoder-decoder"], **given_to(models["encoder-decoder"]), names=FLOW)
+    row = weights["decoder.blocks.0.cross_attn.weights"][0, 0, -2]
+    titles = found.page.locator(".flow-picture path title").all_text_contents()
+    key = int(row.argmax())
+    assert {f"source token {key} → encoder → s → k", "s → v", f"value {key} → context"} < set(titles)
+    assert any(title.startswith(f"key {key} → scores of row ") for title in titles)
+    found.page.locator(".flow-picture text", has_text=re.compile("^encoder$")).click()
+    found.settle()
+    assert title(found).endswith("Encoder · Final norm") and found.view()["flow"].startswith("encoder.")
+
+
 @pytest.mark.parametrize("name", ["decoder", "encoder-decoder"])
 def test_the_numbers_of_a_cell_are_those_of_the_trace(
     show_model: OpenModel, models: dict[str, Model], name: str

@@ -73,7 +73,7 @@ test("the decoder of a pair has cross-attention, whose keys belong to the source
   const stages = stagesOf(flow, { stack: "decoder", block: 0 });
   assert.ok(ids(flow, { stack: "decoder", block: 0 }).includes("cross_attn.scores"));
   const sides = stages.find(({ id }) => id === "cross_attn.heads").columns.map(({ title, side }) => [title, side]);
-  assert.deepEqual(sides, [["q", undefined], ["source", "source"], ["k", "source"], ["v", "source"]]);
+  assert.deepEqual(sides, [["q", undefined], ["source", "source"], ["encoder", "source"], ["s", "source"], ["k", "source"], ["v", "source"]]);
   assert.ok(!stages.find(({ id }) => id === "cross_attn.scores").columns.some(({ rule }) => rule === "masked"), "the source is not hidden");
 });
 

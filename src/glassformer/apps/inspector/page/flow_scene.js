@@ -168,7 +168,7 @@ export function flowScene(drawing, layout) {
   }
   const [other, own] = [true, false].map((wanted) => columns.filter(({ column }) => isOther(drawing, column) === wanted));
   const boxes = (other ?? []).map((one) => /** @type {Shape} */ ({ type: "rect", x: one.x - 4, y: top - 3, width: one.width + (one.column.kind === "lines" ? 4 : GAP), height: n * tall + 2, fill: paper }));
-  shapes.push(...joins(picture), ...(own ?? []).flatMap((one) => titled(picture, one, height)), ...boxes, ...(other ?? []).flatMap((one) => titled(picture, one, height)));
+  shapes.push(...joins(picture), ...boxes, ...keyJoins(picture), ...(own ?? []).flatMap((one) => titled(picture, one, height)), ...(other ?? []).flatMap((one) => titled(picture, one, height)));
   shapes.push({ type: "path", d: `M3 ${top - 5}H${width - 3}`, stroke: line });
   return { width, height, background: paper, shapes };
 }
@@ -187,9 +187,9 @@ function titled(picture, one, height) {
   ];
 }
 
-/** Return the heights of the lines of a row: `y` through its strips, `over` and `under` them, and `deep` below `under`. @param {Picture} picture @param {number} token */
-function levels(picture, token) {
-  const [above, thick] = [yOf(picture, picture.lane, token) + 2, Math.min(18, picture.tall - 6)];
+/** Return the heights of the lines of a row: `y` through its strips, `over` and `under` them, and `deep` below `under`. @param {Picture} picture @param {number} token @param {Lane} [lane] */
+function levels(picture, token, lane = picture.lane) {
+  const [above, thick] = [yOf(picture, lane, token) + 2, Math.min(18, picture.tall - 6)];
   const [below, gap] = [above + thick, picture.tall - thick];
   return { above, below, y: above + thick / 2, over: above - gap / 2, under: below + 0.3 * gap, deep: below + 0.75 * gap };
 }
@@ -234,6 +234,26 @@ function joins(picture) {
     if (stream) add(`M${middle(stream)} ${below}V${deep}H${middle(one)}V${y + 5}`, [], 1.5, "residual connection: the vector x is added to the output of the sublayer");
     if (/\.cells\..*\.(state|cell)$|^decoder\.hidden$/.test(one.column.tensor ?? "")) shapes.push(...steps(picture, one));
   }
+  return shapes;
+}
+
+/**
+ * Return the lines of the chosen source token: through the encoder to its vectors s, k and v, from k to its weight, and from v to the context.
+ * @param {Picture} picture @returns {Shape[]}
+ */
+function keyJoins(picture) {
+  const { columns, source, key, stages, current, lane } = picture;
+  if (!stages[current]?.columns.some(({ side }) => side === "source") || key < source.from || key >= source.to) return [];
+  const of = (/** @type {Column["kind"]} */ kind, title = "") => columns.find(({ column }) => column.side === "source" && column.kind === kind && (!title || column.title === title));
+  const [tokens, s, k, v, matrix, lines] = [of("tokens"), of("vector", "s"), of("vector", "k"), of("vector", "v"), of("matrix"), of("lines")];
+  const { y, over, under } = levels(picture, key, source);
+  /** @type {Shape[]} */
+  const shapes = [];
+  const add = (/** @type {string} */ d, /** @type {string} */ title) => shapes.push({ type: "path", d, stroke: theme().second, opacity: 0.7, width: 2, title, place: { side: "source", index: key } });
+  if (tokens && s && k) add(`M${tokens.x + tokens.width - 4} ${y}H${k.x}`, `source token ${key} → encoder → s → k`);
+  if (s && v) add(`M${s.x + s.width / 2} ${y}V${under}H${v.x + v.width / 2}V${y}`, "s → v");
+  if (k && matrix) add(`M${k.x + k.width / 2} ${y}V${over}H${matrix.x + ((key - source.from + 0.5) * matrix.width) / (source.to - source.from)}V${levels(picture, lane.row).y}`, `key ${key} → ${matrix.column.title} of row ${lane.row}`);
+  if (v && lines) add(`M${v.x + v.width} ${y}H${lines.x}`, `value ${key} → context`);
   return shapes;
 }
 

@@ -10,11 +10,11 @@
  * @typedef {{
  *   kind: ColumnKind, title: string, tensor?: string | undefined, has_heads?: boolean, width?: number, side?: "source" | "target" | undefined,
  *   is_reversed?: boolean, rule?: "scores" | "masked" | "weights", weights?: string | undefined,
- *   block?: number, reads?: string[], beside?: string | undefined,
+ *   block?: number, stack?: string, reads?: string[], beside?: string | undefined,
  * }} Column
  * A `vector` is a strip per token; `add` is the sum with the residual stream; a `matrix` has a row per token and a column per key;
  * `lines` go from the keys to the chosen token. `is_reversed` is true if the rows are in the order of reading, from last to first. `weights` is the tensor
- * of the weights of a matrix: a weight of 0 is hidden by the mask. A `fold` opens `block`. A column reads the tensors `reads`, or what the
+ * of the weights of a matrix: a weight of 0 is hidden by the mask. A `fold` opens `block`, or the last stage of `stack`. A column reads the tensors `reads`, or what the
  * tensor `beside` reads; without both, the column before.
  *
  * @typedef {{
@@ -218,7 +218,7 @@ function attention(names, { config, formulas }, path, part) {
       sentence: `${what} token gets a query (what it looks for)${isSelf ? ", a key (what it offers) and a value (what it gives)." : ". The keys and values are those of the source tokens."} Each has ${width} numbers in this head.${positionRule(config, isSelf, path)}`,
       columns: [
         { kind: "vector", title: "q", tensor: `${here}.query`, has_heads: true, width: 34 },
-        ...sourceTokens(side),
+        ...sourceTokens(side), ...(side ? encoded(side) : []),
         { kind: "vector", title: "k", tensor: `${here}.key`, has_heads: true, width: 34, side, beside: `${here}.query` },
         { kind: "vector", title: "v", tensor: `${here}.value`, has_heads: true, width: 34, side, beside: `${here}.query` },
       ],
@@ -246,6 +246,9 @@ function attention(names, { config, formulas }, path, part) {
 
 /** @param {"source" | undefined} side @returns {Column[]} */
 const sourceTokens = (side) => (side ? [{ kind: "tokens", title: "source", side, width: 92 }] : []);
+
+/** Return the encoder as one column, which leads to it, and the vectors of the source tokens that it has computed. @param {"source"} side @returns {Column[]} */
+const encoded = (side) => [{ kind: "fold", title: "encoder", stack: "encoder", side, width: 24 }, { kind: "vector", title: "s", tensor: "encoder.final", side, width: 34 }];
 
 /** @param {Names} names @param {Record<string, any>} config @param {string} path @returns {Stage[]} */
 function feedForward(names, config, path) {

@@ -69,7 +69,8 @@ function createFlow(app) {
   const formula = h("p", { class: "formula" });
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
-  const legend = h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one.");
+  const ofSourceToken = h("span", {}, " The orange line is that of a source token; click a key to choose it.");
+  const legend = h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one.", ofSourceToken);
   const card = frame({
     title: "Flow",
     picture: () => {
@@ -313,7 +314,8 @@ function createFlow(app) {
     cut.textContent = [lane, ...(isCross ? [source] : [])].filter(({ from, to, labels }) => to - from < labels.length)
       .map(({ side, from, to, labels }) => `Tokens ${from} to ${to - 1} of the ${labels.length} of the ${side === "source" ? "source" : "text"} are drawn, around the selected one.`).join(" ");
     cut.hidden = !cut.textContent;
-    legend.hidden = isLecture() && placeInPath() > 0;
+    legend.hidden = isLecture() && placeInPath() > 0 && !isCross;
+    ofSourceToken.hidden = !isCross;
     /** @type {Drawing} */
     const drawing = {
       stages, current, lane, source, key, alone: isLecture() && current > 0, room: place.clientWidth, tall: TALL[0] ?? 0, dark: store.state.dark, bars: bars(),
@@ -432,7 +434,7 @@ function createFlow(app) {
     if (!hit || !drawn) return;
     const { one: { column, stage: number }, row, key } = hit;
     const { lane, source, stages } = drawn.drawing;
-    if (column.kind === "fold") return go({ block: column.block ?? 0 });
+    if (column.kind === "fold") return go(column.stack ? { stack: column.stack, stage: "final" } : { block: column.block ?? 0 });
     if (column.kind === "matrix") chosenKey = key;
     if (column.kind === "vector") chosenVector = column.tensor ?? "";
     const ofSource = column.side === "source" && column.kind !== "matrix";
