@@ -1,8 +1,9 @@
-"""Ablation in JavaScript equals that of the server, for every lineage and every kind of label."""
+"""Ablation and effects of input tokens in JavaScript equal those of the server, for each lineage and kind of label."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -12,13 +13,16 @@ from inspector.conftest import LABELS
 from inspector.direct import Inspector
 from inspector.network.answers import require_equal, with_large_effects, write_requests
 from inspector.network.node import cases_of, run_node
+from inspector.network.test_attribution import single_tokens
 
 OFF = {
     "decoder": ("decoder.0.head.1,decoder.0.head.0,decoder.1.feed_forward", "decoder.1"),
     "encoder": ("encoder.0.head.1,encoder.1.feed_forward", "encoder.0"),
     "encoder-decoder": ("encoder.0.head.0,cross.0.head.1,decoder.0.feed_forward", "encoder.0,decoder.0"),
 }
-NAMES = (*OFF, *LABELS)
+NAMES = (*OFF, *LABELS, "recurrent")
+NO_GRADIENTS = {"estimate": None, "correlation": None}
+"""What JavaScript does not compute."""
 
 
 def requests_of(name: str) -> list[dict[str, Any]]:
@@ -41,14 +45,19 @@ def answers(
         model = with_large_effects((models | labelled)[name])
         inspector = Inspector(model)
         run = inspector.run(**given_to(model))["run"]
-        bytes_ = [("logits?position=1&off={off}&mean={mean:d}", one) for one in requests_of(name)]
-        if name in ("classes", "multi_label", "regression"):
-            bytes_ = []  # these have no logits of a position
-        gets, posts = ["effects", "effects?mean=1"], [["ablate", one] for one in requests_of(name)]
-        paths = [path.format(**one) for path, one in bytes_]
+        whole = name in ("classes", "multi_label", "regression")  # these have no logits of a position
+        of_inputs: list[dict[str, Any]] = [{} if whole else {"position": 1}]
+        if name not in LABELS:
+            of_inputs.append({"position": 1} | dict(zip(("token", "against"), single_tokens(model), strict=True)))
+        ablations = [] if name == "recurrent" else requests_of(name)
+        bytes_ = [] if whole else [("logits?position=1&off={off}&mean={mean:d}", one) for one in ablations]
+        means = [False, True][: len(ablations)]
+        gets = [f"inputs?{urlencode(query)}" for query in of_inputs] + [f"effects?mean={mean:d}" for mean in means]
+        paths, posts = [path.format(**one) for path, one in bytes_], [["ablate", one] for one in ablations]
         write_requests(folder, name, inspector, given_to(model), gets=gets, posts=posts, bytes=paths)
-        expected[name] = [inspector.effects(run), inspector.effects(run, mean=True)]
-        expected[name] += [inspector.ablate(run, **one) for one in requests_of(name)]
+        expected[name] = [inspector.inputs(run, **query) | NO_GRADIENTS for query in of_inputs]
+        expected[name] += [inspector.effects(run, mean=mean) for mean in means]
+        expected[name] += [inspector.ablate(run, **one) for one in ablations]
         expected[name] += [inspector.logits(run, position=1, **one) for _, one in bytes_]
     run_node("answers.mjs", folder)
     yield {name: (json.loads((folder / f"{name}.out.json").read_text()), expected[name]) for name in names}
@@ -58,7 +67,10 @@ def answers(
 def test_ablation_equals_that_of_the_server(name: str, answers: dict[str, tuple[Any, Any]]) -> None:
     found, expected = answers[name]
     require_equal(found, expected)
-    effects = expected[0]
+    assert sum(abs(x) > 1e-3 for x in expected[0]["exact"]) > 1, "the tokens have effects"
+    if name == "recurrent":
+        return
+    effects = next(one for one in expected if "layers" in one)
     kind = next(iter(effects["layers"]))
     changes = [*effects["layers"][kind], *effects["feed_forward"][kind], *effects[kind][0]]
     assert sum(abs(x) > 1e-3 for x in changes) > len(changes) / 2, "most parts have an effect"

@@ -119,6 +119,13 @@ def test_the_panels_show_what_the_server_shows(
             web.open_tab(tab)
             served.open_tab(tab)
             assert web.cells(card) == served.cells(card), (name, tab)
+        for page in (web, served):
+            page.open_tab("Input tokens")
+        web.page.get_by_role("button", name="Measure", exact=True).click()
+        web.settle()
+        effects, expected = ([number(row[2]) for row in page.cells("Input tokens")[1:]] for page in (web, served))
+        assert close(torch.tensor(effects), torch.tensor(expected)) and len(effects) > 3
+        assert "this file computes no gradients" in web.frame("Input tokens").inner_text()
 
 
 def test_two_texts_are_patched_in_the_page(models: dict[str, Model], show_web: OpenModel) -> None:
@@ -189,7 +196,7 @@ def test_only_panels_that_the_page_computes_are_offered(show_web: OpenModel) -> 
     assert show_web("encoder-decoder").panels() == {
         "Flow": [],
         "Attention": ["Alignment", "Heads"],
-        "Why": ["Logit lens", "Attribution"],
+        "Why": ["Logit lens", "Attribution", "Input tokens"],
         "Change": ["Ablation", "Patching"],
         "Write": [],
         "More": [],

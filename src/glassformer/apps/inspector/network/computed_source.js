@@ -24,6 +24,7 @@ import { attribution, directEffect } from "./attribution.js";
 import { ComputedRun } from "./computed_run.js";
 import { thumbnails } from "./head_scores.js";
 import { entropyOf, largest, logSoftmax, logitsAt, topOf } from "./heads.js";
+import { inputEffects } from "./input_effects.js";
 import { patch } from "./patching.js";
 import { Prefix, Reading } from "./reading.js";
 import { RecurrentModel } from "./recurrent.js";
@@ -52,7 +53,7 @@ export function buildNetwork(config, tied, bytes) {
 }
 
 /** Routes that this source can answer. The page leaves out panels that need another route. */
-const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch", "/api/effects", "/api/strongest"];
+const ROUTES = ["/flow", "/thumbnails", "/attention", "/scores", "/alignment", "/lens", "/attribution", "/inputs", "/logits", "/effects", "/tensor", "/api/run", "/api/next", "/api/model", "/api/vocabulary", "/api/patch", "/api/effects", "/api/strongest"];
 /** Largest number of runs that are kept. Fewer are kept if their tensors have more than `MAX_NUMBERS` values (256 MB). */
 const MAX_RUNS = 8;
 const MAX_NUMBERS = 64e6;
@@ -133,9 +134,9 @@ export class ComputedSource extends Source {
     if (what === "flow") return run.flow(this.web.config);
     if (what === "scores") return run.scores();
     if (what === "lens") return run.lens(given.get("norm") !== "0");
-    if (what === "attribution") {
-      return attribution(run, this.transformer, { position: number(given, "position"), token: given.get("token") ?? "", against: given.get("against") ?? "" });
-    }
+    const asked = { position: number(given, "position"), token: given.get("token") ?? "", against: given.get("against") ?? "" };
+    if (what === "attribution") return attribution(run, this.transformer, asked);
+    if (what === "inputs") return inputEffects(run, asked, (done, total) => { this.progress = { done, total }; });
     if (what === "effects") return { ...run.names, ...effects([await measured(run, this.transformer, given.get("mean") === "1")], model.attention, this.transformer) };
     if (what === "alignment") return run.alignment(number(given, "layer"), number(given, "head"));
     throw this.#refused();

@@ -139,6 +139,7 @@ export class RecurrentModel {
     this.bridge = weights.hasLinear("bridge.hidden.0") ? bridgeOf(weights, config.n_layers, config.cell === "lstm") : null;
     this.decoder = new RecurrentDecoder(weights, config);
     this.output = tokenLogits(weights, {});
+    this.weights = weights;
   }
 
   /**

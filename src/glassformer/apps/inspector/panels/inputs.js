@@ -4,8 +4,8 @@
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Side } from "../page/types.js"
  *
- * @typedef {{token?: string, against?: string, logit: number, exact: number[], estimate: number[], correlation: number | null}} InputEffects
- * The tokens of a source come before those of a target.
+ * @typedef {{token?: string, against?: string, logit: number, exact: number[], estimate: number[] | null, correlation: number | null}} InputEffects
+ * The tokens of a source come before those of a target. A file without Python gives no estimate.
  */
 
 import { Latest, isQuick, withProgress } from "../page/app.js";
@@ -31,7 +31,7 @@ function createInputs(app) {
     formula: "effect = logit − logit with the mean embedding; estimate = gradient · (embedding − mean embedding)",
     picture: () => found && {
       name: "input-tokens", data: () => found, scene: () => stripScene(sides().map(([side, items]) => ({ title: side, items }))),
-      table: () => ({ header: ["position", "token", "effect", "estimate"], rows: tokens().map(({ text, place }, i) => [place.index, text, found?.exact[i] ?? null, found?.estimate[i] ?? null]) }),
+      table: () => ({ header: ["position", "token", "effect", "estimate"], rows: tokens().map(({ text, place }, i) => [place.index, text, found?.exact[i] ?? null, found?.estimate?.[i] ?? null]) }),
     },
   }, h("div", { class: "row" }, ...fields.elements, measure, counted), facts, strips);
   const latest = new Latest(app, strips);
@@ -45,8 +45,8 @@ function createInputs(app) {
   /** Return each side of the run with its tokens, which show their effects. */
   function sides() {
     const items = tokens().map(({ text, place }, i) => {
-      const [exact = 0, estimate = 0] = [found?.exact[i], found?.estimate[i]];
-      return { text: `${text}\u2002${signed(exact, 2)}`, place, title: `${place.index}: ${visible(text)} · effect ${signed(exact)} · estimate ${signed(estimate)}`, colour: colourOf(exact, "diverging", [-limit(), limit()], store.state.dark) };
+      const [exact = 0, estimate] = [found?.exact[i], found?.estimate?.[i]];
+      return { text: `${text}\u2002${signed(exact, 2)}`, place, title: `${place.index}: ${visible(text)} · effect ${signed(exact)}${estimate === undefined ? "" : ` · estimate ${signed(estimate)}`}`, colour: colourOf(exact, "diverging", [-limit(), limit()], store.state.dark) };
     });
     return /** @type {const} */ (["source", "target"]).map((side) => /** @type {const} */ ([side, items.filter(({ place }) => place.side === side)])).filter(([, of]) => of.length);
   }
@@ -54,7 +54,7 @@ function createInputs(app) {
   function draw() {
     const { state } = store;
     measure.hidden = found !== null;
-    facts.textContent = found && `${logitText(state, found)}: ${fixed(found.logit, 2)}; rank correlation of the effects and their estimates ${fixed(found.correlation, 2)}`;
+    facts.textContent = found && `${logitText(state, found)}: ${fixed(found.logit, 2)}${found.estimate ? `; rank correlation of the effects and their estimates ${fixed(found.correlation, 2)}` : "; this file computes no gradients, so there is no estimate"}`;
     fill(strips, ...(found ? [...sides().map(([side, items]) => tokenStrip(items, side)), divergingLegend(limit(), state.dark)] : []));
     card.refresh();
   }
