@@ -2,7 +2,7 @@
 
 It refuses what Apple's device refuses (`device_rules.WIDE` and `MISSING`). An operation can be made wrong: with
 `Fault(operation, kind)` in `device.fault`, its result is off by a hundredth ("scaled") or wrong in its last element
-("last"). The backend of Python is experimental in PyTorch, so this module needs release 2.13, and a process of its own.
+("last"). With `device.wraps`, the numbers of an int64 result wrap at 32 bits, as sums did on that device. The backend of Python is experimental in PyTorch, so this module needs release 2.13, and a process of its own.
 """
 
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ class Device:
 
     def __init__(self) -> None:
         self.fault: Fault | None = None
+        self.wraps = False
         self.used: set[str] = set()
 
 
@@ -83,6 +84,8 @@ def compute(func: Any, *args: Any, **kwargs: Any) -> Any:
     made = func(*args, **kwargs)
     if device.fault is not None and device.fault.operation == name:
         tree_map(lambda x: spoiled(x, device.fault.kind), made)
+    if device.wraps:
+        tree_map(wrap, made)
     if to is not None and torch.device(to).type == "cpu":
         return made
     if name == "_pack_padded_sequence":  # the sizes of its batches stay on the CPU
@@ -118,6 +121,12 @@ def spoiled(x: Any, kind: str) -> None:
         return
     last = x[(-1,) * x.dim()]
     last.logical_not_() if x.dtype == torch.bool else last.fill_(0)
+
+
+def wrap(x: Any) -> None:
+    """Keep the lower 32 bits of the numbers of an int64 tensor, in place."""
+    if isinstance(x, Tensor) and x.dtype == torch.int64 and 0 not in x.stride():
+        x.copy_(x.int())
 
 
 class Module(_DummyBackendModule):

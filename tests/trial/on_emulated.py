@@ -42,23 +42,26 @@ def faults() -> dict[str, Any]:
     return {"right": right, "wrong": wrong, "lacks": Trial(RECURRENT["bahdanau"]).fault(DEVICE)}
 
 
-def run_on(device: str, folder: Path, fault: emulated.Fault | None = None, faster: float = 1.1) -> dict[str, Any]:
+def run_on(
+    device: str, folder: Path, fault: emulated.Fault | None = None, faster: float = 1.1, wraps: bool = False
+) -> dict[str, Any]:
     """Train and use a model; return the device of the run, its messages, the loss and a text."""
-    emulated.device.fault, choice.FASTER = fault, faster
+    emulated.device.fault, emulated.device.wraps, choice.FASTER = fault, wraps, faster
     run = tiny_run(write_text(folder), max_steps=4, eval_every=2)
     run, seen = replace(run, train=replace(run.train, device=device)), Recording()
     api.train(run, folder / "run", reporter=seen)
     model = api.load(folder / "run", device="cpu")
     loss = model.evaluate().loss
-    emulated.device.fault = None
+    emulated.device.fault, emulated.device.wraps = None, False
     return {"messages": seen.messages, "loss": loss}
 
 
 def runs(folder: Path) -> dict[str, Any]:
-    """Return a run on the CPU, one on the device, one that finds the device slower, and one that finds it wrong."""
+    """Return runs on the CPU, on the device, with int64 of 32 bits, on a slower device, and on a wrong one."""
     cases: dict[str, dict[str, Any]] = {
         "cpu": {"device": "cpu"},
         "device": {"device": "auto", "faster": 1e9},
+        "wraps": {"device": "auto", "faster": 1e9, "wraps": True},
         "slower": {"device": "auto", "faster": 0.0},
         "wrong": {"device": "auto", "fault": FAULT},
     }

@@ -237,6 +237,8 @@ def test_a_run_on_a_right_device_equals_one_on_the_cpu(emulated: Any) -> None:
     assert any(text.startswith("device emulated") for text in runs["device"]["messages"])
     assert runs["device"]["loss"] == pytest.approx(runs["cpu"]["loss"])
     assert runs["text"] == [runs["text_on_cpu"], "emulated"]
+    assert any(text.startswith("device emulated") for text in runs["wraps"]["messages"])
+    assert runs["wraps"]["loss"] == runs["device"]["loss"], "no integer is larger than 32 bits"
 
 
 @pytest.mark.parametrize(
