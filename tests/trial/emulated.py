@@ -2,7 +2,8 @@
 
 It refuses what Apple's device refuses (`device_rules.WIDE` and `MISSING`). An operation can be made wrong: with
 `Fault(operation, kind)` in `device.fault`, its result is off by a hundredth ("scaled") or wrong in its last element
-("last"). With `device.wraps`, the numbers of an int64 result wrap at 32 bits, as sums did on that device. The backend of Python is experimental in PyTorch, so this module needs release 2.13, and a process of its own.
+("last"). With `device.wraps`, numbers of int64 results wrap at 32 bits, as sums did on that device. The backend of
+Python is experimental in PyTorch, so this module needs release 2.13, and a process of its own.
 """
 
 from typing import Any, NamedTuple
