@@ -82,11 +82,11 @@ def seconds_of(call: Call, here: processor.Processor) -> float:
 
 def main() -> None:
     fast = processor.this
-    plain = replace(fast, uses_onednn=False)
+    plain = replace(fast, has_onednn=False)
     print(f"{fast}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     print(f"{'ms':36}{'plain':>9}{'chosen':>9}{'gain':>7}")
     try:
-        for name, call in works(bool(fast.bfloat16)):
+        for name, call in works(fast.multiplies_bfloat16):
             times = [[seconds_of(call, here) for here in (plain, fast)] for _ in range(1 + ROUNDS)][1:]
             before, after = map(min, zip(*times, strict=True))
             print(f"{name:36}{1000 * before:9.2f}{1000 * after:9.2f}{before / after:7.2f}", flush=True)

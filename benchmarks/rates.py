@@ -29,21 +29,21 @@ def wait_for(device: torch.device) -> None:
 
 
 def machine(device: str = "auto") -> Task:
-    """Return the name of the processor, and whether the device has bf16 instructions; a round does nothing."""
+    """Return the name of the processor, and whether the device is faster in bf16; a round does nothing."""
     return Task(lambda: None, found={"processor": str(processor.this), "has_bf16": has_bf16(choose_device(device))})
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Return True if the device multiplies in bf16 by instructions, False if it emulates them."""
+    """Return True if products of the device are faster in bf16 than in fp32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return bool(processor.this.bfloat16)
+    return processor.this.multiplies_bfloat16
 
 
 def measured(device: str = "auto", seconds: float = 60.0, sizes: Sequence[int] = (), copied_bytes: int = 0) -> Task:
     """Measure FLOP/s in fp32 and bf16 (`fp32`, `bf16`) and bytes/s of a copy (`copy`); a round does nothing.
 
-    It takes about `seconds` at most. Without bf16 instructions, there is no rate in bf16.
+    It takes about `seconds` at most. If bf16 has no gain, there is no rate in bf16.
     """
     place = choose_device(device)
     sizes, copied_bytes = sizes or SIZES[place.type], copied_bytes or COPIED_BYTES[place.type]

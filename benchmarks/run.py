@@ -61,13 +61,13 @@ def main(words: list[str] | None = None) -> None:
 def measure(benchmark: Benchmark, rounds: int, data: Path | None = None, seconds: float = 600.0) -> Result:
     """Prepare the data, measure the rates of the machine before and after the rounds, and return the result.
 
-    All this takes about `seconds`. Settings that need bf16 instructions are skipped on a machine without them.
+    All this takes about `seconds`. Settings in bf16 are skipped on a machine that is not faster in bf16.
     """
     began = time.monotonic()
     end, name, has_bf16 = began + seconds, *machine(benchmark.device)
     skipped = dict.fromkeys(one.setting for one in benchmark.candidates if one.precision == "bf16" and not has_bf16)
     for setting in skipped:
-        print(f"skipped: {setting}, this processor has no bf16 instructions", flush=True)
+        print(f"skipped: {setting}, bf16 has no gain on this processor", flush=True)
     for_rates = {"device": benchmark.device, "seconds": min(60.0, seconds / 10)}
     with tempfile.TemporaryDirectory() as folder:
         candidates = [_with_folder(one, folder) for one in benchmark.candidates if one.setting not in skipped]
@@ -139,7 +139,7 @@ def rates(arguments: Mapping[str, Any]) -> dict[str, float]:
 
 @functools.cache
 def machine(device: str) -> tuple[str, bool]:
-    """Return the cores and the name of the processor, and whether the device has bf16 instructions."""
+    """Return the cores and the name of the processor, and whether the device is faster in bf16."""
     [one] = take_turns([Candidate("kind of the machine", "rates:machine", {"device": device})], 0, 0)
     if one.error:
         raise SystemExit("the kind of the machine is needed to choose the settings")
@@ -162,7 +162,7 @@ def made(measured: list[Measured], processor: str, skipped: Iterable[str]) -> di
         except PackageNotFoundError:
             continue
     if settings := "; ".join(skipped):
-        found["skipped"] = f"without bf16 instructions, so not measured: {settings}"
+        found["skipped"] = f"bf16 has no gain here, so not measured: {settings}"
     return found
 
 

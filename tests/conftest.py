@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.reporting import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("GLASSFORMER_KERNELS", "bf16")  # a choice that no measurement makes, also in child processes
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another
 # No test switches the machine off, and waiting for the disk takes minutes of a run. A closed file is still an error.
 os.fsync = os.fstat

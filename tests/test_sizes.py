@@ -15,8 +15,8 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 67_340,
-    "lines of Python in the core": 43_180,
+    "lines of Python": 67_480,
+    "lines of Python in the core": 43_310,
     "lines of JavaScript, CSS and HTML": 15_130,
     "files of Python": 356,
     "files of Python under 60 lines": 43,
@@ -27,7 +27,7 @@ LIMITS = {
     "floors": 12,
     "calls of isinstance": 724,
     "conditional expressions": 1_025,
-    "words of documents, without tables of results": 132_250,
+    "words of documents, without tables of results": 132_820,
 }
 
 

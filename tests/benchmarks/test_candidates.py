@@ -117,15 +117,13 @@ def test_the_commands_of_start_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert worker.peak_bytes(task.runs_programs) > 1 << 20
 
 
-@pytest.mark.parametrize("instructions", [("avx512_bf16",), ()])
-def test_the_rates_are_those_that_the_processor_has_instructions_for(
-    instructions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
+@pytest.mark.parametrize("gains", ["bf16", "onednn"])
+def test_the_rate_of_bf16_is_measured_where_it_is_faster(gains: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "this", replace(processor.this, known=processor.FIXED[gains]))
     rates = load("rates")
     found = rates.measured("cpu", sizes=[32, 64], copied_bytes=1 << 16).found
-    assert found.keys() == {"fp32", "copy"} | ({"bf16"} if instructions else set()) and min(found.values()) > 0
-    assert rates.machine("cpu").found == {"processor": str(processor.this), "has_bf16": bool(instructions)}
+    assert found.keys() == {"fp32", "copy"} | ({"bf16"} if gains == "bf16" else set()) and min(found.values()) > 0
+    assert rates.machine("cpu").found == {"processor": str(processor.this), "has_bf16": gains == "bf16"}
 
 
 @pytest.mark.parametrize(("seconds", "largest"), [(0.0, 256), (1.0, 1024), (10.0, 2048), (60.0, 4096)])

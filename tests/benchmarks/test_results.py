@@ -108,7 +108,7 @@ def test_the_command_runs_a_benchmark_and_writes_json(
     assert "unknown benchmark 'lern'" in capsys.readouterr().err
 
 
-def test_settings_without_instructions_are_skipped_by_name(
+def test_settings_without_a_gain_are_skipped_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The instructions are hidden from the processes of the candidates, as on a processor without them."""
@@ -132,7 +132,7 @@ def test_settings_without_instructions_are_skipped_by_name(
     run.main(["learn", "--json", str(path)])
     run.machine.cache_clear()
     said = capsys.readouterr().out
-    assert "skipped: bf16, tiny, this processor has no bf16 instructions\n" in said and "learn: A title" in said
+    assert "skipped: bf16, tiny, bf16 has no gain on this processor\n" in said and "learn: A title" in said
     found = load("results").read(path)["learn"]
     assert [row.setting for row in found.rows] == ["fp32, tiny"] and len(found.rows[0].seconds) == 1
     assert found.rates.keys() == {"fp32", "copy"} and " AVX2" in found.made["processor"]

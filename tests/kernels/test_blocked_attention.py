@@ -14,6 +14,7 @@ from glassformer.nn.masks import Mask
 from tolerances import assert_close
 
 B, H, T, K = 3, 4, 40, 16
+FAST = replace(processor.this, has_onednn=True, known=processor.FIXED["bf16"])
 
 
 def inputs(n_keys: int = T, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -79,8 +80,8 @@ def test_dropout_keeps_the_mean_and_gives_exact_gradients() -> None:
 def test_the_fused_path_in_bfloat16_equals_the_reference(
     groups: int, keys: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU with bfloat16 products, by blocks: also for grouped keys, padding, and rows that see no key."""
-    monkeypatch.setattr(processor, "this", replace(processor.this, uses_onednn=True, bfloat16=("avx512_bf16",)))
+    """On a CPU that is fast in bfloat16, by blocks: also for grouped keys, padding, and rows that see no key."""
+    monkeypatch.setattr(processor, "this", FAST)
     monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
     calls, blocks = [], attention._blocks
     monkeypatch.setattr(attention, "_blocks", lambda *x: calls.append(1) or blocks(*x))
@@ -103,7 +104,7 @@ def test_the_fused_path_in_bfloat16_equals_the_reference(
 def test_causal_attention_in_bfloat16_may_have_more_or_fewer_queries_than_keys(
     n_queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "this", replace(processor.this, uses_onednn=True, bfloat16=("avx512_bf16",)))
+    monkeypatch.setattr(processor, "this", FAST)
     monkeypatch.setattr(attention, "MIN_WEIGHTS", 1)
     query, key, value = inputs(n_keys=30)
     qkv = [query[:, :, :n_queries], key, value]

@@ -19,11 +19,11 @@ from glassformer.nn.layers import Linear
 from tolerances import assert_close, is_close
 
 CAN = processor.detect()
-pytestmark = pytest.mark.skipif(not CAN.uses_onednn, reason="this build of PyTorch has no oneDNN")
+pytestmark = pytest.mark.skipif(not CAN.has_onednn, reason="this build of PyTorch has no oneDNN")
 
-FAST = replace(CAN, bfloat16=("avx512_bf16",))
-"""Every fast path, as with bfloat16 instructions."""
-WITHOUT_BF16, PLAIN = replace(CAN, bfloat16=()), replace(CAN, uses_onednn=False)
+FAST = replace(CAN, known=processor.FIXED["bf16"])
+"""Every fast path, as with fast products in bfloat16."""
+WITHOUT_BF16, PLAIN = replace(CAN, known=processor.FIXED["onednn"]), replace(FAST, has_onednn=False)
 
 ROUNDINGS = {torch.float32: 512, torch.bfloat16: 2, torch.float16: math.isqrt(512)}
 """Terms of a product. A sum in bfloat16 is kept in fp32: the product and the bias are rounded. PyTorch's product in
@@ -65,7 +65,7 @@ def test_products_and_gradients_equal_those_of_torch(
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize(("here", "n_products", "n_wide"), [(FAST, 3, 3), (WITHOUT_BF16, 0, 1), (PLAIN, 0, 0)])
-def test_bfloat16_instructions_select_the_library(
+def test_fast_bfloat16_selects_the_library(
     here: Processor, n_products: int, n_wide: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """oneDNN computes large products and their gradients in fp32, or only the product of a wide layer, or none."""

@@ -199,24 +199,23 @@ def test_bfloat16_is_close_and_returns_the_input_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("instructions", "device", "weights", "expected"),
+    ("gains", "device", "weights", "expected"),
     [
-        (("avx512_bf16",), "cpu", torch.float32, torch.bfloat16),
-        (("amx_bf16",), "cpu", torch.float32, torch.bfloat16),
-        ((), "cpu", torch.float32, torch.float32),
-        ((), "cuda", torch.float32, torch.bfloat16),
-        (("avx512_bf16",), "mps", torch.float32, torch.float32),
-        (("avx512_bf16",), "cpu", torch.float64, torch.float64),
+        ("bf16", "cpu", torch.float32, torch.bfloat16),
+        ("onednn", "cpu", torch.float32, torch.float32),
+        ("onednn", "cuda", torch.float32, torch.bfloat16),
+        ("bf16", "mps", torch.float32, torch.float32),
+        ("bf16", "cpu", torch.float64, torch.float64),
     ],
 )
-def test_bfloat16_is_used_only_if_the_hardware_has_it(
-    instructions: tuple[str, ...],
+def test_bfloat16_is_used_only_where_it_is_faster(
+    gains: str,
     device: str,
     weights: torch.dtype,
     expected: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processor, "this", replace(processor.this, bfloat16=instructions))
+    monkeypatch.setattr(processor, "this", replace(processor.this, known=processor.FIXED[gains]))
     assert muon_module._fast_dtype(device, weights) == expected
 
 

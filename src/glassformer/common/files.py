@@ -19,13 +19,15 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from glassformer.common.errors import UserError
 
+K = TypeVar("K", bound=Any)
 MAX_TEXT_BYTES = 256 * 1024 * 1024  # for files that are read whole: pairs, labels, prompts
 MAX_JSON_BYTES = 16 * 1024 * 1024  # about 1000 × a real configuration, manifest or weights header
 MAX_JSON_DEPTH = 64
@@ -307,6 +309,21 @@ def as_path(value: object, argument: str) -> Path:
 def cache_folder() -> Path:
     """Return the folder of this package in the user's cache directory; it may be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glassformer"
+
+
+def kept(kind: type[K], facts: dict[str, Any], make: Callable[[], K]) -> K:
+    """Return the instance of a dataclass that `make` made for `facts`, now or earlier: it is kept in the user's cache.
+
+    A file that cannot be read is made again. If the folder cannot be written, nothing is kept.
+    """
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+    path = cache_folder() / "devices" / f"{kind.__name__.lower()}-{key}.json"
+    with suppress(UserError, OSError, TypeError, KeyError):
+        return kind(**read_json(path)["found"])
+    found = make()
+    with suppress(UserError, OSError):
+        write_json(path, {"facts": facts, "found": asdict(found)})
+    return found
 
 
 def name_of(path: Path) -> str:

@@ -53,19 +53,16 @@ def choose_device(name: str) -> torch.device:
 
 
 def emulation_note(dtype: str | None, device: torch.device) -> str | None:
-    """Return a note with the cost if products in `dtype` need bf16 instructions that the CPU lacks, else None.
-
-    `docs/log/2026-speed.md` has the times.
+    """Return a note with the measured cost if products in `dtype` have no clear gain on the CPU, else None.
 
     >>> emulation_note("fp32", torch.device("cpu")), emulation_note("bf16", torch.device("cuda"))
     (None, None)
     """
-    if dtype != "bf16" or device.type != "cpu" or processor.this.bfloat16:
+    if dtype != "bf16" or device.type != "cpu" or processor.this.multiplies_bfloat16:
         return None
     return (
-        f"{dtype} is slow here, because this CPU has no bf16 instructions and emulates them: a training step takes "
-        "about twelve times as long as in fp32, and a long prompt several times; use fp32, in a new run "
-        "train.precision auto"
+        f"{dtype} has no gain on this CPU: a large product takes {1 / processor.this.gains.bfloat16:.1f} times as long "
+        "as in fp32, and attention longer; use fp32, in a new run train.precision auto"
     )
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -67,11 +67,19 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
     with processes(run.parallel, run.train, device) as ranks, enough_memory(advice):
         if not ranks.is_first:
             reporter = Silent()
+        if is_several():
+            share_gains(ranks)
         notes = watchdog_note(run.parallel, device, folder), emulation_note(run.train.precision, device)
         for note in notes:
             if note is not None:
                 reporter.log(note)
         yield Host(device, ranks, reporter, began, advice)
+
+
+def share_gains(ranks: Ranks) -> None:
+    """Let all processes choose their products by the measurement of rank 0: copies of weights must stay equal."""
+    gains = processor.Gains(*ranks.of_first(*astuple(processor.this.gains)))
+    processor.this = replace(processor.this, known=gains)
 
 
 def _advice(run: Run, folder: Path) -> str:

@@ -1,19 +1,16 @@
 """The choice of device and precision: earned by a trial of the model's kind, which is kept for the next time."""
 
-import hashlib
-import json
 import math
 import platform
 import warnings
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from glassformer.common import files
-from glassformer.common.errors import Log, UserError, first_line
+from glassformer.common.errors import Log, first_line
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import MAX_VOCAB
@@ -118,13 +115,8 @@ def earned_precision(setting: str, config: ModelConfig, device: torch.device, is
 
 def verdict_on(device: torch.device, config: ModelConfig) -> Verdict:
     """Return the verdict on a device for a kind of model: the one that is kept, or that of a new trial."""
-    path = _folder() / f"{_key(device, config)}.json"
-    with suppress(UserError, OSError, TypeError, KeyError):
-        return Verdict(**files.read_json(path)["verdict"])
-    verdict = new_verdict(device, config)
-    with suppress(UserError, OSError):  # a folder that cannot be written: the next run tries again
-        files.write_json(path, {"facts": _facts(device), "model": to_dict(config), "verdict": asdict(verdict)})
-    return verdict
+    facts = _facts(device) | {"model": to_dict(config)}
+    return files.kept(Verdict, facts, lambda: new_verdict(device, config))
 
 
 def new_verdict(device: torch.device, config: ModelConfig) -> Verdict:
@@ -187,10 +179,6 @@ def _has_bf16(device: torch.device) -> bool:
         return False
 
 
-def _folder() -> Path:
-    return files.cache_folder() / "devices"
-
-
 def _facts(device: torch.device) -> dict[str, Any]:
     """Return what a verdict depends on besides the model: hardware, driver and versions."""
     facts: dict[str, Any] = {
@@ -204,8 +192,3 @@ def _facts(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         facts |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
     return facts
-
-
-def _key(device: torch.device, config: ModelConfig) -> str:
-    text = json.dumps([_facts(device), to_dict(config)], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -147,8 +147,10 @@ def run(argv: list[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if (kernels := os.environ.get("GLASSFORMER_KERNELS", "auto")) not in ("auto", "plain"):
-        raise UserError(f"the environment variable GLASSFORMER_KERNELS is {kernels!r} and must be auto or plain")
+    if (kernels := os.environ.get("GLASSFORMER_KERNELS", "auto")) not in ("auto", "plain", "onednn", "bf16"):
+        raise UserError(
+            f"the environment variable GLASSFORMER_KERNELS is {kernels!r} and must be auto, plain, onednn or bf16"
+        )
     if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
         foreign = {name: f"from the module {point.module}" for name, point in _others().items()}
         print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in (VERBS | foreign).items())))

@@ -2,8 +2,8 @@
 
 Letters: B batch, H heads, G key-value heads, T query length, S key length, K key width, W value width.
 
-On a CPU with bf16 instructions, products are several times faster in bfloat16, but the backward pass of PyTorch's fused
-attention is slower. So `Blocks` computes the formulas of the reference over blocks that fit in the cache.
+On a CPU that is fast in bfloat16, products are several times faster than in fp32, but the backward pass of PyTorch's
+fused attention is slower. So `Blocks` computes the formulas of the reference over blocks that fit in the cache.
 """
 
 import math
@@ -115,7 +115,7 @@ class Blocks(torch.autograd.Function):
     """softmax(scale · q kᵀ + bias) v, (B, H, T, W), by the formulas over blocks of queries; the bias has no gradient.
 
     On a CPU, PyTorch's fused kernel computes in fp32, or in bfloat16 with a backward pass that is several times slower.
-    Processors with bfloat16 products compute the plain products of a block three to five times faster. The forward pass
+    A CPU that is fast in bfloat16 computes the plain products of a block three to five times faster. The forward pass
     stores no weights. The backward pass computes them again, as flash attention does (Dao 2022, section 3.1).
 
     `q` (B, H, T, K), `k` (B, H, S, K), `v` (B, H, S, W). A `bias` broadcasts to (B, H, T, S), and needs `is_causal`

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from glassformer.nn.kernels import processor
+from glassformer.nn.kernels.processor import onednn_product
 
 MIN_PRODUCTS, MIN_WEIGHTS = 1 << 22, 1 << 20
 """Sizes from which oneDNN saves more time than its call takes. `MIN_PRODUCTS`: multiply-adds of a product in fp32.
@@ -31,7 +32,7 @@ gradient of a wide layer is computed in bfloat16."""
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b, (…, in) → (…, out), for `weight` (out, in): `F.linear`, or a faster product of equal value.
 
-    On a CPU with bfloat16 instructions, oneDNN computes all large products in fp32, and their gradients. On another
+    On a CPU that is fast in bfloat16, oneDNN computes all large products in fp32, and their gradients. On another
     CPU, oneDNN computes only the products of a wide layer, and MKL computes their gradients.
 
     >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]]))
@@ -67,11 +68,6 @@ def product_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of a linear product of `x`: the dtype of `x`, or the dtype of autocast if it is enabled."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
-def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b by oneDNN, without a gradient; the weight is plain or packed."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def _in_parts(x: Tensor, weight: Tensor) -> Tensor:

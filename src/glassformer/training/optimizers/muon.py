@@ -274,5 +274,5 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
 
 def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:
     """Return bfloat16 for fp32 weights if the hardware supports it: accurate enough (Jordan 2024), half the time."""
-    is_fast = device_type == "cuda" or (device_type == "cpu" and bool(processor.this.bfloat16))
+    is_fast = device_type == "cuda" or (device_type == "cpu" and processor.this.multiplies_bfloat16)
     return torch.bfloat16 if weights == torch.float32 and is_fast else weights
