@@ -16,7 +16,7 @@ import generate
 import live
 import notebooks
 import terms
-from markup import table
+from markup import in_colab, table
 
 from glassformer import __version__
 from glassformer.apps import course
@@ -117,6 +117,7 @@ def complete_chapter(app: Sphinx, page: str, source: list[str]) -> None:
     folder, _, name = page.rpartition("/")
     if folder in ("course", "from-notebooks") and name[:1].isdigit():
         link = f'<a href="{name}.ipynb" download>Download this page as a Jupyter notebook</a>'
+        link += in_colab(f"{folder}/{name}.ipynb")
         head = f"{notebooks.reading_time(source[0])} {link}"
         text = notebooks.below_title(terms.linked(expanded(source[0]), name.partition("-")[0]), head)
         source[0] = f"{text}\n\n## Try it\n\n{live.frame(page)}\n" if page in live.PANELS else text

@@ -1,6 +1,25 @@
 """Pieces of Markdown for the generated pages."""
 
+import os
 from collections.abc import Iterable, Sequence
+
+REPOSITORY = "GLASSFORMER_REPOSITORY"
+"""Environment variable with the owner and the name of the repository on GitHub. The workflow that publishes sets it."""
+
+
+def in_colab(notebook: str) -> str:
+    """Return a link that opens a notebook of the site in Colab; empty if the repository is not known.
+
+    Colab opens notebooks of GitHub only, so the workflow also writes them to the branch `notebooks`.
+    """
+    repository = os.environ.get(REPOSITORY, "")
+    address = f"https://colab.research.google.com/github/{repository}/blob/notebooks/{notebook}"
+    return f' · <a href="{address}">Open it in Colab</a>' if repository else ""
+
+
+def shipped() -> str:
+    """Return a link to the models that the workflow trains for the site; empty if another program builds the site."""
+    return '<p><a href="models/index.html">Three more models</a>.</p>' if os.environ.get(REPOSITORY) else ""
 
 
 def index(words: Iterable[str]) -> list[str]:
