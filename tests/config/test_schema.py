@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import papers
 from configs import CONFIGS
-from glassformer.common.errors import UserError
-from glassformer.config import recipes
+from glassformer.common.errors import UserError, notes_to
+from glassformer.config import changes, recipes, schema
 from glassformer.config.changes import apply_flags
 from glassformer.config.extensions import members
 from glassformer.config.presets import PRESETS
@@ -306,3 +306,19 @@ def test_equivalent_values_are_converted() -> None:
     assert given == meant and hash(given) == hash(meant) and type(given.norm_eps) is float
     assert TextData(path=Path("a/b")).path == str(Path("a/b"))  # type: ignore[arg-type]
     assert TextData(path="none").path is None
+
+
+def test_an_old_key_is_read_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"train.steps": "train.max_steps", "model.decoder.depth": "model.decoder.n_layers"}
+    monkeypatch.setattr(schema, "RENAMED", old)
+    monkeypatch.setattr(changes, "RENAMED", old)
+    notes: list[str] = []
+    with notes_to(notes.append):
+        run = read("name = 'old'\n[model]\nd_model = 8\n[model.decoder]\ndepth = 3\n[train]\nsteps = 7\n")
+        named = [recipes.with_changes(run, {name: 9}) for name in ("train.steps", "steps")]
+    assert (run.model.decoder.n_layers, run.train.max_steps) == (3, 7)  # type: ignore[union-attr]
+    assert [one.train.max_steps for one in named] == [9, 9]
+    known = "model.decoder.depth is now model.decoder.n_layers: the old name still works (in a.toml)"
+    assert notes[0] == known and len(notes) == 4
+    with pytest.raises(UserError, match=r"train\.steps is now train\.max_steps, which is given, too: leave out"):
+        read("name = 'old'\n[train]\nsteps = 7\nmax_steps = 8\n")

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from glassformer.common.errors import UserError, nearest_name, shown, suggestion
-from glassformer.config.schema import SAME, FlagText, from_dict, known_keys, to_dict
+from glassformer.config.schema import RENAMED, SAME, FlagText, current_name, from_dict, known_keys, to_dict
 
 T = TypeVar("T")
 
@@ -92,6 +92,8 @@ def whole_keys(
 
 
 def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Sequence[str]) -> str:
+    if old := [key for key in RENAMED if name in (key, key.rsplit(".", 1)[-1])]:
+        return current_name(old[0])
     if "." in name or name in known:
         return name  # `from_dict` suggests the nearest key for an unknown dotted key
     if name in NO_KEY:

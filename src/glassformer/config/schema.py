@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 from glassformer.common.arguments import names_here
-from glassformer.common.errors import UserError, nearest_name, shown, suggestion
+from glassformer.common.errors import UserError, nearest_name, shown, suggestion, warn
 from glassformer.config.extensions import members, own_members
 
 MAX_INT = (1 << 63) - 1  # TOML and most libraries are limited to 64 bits
@@ -303,6 +303,18 @@ def type_text(kind: Any) -> str:
     return {int: "integer", float: "number", str: "text", bool: "true | false"}.get(kind, str(kind))
 
 
+RENAMED: dict[str, str] = {}
+"""Old dotted keys of a run, and the keys that replace them in the same table. No release has renamed a key yet."""
+
+
+def current_name(key: str, where: str = "") -> str:
+    """Return the key that replaces an old one, with a notice; other keys unchanged."""
+    if key not in RENAMED:
+        return key
+    warn(f"{key} is now {RENAMED[key]}: the old name still works{f' (in {where})' if where else ''}")
+    return RENAMED[key]
+
+
 @dataclass(frozen=True)
 class _Reader:
     """Converter of plain values to typed ones, with the source of the values for error messages."""
@@ -331,6 +343,10 @@ class _Reader:
         for name, value in table.items():
             if name == "kind" and hasattr(cls, "kind"):
                 continue
+            new = current_name(prefix + name, self.where).removeprefix(prefix)
+            if new != name and new in table:
+                raise self.error(f"{prefix}{name} is now {prefix}{new}, which is given, too: leave out {prefix}{name}")
+            name = new
             if name not in names:
                 raise self.error(f"unknown key {prefix}{shown(name)}{self.suggestion(prefix + name, prefix, names)}")
             values[name] = self.value(hints[name], value, prefix + name)
