@@ -134,6 +134,7 @@ def test_the_panels_show_what_the_server_shows(
 def test_two_texts_are_patched_in_the_page(models: dict[str, Model], show_web: OpenModel) -> None:
     page = show_web("decoder", {"panel": "patch"})
     texts = ("abc de", "abd de", "a", "b")
+    page.page.locator(".more summary").click()
     for i, text in enumerate(texts):
         page.page.locator(".fields textarea").nth(i).fill(text)
     page.page.get_by_role("button", name="Patch", exact=True).click()
