@@ -121,7 +121,7 @@ def alignment(
     if len(layers) > 1 or n_heads > 1:
         heads = f"mean of {n_heads} heads" if head is None else f"head {head}"
         which = f", layer {attention_maps.layer_or_default(layer, len(layers))}, {heads}"
-    return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", QUERY_KEY)
+    return plots.heat_map(matrix, *trace.axes("cross"), f"{model.name}: alignment{which}", ("target", "source"))
 
 
 def flow(
@@ -148,10 +148,10 @@ def flow(
         if name == "logits" or (".blocks." in name and int(name.split(".")[2]) not in shown):
             continue
         if name.endswith(".weights"):
-            what = f"{name.split('.')[2]}: {'source' if '.cross_attn.' in name else 'attention'}"
+            what = f"{'source' if '.cross_attn.' in name else 'attention'} {name.split('.')[2]}"
             columns[what], keys[what] = x[0].mean(dim=0), trace.axes(attention_maps.kind_of(name))[1]
         else:
-            columns[f"after {name.split('.')[2]}" if ".blocks." in name else "embedding"] = x[0]
+            columns[f"after block {name.split('.')[2]}" if ".blocks." in name else "embedding"] = x[0]
     # 2. Predictions
     predictions, where = _predictions(model, trace)
     tokens = trace.source if stack == "encoder" else trace.target
@@ -217,7 +217,7 @@ def curves(*folders: str | Path) -> "Figure":
 
     # 1. A panel for the losses, and one for each score
     names = _names([folder.resolve() for folder in logs])
-    beside = 0.08 * max(map(len, names)) if len(names) > 1 else 0.0  # width of the names
+    beside = 0.08 * max(map(len, names)) if len(names) > 1 else 1.2  # width of the names
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))) + beside, 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
     losses, ends = panels[0], list[tuple[float, str, str]]()
@@ -227,23 +227,25 @@ def curves(*folders: str | Path) -> "Figure":
         batch, valid = (_series(lines, key) for key in ("train/loss", "eval/valid_loss"))
         losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
         losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
-        ends += [(value, name, colour) for value in (valid[1] or batch[1])[-1:] if math.isfinite(value)]
+        of_name = [(name, valid[1] or batch[1])]
+        if len(names) == 1:
+            of_name = [("validation", valid[1]), ("training batches", batch[1])]
+        ends += [(y[-1], what, colour) for what, y in of_name if y and math.isfinite(y[-1])]
         for axes, score in zip(panels[1:], scores, strict=True):
             axes.plot(*_series(lines, f"eval/valid_{score}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
 
     # 3. Titles, axes and names
     title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
     quiet_axes(losses, "optimizer step", "loss, nats per target")
-    losses.annotate(
-        "thick: validation   thin: training batches", (0, 0), (0, -42), "axes points", fontsize=8, color=GREY
-    )
+    if len(names) > 1:
+        note = "thick: validation   thin: training batches"
+        losses.annotate(note, (0, 0), (0, -42), "axes points", fontsize=9, color=GREY)
     for axes, name in zip(panels[1:], scores, strict=True):
         title(axes, "Validation score")
         quiet_axes(axes, "optimizer step", axis(name))
     for axes in panels:
         axes.xaxis.set_major_formatter("{x:,.0f}")
-    if len(names) > 1:
-        end_labels(losses, ends, side="right")
+    end_labels(losses, ends, side="right")
     return figure
 
 

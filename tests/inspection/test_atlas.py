@@ -9,6 +9,7 @@ import torch
 import late
 from glassformer import inspection, plot
 from glassformer.common.errors import UserError
+from glassformer.inspection import plots
 from glassformer.inspection.ablation import Part, effects_of_texts
 from glassformer.inspection.atlas import atlas
 from glassformer.inspection.capture import capture
@@ -70,9 +71,9 @@ def test_a_plot_of_the_flow_shows_tensors_weights_and_predictions(model: Model, 
     trace = capture(model, TEXT)
     figure = plot.flow(model, TEXT)
     by_name = {axes.get_title(): axes for axes in figure.axes}
-    weights = torch.tensor(by_name["1: attention"].images[0].get_array().filled(0))  # type: ignore[union-attr]
+    weights = torch.tensor(by_name["attention 1"].images[0].get_array().filled(0))  # type: ignore[union-attr]
     assert is_close(weights, trace["decoder.blocks.1.self_attn.weights"][0].mean(dim=0))
-    strips = torch.tensor(by_name["after 1"].images[0].get_array())
+    strips = torch.tensor(by_name["after block 1"].images[0].get_array())
     residual = trace["decoder.blocks.1.residual"][0]
     n = min(24, residual.shape[1])
     assert is_close(strips, torch.nn.functional.adaptive_avg_pool1d(residual[None], n)[0])
@@ -80,7 +81,24 @@ def test_a_plot_of_the_flow_shows_tensors_weights_and_predictions(model: Model, 
     best = trace["logits"][0, -1].softmax(dim=-1).sort(descending=True).values
     shown = [bar.get_width() for bar in bars.patches]  # type: ignore[attr-defined]
     assert is_close(torch.tensor(shown, dtype=best.dtype), best[: len(shown)])
-    assert {"0: attention", "0: source", "after 0"} <= {axes.get_title() for axes in plot.flow(pairs, source="ab").axes}
+    titles = {axes.get_title() for axes in plot.flow(pairs, source="ab").axes}
+    assert {"attention 0", "source 0", "after block 0"} <= titles
+
+
+def test_a_flow_of_many_panels_has_several_lines_and_readable_type(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "LINE_WIDTH", 5)
+    figure = plot.flow(model, TEXT)
+    figure.draw_without_rendering()
+    lines = {round(axes.get_window_extent().y1) for axes in figure.axes}
+    assert len(lines) > 1 and figure.get_size_inches()[0] < 7
+    sizes = [text.get_fontsize() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]  # type: ignore[attr-defined]
+    assert min(sizes) >= 9
+    first, last = figure.axes[0], figure.axes[-1]
+    assert first.get_title() == "embedding" and last.get_title().startswith("next token"), (
+        "the order of the computation"
+    )
 
 
 def test_the_flow_shows_the_best_token_however_improbable_it_is(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

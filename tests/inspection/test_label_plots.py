@@ -26,11 +26,12 @@ def test_counts_names_and_shares() -> None:
     assert image.get_array().tolist() == [[0.75, 0.25, 0], [0, 0.75, 0.25], [0, 0, 0]]  # type: ignore[union-attr]
     assert image.get_clim() == (0, 1), "all plots must have the same colours"
     written = {text.get_position(): text.get_text() for text in axes.texts}
-    assert written[1, 0] == "1" and written[0, 1] == "0" and written[1, 1] == "1,500" and written[2, 1] == "500"
+    assert written[1, 0] == "1" and written[0, 1] == "" and written[1, 1] == "1,500" and written[2, 1] == "500"
     for axis, name in ((axes.xaxis, "predicted class"), (axes.yaxis, "true class")):
         assert [tick.get_text() for tick in axis.get_ticklabels()] == ["a b", "$c_1$", "<U+65E5>"]
         assert axis.get_label_text() == name
     assert figure.axes[1].get_ylabel() == "share of the true class"
+    assert axes.get_title(loc="left") == "Confusion matrix: 1,503 of 2,004 are right"
 
 
 NAMES = ["", "concurrent.futures", LONG := "a name that is much too long to be written in full "]

@@ -16,10 +16,18 @@ from glassformer.common.errors import UserError
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.config.transformer import TokenHead
 from glassformer.inference.fill import WritingFiller
-from glassformer.inspection.ablation import changed_outputs
+from glassformer.inspection.ablation import Part, all_parts, changed_outputs, context_name
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.capture import model_hooks
-from glassformer.inspection.patching import Patching, Restored, patch_heads, patch_residual, patching_of
+from glassformer.inspection.capture import capture, model_hooks
+from glassformer.inspection.measures import measure_of
+from glassformer.inspection.patching import (
+    Patching,
+    Restored,
+    likely_heads,
+    patch_heads,
+    patch_residual,
+    patching_of,
+)
 from glassformer.model import Model
 from glassformer.tasks.reporting import Outcome
 from runs import label_run, pair_run, text_run_of
@@ -285,3 +293,24 @@ def test_a_masked_text_needs_a_mask(tmp_path: Path) -> None:
     model = api.load(api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "run").folder)
     with pytest.raises(UserError, match=r"has no \[MASK\] to fill"):
         patching_of(model, "a b", "c b", "a", "b")
+
+
+def test_the_likely_heads_begin_with_the_largest_product_of_context_and_gradient(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    inputs = capture(model, "ab ab ab").inputs
+    measure = measure_of(model, inputs)
+    heads = likely_heads(model.network, inputs, measure)
+    assert sorted(map(str, heads)) == sorted(str(part) for part in all_parts(model.network) if part.form == "head")
+
+    def loss_with(part: Part, scale: float) -> float:
+        """Return the measure with the context of a head at another size."""
+        path, at = context_name(model.network, part.kind, part.layer), torch.arange(4) == (part.head or 0)
+
+        def scaled(name: str, x: Tensor) -> Tensor:
+            return x * torch.where(at[: x.shape[1], None, None], scale, 1.0)
+
+        with torch.no_grad(), model_hooks(model, {path: scaled}):
+            return float(measure(model.network(**inputs))[0])
+
+    steps = [abs(loss_with(part, 1.01) - loss_with(part, 0.99)) for part in heads]  # 0.02 times the estimate
+    assert (steps.index(max(steps)), steps.index(min(steps))) == (0, len(steps) - 1)

@@ -206,6 +206,7 @@ def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
     second = write_log(tmp_path / "second $x$")
     alone = drawn(plot.curves(second))
     assert len(alone.axes) == 1 and alone.axes[0].get_legend() is None
+    assert {"validation", "training batches"} == {text.get_text() for text in alone.axes[0].texts}, "names at the ends"
     both = drawn(plot.curves(first, second))
     losses, bleu, _ = both.axes
     assert [list(line.get_xdata()) for line in losses.lines[:2]] == [list(range(1, 11)), [5, 10]]

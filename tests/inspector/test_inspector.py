@@ -163,6 +163,8 @@ def test_the_next_token_comes_with_all_logits(models: dict[str, Model], family: 
     (end,) = Inspector(model).card()["end_ids"]
     assert end == (model.translator.end_id if model.is_seq2seq else model.tokenizer.eos_id)
     assert probabilities[end] > 0 and probabilities[model.tokenizer.pad_id] == 0
+    best = run["target"][-1]["top"][0][2]  # the probability of the model, with the tokens that are never written
+    assert found["top"][0][2] * (1 - found["never"]) == near(best, terms=NETWORK)
 
 
 def test_a_character_outside_the_vocabulary_is_named(models: dict[str, Model]) -> None:
@@ -487,7 +489,7 @@ def test_a_proposed_text_can_be_patched(models: dict[str, Model], family: str, t
     inspector = Inspector(models[family])
     assert inspector.changed(text)["changed"] == changed, "the first change with another prediction"
     assert len(inspector.patch(text, changed)["map"]) > 1
-    assert inspector.changed("a")["changed"] is None, "there is no other letter"
+    assert inspector.changed("a") | {"model": ""} == {"model": "", "changed": None, "n_tried": 0}, "no other letter"
 
 
 def test_a_proposed_text_keeps_the_mask(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,8 +508,11 @@ def test_a_proposed_text_keeps_the_mask(models: dict[str, Model], monkeypatch: p
     assert Inspector(models["encoder"]).changed("A [MASK] K")["changed"] is None
     assert tried == ["A [MASK] A", "K [MASK] K"], "letters of the mask are words too"
     tried.clear()
-    assert Inspector(models["decoder"]).changed("ab cd")["changed"] is None
-    assert tried == ["cd cd"], "the last word of a decoder stays"
+    found = Inspector(models["decoder"]).changed("ab cd")
+    assert found["changed"] is None and found["n_tried"] == len(tried) == len(set(tried))
+    assert tried[:2] == ["cd cd", "ab ad"] and all(text.endswith("d") for text in tried), (
+        "words, then letters, then tokens that the model expects; the last one stays"
+    )
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])

@@ -64,8 +64,17 @@ def each_panel(found: Visit, name: str) -> Iterator[str]:
             yield title
 
 
+SMALL = """() => [...document.querySelectorAll("button, input:not([type=checkbox]), select, summary")]
+    .filter((x) => x.checkVisibility()).filter((x) => {
+        const box = (x.closest("label") ?? x).getBoundingClientRect();
+        return box.height < 23.5 || box.width < 23.5;
+    }).map((x) => x.outerHTML)"""
+"""Controls that are too small for a finger: 24 pixels (WCAG 2.2, 2.5.8)."""
+
+
 def check_layout(found: Visit, title: str, width: int) -> None:
-    """Require that nothing is cut off at the right, and that each control has a name."""
+    """Require that nothing is cut off at the right, that each control has a name and, on a phone, a size."""
+    assert width > 640 or found.page.evaluate(SMALL) == [], title
     wide = found.page.evaluate(WIDE)
     assert wide <= width, f"{title}: {wide} pixels on a screen of {width}"
     assert found.page.evaluate(NAMELESS) == [], title
@@ -167,6 +176,34 @@ def test_each_panel_fits_a_phone(show_model: OpenModel, models: dict[str, Model]
     n_bars = len(models[name].classify(TEXT)) if name == "classifier" else 15
     assert side.is_visible() and side.locator(".bar").count() == n_bars
     check_layout(found, "Next token", 390)
+    assert found.page.locator("#tabs").evaluate("(tabs) => tabs.scrollWidth <= tabs.clientWidth"), (
+        "all views are visible"
+    )
+
+
+def test_the_tokens_of_the_flow_stay_in_view_on_a_phone(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "flow"}, width=390, height=844)
+    place, part = found.page.locator(".flow-picture"), found.page.locator(".flow-picture .left-part")
+    shown = place.evaluate("(place) => { place.scrollLeft = 1e4; return place.scrollLeft; }")
+    boxes = part.bounding_box(), place.bounding_box()
+    assert shown > 100 and boxes[0] and boxes[1] and abs(boxes[0]["x"] - boxes[1]["x"]) < 1
+    part.locator("text[data-index='1']").first.click()
+    found.settle()
+    assert found.view()["pos"] == "1", "a click on a row chooses its token"
+    found.page.set_viewport_size({"width": 1280, "height": 800})
+    found.settle()
+    assert part.count() == 0, "a picture that fits has no copy"
+
+
+def test_a_phone_shows_the_picture_before_its_explanation(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "lens"}, width=390, height=844)
+    card = found.frame("Logit lens")
+    picture, about = card.locator(".heat").bounding_box(), card.locator(".about").first.bounding_box()
+    assert picture and about and picture["y"] < about["y"]
+    found.page.set_viewport_size({"width": 1280, "height": 800})
+    found.settle()
+    picture, about = card.locator(".heat").bounding_box(), card.locator(".about").first.bounding_box()
+    assert picture and about and about["y"] < picture["y"]
 
 
 def test_a_large_tree_scrolls_inside_its_frame_on_a_phone(show_model: OpenModel) -> None:

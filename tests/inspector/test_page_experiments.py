@@ -28,6 +28,7 @@ def test_steps_follow_greedy_generation_and_branch(show_model: OpenModel, models
     model = models["decoder"]
     found = show_model("decoder", {"panel": "steps", "temperature": 0})
     panel = found.page.locator("#panels")
+    assert not found.page.locator("#side .tools").is_visible(), "the card has rules only, and nothing to save"
     # Each press writes a token, also while an earlier one is being written.
     panel.get_by_role("button", name="Step", exact=True).evaluate("step => [1, 2, 3, 4].forEach(() => step.click())")
     found.until(
@@ -57,6 +58,19 @@ def test_steps_follow_greedy_generation_and_branch(show_model: OpenModel, models
     panel.locator(".branch").first.click()
     found.settle()
     assert written.count() == 4, "the first branch is still there"
+
+
+def test_steps_state_the_probability_that_they_leave_out(show_model: OpenModel, models: dict[str, Model]) -> None:
+    """ "Next token" has the probabilities of the model, and the steps those of the tokens that may be written."""
+    found = show_model("decoder", {"panel": "steps"})
+    ids = [token["id"] for token in Inspector(models["decoder"]).run(text=TEXT)["target"]]
+    never = Inspector(models["decoder"]).next(ids)["never"]
+    facts = found.page.locator("#panels .facts").first.inner_text()
+    left_out = float(facts.partition("; without ")[2].partition(" %")[0])
+    assert left_out / 100 == printed(never, decimals=3) and "never written" in facts
+    shown = found.page.locator("#panels button.bar .bar-text").first.inner_text()
+    best = Inspector(models["decoder"]).run(text=TEXT)["target"][-1]["top"][0][2]
+    assert float(shown.removesuffix(" %")) / 100 == printed(best / (1 - never), decimals=3)
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder-decoder", "recurrent"])
@@ -310,6 +324,9 @@ def test_patching_begins_when_the_texts_differ(open_model: OpenModel) -> None:
     fields, patch = found.page.locator(".fields textarea"), found.page.get_by_role("button", name="Patch", exact=True)
     assert fields.nth(0).input_value() == TEXT and fields.nth(1).input_value() == ""
     assert patch.is_disabled()
+    reason = found.frame("Patching").locator("p.detail").first
+    assert reason.inner_text().startswith("No pair is proposed: ") and "in the second box" in reason.inner_text()
+    assert "second box" in (patch.get_attribute("title") or "")
     fields.nth(1).fill(TEXT)
     assert patch.is_disabled() and "Change a word" in (patch.get_attribute("title") or "")
     fields.nth(1).press("Enter")
@@ -328,6 +345,8 @@ def test_two_texts_are_patched(show_model: OpenModel, models: dict[str, Model], 
     found = show_model(family, {"panel": "patch"})
     fields: Locator = found.page.locator(".fields textarea")
     assert fields.count() == len(PATCHES[family])
+    if not fields.nth(2).is_visible():  # open after another test
+        found.page.locator(".more summary").click()
     for i, text in enumerate(PATCHES[family]):
         fields.nth(i).fill(text)
     found.page.get_by_role("button", name="Patch", exact=True).click()

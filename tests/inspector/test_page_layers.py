@@ -75,6 +75,14 @@ def test_the_table_of_heads_has_their_scores_and_effects(open_model: OpenModel, 
         assert float(value.replace("−", "-")) == printed(random[layer].excess(head, "previous"), 2)
     table.get_by_role("button", name="previous").click()
     assert table.locator("th[aria-sort=descending]").inner_text().split("\n")[0] == "previous"
+    arrow = "(heading) => getComputedStyle(heading.querySelector('button'), '::after').content"
+    assert "↓" in table.locator("th[aria-sort=descending]").evaluate(arrow)
+    assert table.locator("th[aria-sort=none]").first.evaluate(arrow) == "none"
+    downwards = [row[1] for row in table.locator("tr").evaluate_all(ROWS)[1:]]
+    table.get_by_role("button", name="previous").click()
+    assert "↑" in table.locator("th[aria-sort=ascending]").evaluate(arrow)
+    upwards = [float(row[1].replace("−", "-")) for row in table.locator("tr").evaluate_all(ROWS)[1:]]
+    assert upwards == sorted(upwards) and sorted(upwards) == sorted(float(x.replace("−", "-")) for x in downwards)
     table.locator("tbody tr").first.get_by_role("button").click()
     found.settle()
     place = found.view()

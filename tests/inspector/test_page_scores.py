@@ -254,6 +254,7 @@ def check_ablation(found: Visit, model: Model) -> None:
 def check_patching(found: Visit, model: Model) -> None:
     found.open_tab("Patching")
     card = found.frame("Patching")
+    card.locator("summary", has_text="more pairs").click()
     for field, text in zip(card.locator(".fields textarea").all(), PAIR, strict=True):
         field.fill(text)
     card.get_by_role("button", name="heads", exact=True).click()
@@ -266,7 +267,6 @@ def check_patching(found: Visit, model: Model) -> None:
     assert found.numbers("Patching").numpy() == printed(estimated.shares.numpy(), figures=3)
     correlation = f"{rank_correlation(exact, estimated):.2f}".replace("-", "−")
     assert f"rank correlation of exact and estimate {correlation}" in card.inner_text()
-    card.locator("summary", has_text="more pairs").click()
     for area, lines in zip(card.locator(".text-set textarea").all(), MORE.values(), strict=True):
         area.fill("\n".join(lines))
     card.get_by_role("button", name="Patch", exact=True).click()

@@ -180,6 +180,7 @@ def test_patching_keeps_line_ends_and_names_unknown_characters(
     monkeypatch.setattr(page_data, "unknown", lambda tokenizer, text: "A sentence." if "d" in text else "")
     found = open_model("decoder", {"panel": "patch"})
     fields = found.page.locator(".fields textarea")
+    found.page.locator(".more summary").click()
     for i, text in enumerate(("a\nb c", "a\nd c", "a", "b")):
         fields.nth(i).fill(text)
     with found.page.expect_request("**/api/patch") as request:

@@ -16,7 +16,7 @@ from glassformer.inspection.head_scores import network_scores, random_scores, ra
 from glassformer.inspection.measures import measure_of
 from glassformer.inspection.patching import patch_residual, patching_of
 from glassformer.model import Model
-from inspector.browsing import TEXT, Visit, close, given_to, number
+from inspector.browsing import CHANGE_ADDRESS, TEXT, Visit, close, given_to, hash_of, number
 from inspector.conftest import FAMILIES, OpenModel
 from inspector.test_page import PANELS
 from tolerances import printed
@@ -233,6 +233,33 @@ def test_a_lecture_shows_the_panel_alone(show_model: OpenModel) -> None:
     page.get_by_role("button", name="lecture", exact=True).click()
     page.get_by_role("button", name="whole page (key L)").click()
     assert page.locator("#input").is_visible()
+
+
+def test_a_text_that_changes_in_a_lecture_has_its_height_afterwards(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "flow"})
+    box = found.page.locator("#input textarea")
+    found.page.keyboard.press("l")
+    found.page.evaluate(CHANGE_ADDRESS, hash_of(panel="flow", text="ab\ncd\nef"))
+    found.settle()
+    found.page.keyboard.press("Escape")
+    assert box.input_value() == "ab\ncd\nef"
+    assert box.evaluate("(box) => box.scrollHeight <= box.clientHeight + 1"), "all three lines are visible"
+
+
+def test_table_and_save_show_under_the_pointer_with_the_focus_and_on_a_phone(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": "lens"})
+    table = found.frame("Logit lens").get_by_role("button", name="table", exact=True)
+    opacity = "(button) => getComputedStyle(button).opacity"
+    found.page.mouse.move(0, 0)
+    assert table.evaluate(opacity) == "0"
+    found.frame("Logit lens").hover()
+    assert table.evaluate(opacity) == "1"
+    found.page.mouse.move(0, 0)
+    table.focus()
+    assert table.evaluate(opacity) == "1"
+    table.blur()
+    found.page.set_viewport_size({"width": 390, "height": 844})
+    assert table.evaluate(opacity) == "1", "no pointer hovers on a phone"
 
 
 def test_the_row_of_an_answer_is_scrolled_into_view(open_model: OpenModel) -> None:

@@ -1,14 +1,17 @@
 """The first visit in a browser: each question opens a view, and its sentence has the numbers of the model."""
 
 import re
+from typing import Any
 
 import pytest
 
+from glassformer.apps.inspector.panels import interventions
 from glassformer.inspection.ablation import effects
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.attribution import logit_attribution
 from glassformer.inspection.capture import capture
 from glassformer.inspection.measures import measure_of
+from glassformer.inspection.patching import likely_heads
 from glassformer.model import Model
 from inspector.browsing import READY, SOURCE, TARGET, TEXT, Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
@@ -161,6 +164,34 @@ def test_the_part_that_writes_a_token_has_the_largest_term(show_model: OpenModel
     shown = [number(x) for x in re.findall(r"(?:is|adds|and) (−?\d+\.\d+)", seen)]
     assert shown == printed([expected.logit, term.value, term.mean], decimals=2)
     assert "the direct effect of a part only" in found.page.locator(".visit-answer").inner_text()
+
+
+def test_the_likely_heads_of_a_large_model_are_switched_off(
+    open_model: OpenModel, models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page does not switch off all heads of a model for which that would take long: here, it counts it as large."""
+    monkeypatch.setattr(interventions, "MOST", 3)
+    found, model = open_model("decoder", {"panel": "lens"}), models["decoder"]
+
+    def larger(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"parameters": 10**12})
+
+    found.page.route("**/api/model*", larger)
+    found.page.goto(found.page.url.partition("#")[0])
+    found.page.locator("#visit .question-list button").first.wait_for()
+    found.settle()
+    found.requests.clear()
+    seen = ask(found, OFF)
+    assert not any("/effects" in url for url in found.requests)
+    inputs = capture(model, text=found.page.locator("#input textarea").input_value()).inputs
+    heads = likely_heads(model.network, inputs, measure_of(model, inputs))
+    changes = effects(model.network, inputs, measure_of(model, inputs), heads[:3]).changes
+    most = max(changes, key=lambda part: changes[part])
+    assert f"head {most.head} of layer {most.layer}" in seen
+    text = found.page.locator(".visit-answer").inner_text()
+    assert f"The 3 heads of {len(heads)} with the largest estimate by the gradient were switched off one by one" in text
+    assert found.page.get_by_role("button", name="Measure all").is_enabled(), "the complete measurement"
 
 
 def test_an_unexpected_token_has_the_smallest_probability(show_model: OpenModel, models: dict[str, Model]) -> None:

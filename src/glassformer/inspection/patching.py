@@ -35,11 +35,11 @@ from torch import Tensor, nn
 from glassformer.common import notebook
 from glassformer.common.errors import Progress, UserError, quoted
 from glassformer.evaluation.labels import ranks
-from glassformer.inspection.ablation import all_parts, changed_outputs, context_name
+from glassformer.inspection.ablation import Part, all_parts, changed_outputs, context_name
 from glassformer.inspection.attention_maps import Kind
 from glassformer.inspection.capture import Hook, Trace, encoded, model_hooks
 from glassformer.inspection.lens import residual_names, token_transformer
-from glassformer.inspection.measures import Beside, answer_id, answer_position, beside_others
+from glassformer.inspection.measures import Beside, Measure, answer_id, answer_position, beside_others
 from glassformer.models.devices import evaluation_mode
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import at_least_fp32
@@ -394,6 +394,24 @@ def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
         change = (clean_tensors[path] - tensors[path].detach()) * gradient  # (1, T, D) or (1, H, T, W)
         rows.append(change[0].flatten(1).sum(dim=1).cpu() / (clean - corrupted))
     return Restored(list(places.names), torch.stack(rows).float(), clean, corrupted, places.columns)
+
+
+def likely_heads(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> list[Part]:
+    """Return all heads, beginning with the one whose switching off probably changes the measure most.
+
+    The estimate is |Σ context · ∂measure/∂context|, the importance of Michel (2019, section 3.2) for one text: to first
+    order, the change of the measure if the context of the head becomes zero. One backward pass gives all heads.
+    """
+    heads = [part for part in all_parts(network) if part.head is not None]
+    paths = {part: context_name(network, part.kind, part.layer) for part in heads}
+    with evaluation_mode(network), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        outputs, contexts = run_with(network, inputs, list(dict.fromkeys(paths.values())), requiring_gradient)
+        gradients = torch.autograd.grad(measure(outputs)[0], list(contexts.values()))
+    changes = {
+        path: (context.detach() * gradient)[0].flatten(1).sum(dim=1).abs().tolist()
+        for (path, context), gradient in zip(contexts.items(), gradients, strict=True)
+    }
+    return sorted(heads, key=lambda part: -changes[paths[part]][part.head or 0])
 
 
 def requiring_gradient(name: str, x: Tensor) -> Tensor:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_POSITIONS = 256
+SMALL = 9
+"""Smallest type, in points; only the tokens of a large map are smaller."""
+LINE_WIDTH = 10
+"""Width in inches of a line of panels of `plot_flow`."""
 _SCHEMES = {"alibi": "ALiBi"}
 """Names of position schemes in titles. The title of another scheme has the name of its kind."""
 MAX_COUNTED = 40
@@ -87,7 +91,7 @@ def heat_maps(
     for one, matrix, its_name in zip(grid.flat, weights, names, strict=False):
         one.set_facecolor(MASKED)
         image = one.imshow(matrix.numpy(), **shares_scale(), aspect="equal", interpolation="nearest")
-        one.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
+        one.set_title(its_name, fontsize=SMALL, pad=3, color=GREY)
         one.spines[:].set_visible(False)
     for one in grid.flat[n:]:
         one.set_axis_off()
@@ -104,12 +108,12 @@ def heat_maps(
             text.set_rotation(90)
     # 4. Names.
     row_axis, column_axis = axes
-    figure.supxlabel(column_axis, fontsize=9, color=GREY)
-    figure.supylabel(row_axis, fontsize=9, color=GREY)
+    figure.supxlabel(column_axis, fontsize=SMALL, color=GREY)
+    figure.supylabel(row_axis, fontsize=SMALL, color=GREY)
     figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
     bar = _colour_bar(figure, image, grid, aspect=18, shrink=min(1.0, 2.5 / height), ticks=[0, 0.5, 1])
-    bar.ax.tick_params(labelsize=8, color=GREY)
-    bar.set_label("weight; grey: 0 (mask)" if weights.isnan().any() else "weight", fontsize=8.5, color=GREY)
+    bar.ax.tick_params(labelsize=SMALL, color=GREY)
+    bar.set_label("weight; grey: 0 (mask)" if weights.isnan().any() else "weight", fontsize=SMALL, color=GREY)
     return figure
 
 
@@ -198,25 +202,28 @@ def plot_atlas(found: Atlas, most: int = 40) -> "Figure":
     table.set_facecolor(MASKED)
     if names:
         image = table.imshow(values.numpy(), **shares_scale(), aspect="auto", interpolation="nearest")
-        bar = _colour_bar(figure, image, panels, aspect=30)
-        bar.set_label("0: uniform attention   1: only this", fontsize=8.5)
-        bar.ax.tick_params(labelsize=8, color=GREY)
-        _write_cells(table, image, values, [[f"{x:.2f}" for x in row] for row in values.tolist()])
+        bar = _colour_bar(figure, image, table, aspect=30)
+        bar.set_label("0: uniform attention   1: only this", fontsize=SMALL)
+        bar.ax.tick_params(labelsize=SMALL, color=GREY)
+        _write_cells(table, image, values, [[f"{x:z.2f}".replace("-", "−") for x in row] for row in values.tolist()])
     table.set_xticks(range(len(names)), names)
     table.set_yticks(range(len(heads)), [one.name.replace(".head.", ".") for one in heads])
-    table.tick_params(length=0, labelsize=8.5, top=True, labeltop=True, bottom=False, labelbottom=False)
+    table.tick_params(length=0, labelsize=SMALL, top=True, labeltop=True, bottom=False, labelbottom=False)
     table.spines[:].set_visible(False)
     table.set_ylim(len(heads) - 0.5, -0.5)
     # 3. Effects, with the standard error over the texts
     effects, errors = [one.effect for one in heads], torch.tensor([one.error for one in heads]).nan_to_num()
     colours = [SIGNED[-1] if effect >= 0 else SIGNED[0] for effect in effects]
     bars.barh(range(len(heads)), effects, xerr=errors.numpy(), color=colours, height=0.72, ecolor=GREY)
-    quiet_axes(bars, f"{UNITS[found.measure]}, without the head; line: standard error", "")
+    quiet_axes(bars, f"{UNITS[found.measure]}, without the head" + "; line: standard error" * (found.n_texts > 1), "")
+    bars.grid(visible=False, axis="y")
     bars.axvline(0, color=GREY, linewidth=0.8)
     bars.tick_params(axis="y", length=0)
     cut = f" ({most} of {len(found.heads)} heads)" * (len(found.heads) > most)
     figure.suptitle(
-        plain(f"{found.model}: heads on {plural(found.n_texts, 'text')}{cut}"), fontsize=10.5, parse_math=False
+        plain(f"{found.model}: patterns of heads, and what they change, on {plural(found.n_texts, 'text')}{cut}"),
+        fontsize=10.5,
+        parse_math=False,
     )
     return figure
 
@@ -234,45 +241,69 @@ class Flow(NamedTuple):
 
 
 def plot_flow(flow: Flow, name: str) -> "Figure":
-    """Plot the vectors of all tokens after each block, the weights between them, and the predictions."""
-    n, rows = len(flow.columns), [f"{i}  {label(token)}" for i, token in enumerate(flow.tokens)]
-    # 1. A panel per tensor; a map is wider than the strips of vectors
-    widths = [min(2.6, max(1.1, 0.16 * len(flow.keys[one]))) if one in flow.keys else 0.9 for one in flow.columns]
-    side, height = 0.085 * max(map(len, rows)), max(2.6, 1.2 + 0.24 * len(rows))
-    figure = new_figure(sum(widths) + 0.3 * n + side + 3.2, height)
+    """Plot the vectors of all tokens after each block, the weights between them, and the predictions.
+
+    The panels are in one or several lines, which are read from left to right and then downwards.
+    """
+    rows = [f"{i}  {label(token)}" for i, token in enumerate(flow.tokens)]
+    side, height = 0.085 * max(map(len, rows)), max(2.4, 1.2 + 0.24 * len(rows))
+    # 1. Lines of panels; a map is wider than the strips of vectors, and the predictions end the last line
+    widths = {
+        one: min(2.4, max(1.2, 0.15 * len(flow.keys[one]))) if one in flow.keys else 1.0 for one in flow.columns
+    } | {flow.where: 1.6}
+    lines, used = list[list[str]]([[]]), 0.0
+    for one, width in widths.items():
+        if lines[-1] and one != flow.where and used + width > LINE_WIDTH - side - 0.6:
+            lines.append([])
+            used = 0.0
+        lines[-1].append(one)
+        used += width + 0.2
+    wide = [sum(widths[one] + 0.2 for one in line) for line in lines]
+    figure = new_figure(max(wide) + side + 0.6, height * len(lines))
     figure.set_layout_engine("constrained", w_pad=0.08)  # room for the labels on the left
-    panels = figure.subplots(1, n + 1, width_ratios=[*widths, 1.6])
-    for axes, (title_of, values) in zip(panels, flow.columns.items(), strict=False):
-        # 2. A map of weights, or strips: each cell is the mean of neighbouring components
-        if title_of in flow.keys:
-            axes.set_facecolor(MASKED)
-            axes.imshow(values.masked_fill(values == 0, math.nan).numpy(), **shares_scale(), aspect="auto")
-            every = max(1, math.ceil(0.14 * len(flow.keys[title_of]) / 2.6))
-            marks = [label(key) for key in flow.keys[title_of]]
-            axes.set_xticks(range(0, len(marks), every), marks[::every], rotation=90, parse_math=False)
-        else:
-            strips = nn.functional.adaptive_avg_pool1d(values[None], min(24, values.shape[1]))[0]
-            limit = float(strips.abs().max()) or 1.0
-            axes.imshow(strips.numpy(), cmap=colour_map(SIGNED), vmin=-limit, vmax=limit, aspect="auto")
-            axes.set_xticks([])
-        axes.set_title(title_of, fontsize=8.5, pad=4, color=GREY, parse_math=False)
-        axes.set_yticks(range(len(rows)), rows, parse_math=False)
-        axes.tick_params(length=0, labelsize=7.5, pad=2, labelleft=axes is panels[0])
-        axes.spines[:].set_visible(False)
-    # 3. Predictions
-    bars, texts = panels[-1], [label(text) for text, _ in flow.predictions]
-    bars.barh(range(len(texts)), [value for _, value in flow.predictions], color=SIGNED[-1], height=0.7)
-    for i, (_, value) in enumerate(flow.predictions):
-        bars.text(value, i, f" {value:.1%}", va="center", fontsize=7.5, color=GREY)
-    bars.set_yticks(range(len(texts)), texts, parse_math=False)
-    bars.set_ylim(max(len(texts), len(rows)) - 0.5, -0.5)
-    bars.set_xlim(0, 1.35 * max(value for _, value in flow.predictions))
-    bars.set_xticks([])
-    bars.set_title(plain(flow.where), fontsize=8.5, pad=4, color=GREY, parse_math=False)
-    bars.tick_params(length=0, labelsize=8.5)
-    bars.spines[:].set_visible(False)
+    for line, used, part in zip(lines, wide, figure.subfigures(len(lines), 1, squeeze=False)[:, 0], strict=True):
+        ratios = [*(widths[one] for one in line), 0.01 + max(wide) - used]  # the rest of a short line stays empty
+        *panels, rest = part.subplots(1, len(ratios), squeeze=False, width_ratios=ratios)[0]
+        rest.remove()
+        for axes, one in zip(panels, line, strict=True):
+            axes.set_title(plain(one), fontsize=SMALL, pad=4, color=GREY, parse_math=False)
+            axes.tick_params(length=0, labelsize=SMALL, pad=2)
+            axes.spines[:].set_visible(False)
+            if one == flow.where:
+                _draw_predictions(axes, flow.predictions, len(rows))
+            else:
+                _draw_column(axes, flow.columns[one], flow.keys.get(one))
+                axes.set_yticks(range(len(rows)), rows, parse_math=False)
+                axes.tick_params(labelleft=axes is panels[0])
     figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
+    note = "strips: a cell is the mean of neighbouring numbers; blue is positive, orange negative"
+    figure.supxlabel(note, fontsize=SMALL, color=GREY)
     return figure
+
+
+def _draw_column(axes: "Axes", values: Tensor, keys: Sequence[str] | None) -> None:
+    """Draw a map of weights (T, S) with its keys, or vectors (T, D) as strips of at most 24 cells."""
+    if keys is None:
+        strips = nn.functional.adaptive_avg_pool1d(values[None], min(24, values.shape[1]))[0]
+        limit = float(strips.abs().max()) or 1.0
+        axes.imshow(strips.numpy(), cmap=colour_map(SIGNED), vmin=-limit, vmax=limit, aspect="auto")
+        axes.set_xticks([])
+        return
+    axes.set_facecolor(MASKED)
+    axes.imshow(values.masked_fill(values == 0, math.nan).numpy(), **shares_scale(), aspect="auto")
+    every = max(1, math.ceil(0.16 * len(keys) / 2.6))
+    axes.set_xticks(range(0, len(keys), every), [label(key) for key in keys][::every], rotation=90, parse_math=False)
+
+
+def _draw_predictions(axes: "Axes", predictions: Sequence[tuple[str, float]], n_rows: int) -> None:
+    """Draw tokens or labels with their probabilities as bars, each as high as one of `n_rows` rows."""
+    axes.barh(range(len(predictions)), [value for _, value in predictions], color=SIGNED[-1], height=0.7)
+    for i, (_, value) in enumerate(predictions):
+        axes.text(value, i, f" {100 * value:.1f} %", va="center", fontsize=SMALL, color=GREY)
+    axes.set_yticks(range(len(predictions)), [label(text) for text, _ in predictions], parse_math=False)
+    axes.set_ylim(max(len(predictions), n_rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.5 * max(value for _, value in predictions))
+    axes.set_xticks([])
 
 
 def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
@@ -282,17 +313,14 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
         raise ValueError(f"expected a square matrix for {n} names of classes, got {tuple(counts.shape)}")
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     axes, unit = ("true class", "predicted class"), "share of the true class"
+    name = f"Confusion matrix: {int(counts.trace()):,} of {int(counts.sum()):,} are right"
     if n > MAX_COUNTED:
-        figure = heat_map(shares, names, names, "Confusion matrix", axes)
+        figure = heat_map(shares, names, names, name, axes)
         figure.axes[-1].set_ylabel(unit)
         return figure
     shown = [_shortened(plain(name)) for name in names]
-    texts = [[f"{count:,}" for count in row] for row in counts.tolist()]
-    figure = _table(shares, (shown, shown), texts, shares_scale(), ("Confusion matrix", *axes, unit))
-    for text in figure.axes[0].texts:
-        if text.get_text() == "0":
-            text.set_color("#9A88A8")  # pale zeros make the rest visible
-    return figure
+    texts = [[f"{count:,}" * bool(count) for count in row] for row in counts.tolist()]  # without zeros
+    return _table(shares, (shown, shown), texts, shares_scale(), (name, *axes, unit))
 
 
 def _shortened(name: str) -> str:
@@ -317,7 +345,7 @@ def _table(
     width, rotation = 0.22, 90
     if texts is not None:
         letters = max((len(text) for row in texts for text in row), default=6)
-        width = max(0.5, 0.1 + 0.075 * letters, min(0.1 + top, 4 / n_columns, 1.2))
+        width = max(0.5, 0.1 + 0.09 * letters, min(0.1 + top, 4 / n_columns, 1.2))
     if top < width:
         rotation, top = 0, 0.2
     inches = max(width * n_columns + side + 1.5, 1.5 + of_name)
@@ -331,7 +359,7 @@ def _table(
     axes.set_xlabel(column_axis)
     axes.set_yticks(range(n_rows), rows, parse_math=False)
     axes.set_xticks(range(n_columns), columns, rotation=rotation, parse_math=False)
-    axes.tick_params(length=0, labelsize=8.5, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.tick_params(length=0, labelsize=SMALL, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     title(axes, name)
     _colour_bar(figure, image, axes).set_label(unit)
@@ -345,4 +373,4 @@ def _write_cells(axes: "Axes", image: Any, values: Tensor, texts: Sequence[Seque
         for j, text in enumerate(row):
             if not values[i, j].isnan():
                 ink = "white" if colours[i, j, :3] @ LUMINANCE < 0.5 else "black"
-                axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=ink, parse_math=False)
+                axes.text(j, i, text, ha="center", va="center", fontsize=SMALL, color=ink, parse_math=False)

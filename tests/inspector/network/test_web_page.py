@@ -73,6 +73,9 @@ def test_the_cell_of_a_notebook_shows_the_page(models: dict[str, Model], window:
     page.set_content(f"<h1>A notebook</h1>{cell._repr_html_()}")
     frame = page.frame_locator("iframe")
     frame.locator(".flow-picture svg").wait_for()
+    frame.get_by_role("button", name="whole page").wait_for()
+    assert not frame.locator("#input").is_visible() and not frame.locator("#tabs").is_visible(), "the picture alone"
+    frame.get_by_role("button", name="whole page").click()
     assert frame.locator("#input textarea").first.input_value() == "fgh abc de"
     frame.get_by_role("tab", name="Attention", exact=True).click()
     frame.locator("#panels .thumb").first.wait_for()
@@ -131,6 +134,7 @@ def test_the_panels_show_what_the_server_shows(
 def test_two_texts_are_patched_in_the_page(models: dict[str, Model], show_web: OpenModel) -> None:
     page = show_web("decoder", {"panel": "patch"})
     texts = ("abc de", "abd de", "a", "b")
+    page.page.locator(".more summary").click()
     for i, text in enumerate(texts):
         page.page.locator(".fields textarea").nth(i).fill(text)
     page.page.get_by_role("button", name="Patch", exact=True).click()

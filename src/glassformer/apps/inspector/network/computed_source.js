@@ -263,10 +263,12 @@ export class ComputedSource extends Source {
 
   /** @param {number[]} ids @param {number[]} sourceIds */
   async #next(ids, sourceIds) {
-    const logits = this.reading.allowed(await this.prefix.logits(ids, sourceIds));
+    const all = await this.prefix.logits(ids, sourceIds);
+    const own = logSoftmax(all);
+    const logits = this.reading.allowed(all);
     const logProbs = logSoftmax(logits);
     return {
-      model: this.web.facts.model.id, top: topOf(logProbs, this.vocabulary, N_NEXT), entropy: entropyOf(logProbs), text: this.reading.tokenizer.decode(ids),
+      model: this.web.facts.model.id, top: topOf(logProbs, this.vocabulary, N_NEXT), entropy: entropyOf(logProbs), never: this.reading.rules.never.reduce((sum, id) => sum + Math.exp(own[id] ?? -Infinity), 0), text: this.reading.tokenizer.decode(ids),
       logits: await packed(/** @type {Float32Array<ArrayBuffer>} */ (logits)),
     };
   }

@@ -130,6 +130,13 @@ export function isQuick({ source, store: { state } }, nRuns, nTokens) {
   return source.answers("/api/stop") && 2 * (state.model?.parameters ?? Infinity) * nRuns * nTokens < MAX_OPERATIONS;
 }
 
+/** Return true if a panel may switch off each part of the model by itself. @param {App} app */
+export function isQuickToSwitch(app) {
+  const { model, run } = app.store.state;
+  const nParts = Object.values(model?.attention ?? {}).reduce((sum, { layers, heads }) => sum + layers * (heads + 2), 0);
+  return isQuick(app, nParts, (run?.source.length ?? 0) + (run?.target.length ?? 0));
+}
+
 /** The latest result of asynchronous requests: a later request replaces an earlier one. Meanwhile, the previous result is dimmed. */
 export class Latest {
   /** @param {Pick<App, "say" | "fail">} app @param {HTMLElement} element is marked as busy during a request */

@@ -69,7 +69,7 @@ async function savePicture(picture, format) {
   const save = (/** @type {BlobPart} */ content, /** @type {string} */ type) => download(`${picture.name}.${format}`, new Blob([content], { type }));
   if (format === "csv") save(toCsv(picture.table()), "text/csv");
   if (format === "json") save(JSON.stringify(picture.data(), null, 1), "application/json");
-  const scene = format === "svg" || format === "png" ? picture.scene() : null;
+  const scene = format === "svg" || format === "png" ? picture.scene?.() : null;
   if (!scene) return;
   if (format === "svg") save(new XMLSerializer().serializeToString(sceneElement(scene)), "image/svg+xml");
   else save(await scenePng(scene), "image/png");
@@ -129,7 +129,7 @@ function saveMenu(picture) {
   };
   const buttons = ["svg", "png", "csv", "json"].map((format) => button(format.toUpperCase(), () => save(format), { "data-format": format }));
   const menu = h("details", {
-    class: "menu tool", onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; },
+    class: "menu tool", ontoggle: () => buttons.slice(0, 2).forEach((one) => { one.hidden = !picture()?.scene; }), onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; },
     onkeydown: ({ key }) => { if (key === "Escape") menu.open = false; },
   }, h("summary", { class: "quiet", title: "Save what is shown" }, "save"), h("div", { class: "menu-items" }, ...buttons));
   return menu;

@@ -9,7 +9,7 @@
  * @import { Scene, Shape } from "./scene.js"
  */
 
-import { colourOf, colourTable, css, maskedColour } from "./colours.js";
+import { colourTable, maskedColour } from "./colours.js";
 import { arrowKeys, h } from "./dom.js";
 import { pixels } from "./scene.js";
 import { fixed } from "./text.js";
@@ -73,17 +73,9 @@ export function clearestHead(thumbnails) {
  */
 export function thumbnailPicture(thumbnails, kind, layer, head, dark) {
   const { values, rows, columns } = thumbnailOf(thumbnails, layer, head);
-  const colour = cellColour(kind, columns, dark);
-  return pixels(columns, rows, (cell) => colour(values[cell] ?? 0, cell));
-}
-
-/** Return the function from a value and a cell of a thumbnail to its colour. @param {string} kind @param {number} columns @param {boolean} dark */
-function cellColour(kind, columns, dark) {
   const table = colourTable("sequential", dark);
-  return (/** @type {number} */ value, /** @type {number} */ cell) => {
-    const isHidden = kind === "decoder" && !value && cell % columns > Math.floor(cell / columns);
-    return isHidden ? maskedColour(dark) : /** @type {Rgb} */ (table[value]);
-  };
+  const isHidden = (/** @type {number} */ cell) => kind === "decoder" && !values[cell] && cell % columns > Math.floor(cell / columns);
+  return pixels(columns, rows, (cell) => (isHidden(cell) ? maskedColour(dark) : /** @type {Rgb} */ (table[values[cell] ?? 0])));
 }
 
 /** With more layers than this, the thumbnails are smaller, so that the found heads are beside them. */
@@ -159,29 +151,17 @@ export function headGrid({ thumbnails, scores, kind, state, onopen }) {
  */
 export function gridScene(thumbnails, kind, title, dark) {
   const { ink, faint, line, paper } = theme();
-  const [layers = 0, heads = 0, rows = 0, columns = 0] = thumbnails.shape;
+  const [layers = 0, heads = 0] = thumbnails.shape;
   const size = 84;
   /** @type {Shape[]} */
   const shapes = [{ type: "text", x: 8, y: 18, text: title, size: 13, fill: ink, bold: true }];
-  const isVector = layers * heads * rows * columns <= 30_000;
   for (let layer = 0; layer < layers; layer++) {
     shapes.push({ type: "text", x: 30, y: 62 + layer * (size + 8) + size / 2, text: String(layer), fill: faint, size: 11, anchor: "end" });
     for (let head = 0; head < heads; head++) {
       const [x, y] = [38 + head * (size + 8), 50 + layer * (size + 8)];
       if (!layer) shapes.push({ type: "text", x: x + size / 2, y: 42, text: `head ${head}`, fill: faint, size: 11, anchor: "middle" });
-      const { values } = thumbnailOf(thumbnails, layer, head);
-      if (isVector) {
-        const blank = css(colourOf(0, "sequential", [0, 1], dark));
-        shapes.push({ type: "rect", x, y, width: size, height: size, fill: blank });
-        const [width, height, colour] = [size / columns, size / rows, cellColour(kind, columns, dark)];
-        for (const [i, value] of values.entries()) {
-          const fill = css(colour(value < 2 ? 0 : value, i));
-          if (fill !== blank) shapes.push({ type: "rect", x: x + (i % columns) * width, y: y + Math.floor(i / columns) * height, width, height, fill });
-        }
-      } else {
-        shapes.push({ type: "image", x, y, width: size, height: size, image: thumbnailPicture(thumbnails, kind, layer, head, dark) });
-      }
-      shapes.push({ type: "rect", x, y, width: size, height: size, stroke: line });
+      const box = { x, y, width: size, height: size };
+      shapes.push({ type: "image", ...box, image: thumbnailPicture(thumbnails, kind, layer, head, dark) }, { type: "rect", ...box, stroke: line });
     }
   }
   return { width: 50 + heads * (size + 8), height: 62 + layers * (size + 8), background: paper, shapes };

@@ -153,7 +153,8 @@ export class Heatmap {
     const columnLength = longest(column_labels, plain_columns);
     const room = Math.max(60, this.element.clientWidth - left - 2);
     const share = cell ? room / columns / cell[0] : 1; // shrink the cells to show all columns, but not below LEAST_SHARE
-    const wide = cell ? cell[0] * (share < LEAST_SHARE ? 0.85 : Math.min(1.6, share)) * this.zoom : 0;
+    const whole = cell ? room / Math.max(1, Math.floor(room / (0.85 * cell[0]))) : 0; // no cell is cut where the columns scroll
+    const wide = cell ? (share < LEAST_SHARE ? whole : cell[0] * Math.min(1.6, share)) * this.zoom : 0;
     const isUpright = wide >= 34;
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
     const fit = Math.min(isLecture() ? 2 * MAX_CELL : MAX_CELL, room / columns, Math.max(15, (this.max_height - top) / rows));

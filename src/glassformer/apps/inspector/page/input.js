@@ -116,12 +116,13 @@ export function createInput(app, section) {
     return button(line.length > 44 ? `${line.slice(0, 43)}…` : line, () => void app.use(example), { title: text });
   }
 
+  /** Let the boxes have the height of their texts: a hidden box has none. */
+  const fit = () => boxes.forEach(({ area }) => grow(area, MAX_HEIGHT));
+
   /** Write the texts of the state into the boxes. */
   function write() {
-    for (const [i, { key, area }] of boxes.entries()) {
-      area.value = conversation?.[i]?.content ?? store.state[key];
-      grow(area, MAX_HEIGHT);
-    }
+    for (const [i, { key, area }] of boxes.entries()) area.value = conversation?.[i]?.content ?? store.state[key];
+    fit();
     isOwnTarget = false;
     mark();
   }
@@ -157,5 +158,5 @@ export function createInput(app, section) {
     boxes[0]?.area.focus();
   }
 
-  return { draw, mark };
+  return { draw, mark, fit };
 }

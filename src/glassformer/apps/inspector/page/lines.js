@@ -132,14 +132,11 @@ export function alignmentScene(weights, position, width = 0) {
       width: 0.5 + 6 * one.weight, opacity: 0.12 + 0.75 * one.weight, title: `weight ${one.weight.toFixed(3)}`,
     });
   }
-  above.centres.forEach((centre, i) => shapes.push({
-    type: "text", x: shift(above) + centre, y: top - 10, text: above.texts[i] ?? "", fill: ink, anchor: "middle", mono: true, size: 13,
-    place: { side: weights.column_side, index: columns[0] + i },
-  }));
-  below.centres.forEach((centre, i) => shapes.push({
-    type: "text", x: shift(below) + centre, y: bottom + 20, text: below.texts[i] ?? "", fill: ink, anchor: "middle", mono: true, size: 13,
-    place: { side: weights.row_side, index: rows[0] + i + weights.first_row },
-  }));
+  for (const [tokens, y, side, first] of /** @type {const} */ ([[above, top - 10, weights.column_side, columns[0]], [below, bottom + 20, weights.row_side, rows[0] + weights.first_row]])) {
+    tokens.centres.forEach((centre, i) => shapes.push({
+      type: "text", x: shift(tokens) + centre, y, text: tokens.texts[i] ?? "", fill: ink, anchor: "middle", mono: true, size: 13, place: { side, index: first + i },
+    }));
+  }
   return { width: full, height: bottom + 56, background: paper, shapes };
 }
 

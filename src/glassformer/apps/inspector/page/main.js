@@ -161,7 +161,7 @@ export function start(source) {
     isPythonShown = !isPythonShown;
     drawPython();
     if (isPythonShown) navigator.clipboard?.writeText(byId("python").textContent ?? "").then(() => app.say("The program is copied."), () => {});
-  }, { class: "quiet", "aria-controls": "python", title: "Show and copy a program that computes what this panel shows" });
+  }, { class: "quiet only-wide", "aria-controls": "python", title: "Show and copy a program that computes what this panel shows" });
   byId("parts").after(pythonButton);
 
   /** Show the program of the open panel. */
@@ -231,6 +231,7 @@ export function start(source) {
       drawTabs();
       drawStatus();
     }
+    if (changed.has("size")) input.fit();
     if (changed.has("model_step") || changed.has("model")) drawNewer();
     if (changed.has("card") || changed.has("visit")) drawHeader();
     if (changed.has("is_old")) document.body.classList.toggle("is-old", store.state.is_old);
@@ -314,7 +315,7 @@ export function start(source) {
     const lectureButton = button("lecture", toggleLecture, { class: "quiet only-wide", title: "Show the open panel alone, with larger type (key L)" });
     const homeButton = home && model ? button(home, () => void openHome(), { class: "quiet", title: "Choose another model" }) : null;
     const canDivide = model && source.answers("/api/beside") && parent === window;
-    const twoButton = canDivide ? button("two pages", () => { location.href = `two${addressOf(store.state, store.state)}`; }, { class: "quiet", title: "Two texts, or two models, side by side in every panel" }) : null;
+    const twoButton = canDivide ? button("two pages", () => { location.href = `two${addressOf(store.state, store.state)}`; }, { class: "quiet only-wide", title: "Two texts, or two models, side by side in every panel" }) : null;
     const focused = byId("header").querySelector("button:focus")?.getAttribute("title");
     fill(byId("header"), h("div", { class: "header-line" },
       h("h1", {}, h("span", { class: "brand" }, "glassformer"), model?.name ?? "inspect"),
@@ -453,6 +454,7 @@ export function start(source) {
       drawTabs();
       await run();
       await watch();
+      if (location.protocol === "about:" && store.state.run) toggleLecture(); // the cell of a notebook shows the picture first
     } catch (error) {
       app.fail(error);
     } finally {

@@ -18,6 +18,7 @@
  */
 
 import { partOf } from "../panels/ablation.js";
+import { isQuickToSwitch } from "./app.js";
 import { floats } from "./source.js";
 import { askLeftOut, askParts, askPrediction, askScores, askSurprise, askedPositions, withMask } from "./output_questions.js";
 import { LEAST_EFFECT, capital, changeOf, fixed, partWords, percent, quoted, tokenName } from "./text.js";
@@ -206,17 +207,27 @@ async function askMask(app, run) {
   };
 }
 
-/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
-async function askAblation(app, run) {
+/**
+ * Return the effect of each head; of a large model with a loss, only of the heads with the largest estimate by the gradient.
+ * @param {App} app @param {Run} run @returns {Promise<{heads: (Head & {effect: number})[], measure: string | undefined, n_heads: number}>}
+ */
+async function switchedOff(app, run) {
+  if (run.loss !== null && app.source.hasGradients && !isQuickToSwitch(app)) return app.data.json(run, "likely");
   const effects = /** @type {Effects} */ (await app.data.json(run, "effects"));
   const heads = Object.keys(run.attention).flatMap((kind) => /** @type {number[][]} */ (effects[kind]).flatMap((row, layer) => row.map((effect, head) => ({ kind, layer, head, effect }))));
+  return { heads, measure: effects.measure, n_heads: heads.length };
+}
+
+/** @param {App} app @param {Run} run @returns {Promise<Answer>} */
+async function askAblation(app, run) {
+  const { heads, measure, n_heads: nHeads } = await switchedOff(app, run);
   const order = heads.sort((a, b) => b.effect - a.effect);
   const [most, least] = [order[0], order.at(-1)];
   if (!most || !least) throw new Error("the model has no heads");
   const name = (/** @type {Head} */ { kind, layer, head }) => partWords(`${kind}.${layer}.head.${head}`);
   const change = (/** @type {number} */ effect) => {
-    if (effects.measure === "change") return `the output changes by ${fixed(effect, 2)}`;
-    if (effects.measure === "kl") return `the predictions change by ${fixed(effect, 2)} nats`;
+    if (measure === "change") return `the output changes by ${fixed(effect, 2)}`;
+    if (measure === "kl") return `the predictions change by ${fixed(effect, 2)} nats`;
     if (Math.abs(effect) < LEAST_EFFECT) return "the loss changes by less than 0.01 nats per token";
     return `the loss ${effect < 0 ? "falls" : "rises"} by ${fixed(Math.abs(effect), 2)} nats per token${effect < 0 ? ": for this text, the model is better without it" : ""}`;
   };
@@ -224,13 +235,15 @@ async function askAblation(app, run) {
   const [side, drop] = [positionSide(app.store.state), await largestDrop(app, run, partOf(part))];
   const index = drop?.index ?? 0;
   const isAfter = side === "target"; // the token is predicted at the position before it
+  const isPart = heads.length < nHeads;
+  const matters = isPart ? `The ${heads.length} heads of ${nHeads} with the largest estimate by the gradient were switched off one by one: of these, this one matters most for this text. “Measure all” measures every head. ` : "Of all heads, this one matters most for this text. ";
   return {
     view: { panel: "ablation", kind: most.kind, off: part, mean: 0, ...(drop ? { pos: isAfter ? index - 1 : index } : {}) },
     lit: drop ? { hover: { side, index }, across: null } : null,
     seen: drop ? `Without ${name(most)}, the probability of ${tokenName(positionTokens(app.store.state), index)} ${changeOf(drop.before, drop.after)}.`
       : `Without ${name(most)}, ${change(most.effect)}.`,
-    means: `${most.effect < LEAST_EFFECT ? NO_HEAD_MATTERS : heads.length === 1 ? "" : "Of all heads, this one matters most for this text. "}Without it, ${change(most.effect)}.` +
-      (heads.length === 1 ? "" : ` Without ${name(least)}, ${change(least.effect)}.`) + (MEASURES[effects.measure ?? "loss"] ?? ""),
+    means: `${most.effect < LEAST_EFFECT && !isPart ? NO_HEAD_MATTERS : heads.length === 1 ? "" : matters}Without it, ${change(most.effect)}.` +
+      (heads.length === 1 ? "" : ` Without ${name(least)}, ${change(least.effect)}.`) + (MEASURES[measure ?? "loss"] ?? ""),
   };
 }
 

@@ -56,6 +56,15 @@ export function sceneElement(scene) {
   return root;
 }
 
+/** Return a copy of the left part of a picture: it stays in view while the picture scrolls sideways. @param {SVGSVGElement} picture @param {number} width in units of the picture */
+export function leftPart(picture, width) {
+  const part = /** @type {SVGSVGElement} */ (picture.cloneNode(true));
+  part.setAttribute("viewBox", `0 0 ${width} ${picture.viewBox.baseVal.height}`);
+  part.classList.add("left-part");
+  Object.assign(part.style, { minWidth: 0, width: `${(100 * width) / picture.viewBox.baseVal.width}%` });
+  return part;
+}
+
 /** @param {Shape} shape @returns {SVGElement} */
 function shapeElement(shape) {
   const { type, title, place, across, fill = type === "text" ? undefined : "none", stroke, opacity } = shape;

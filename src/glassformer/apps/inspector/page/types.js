@@ -56,6 +56,6 @@
  * @typedef {{header: string[], rows: (string | number | null)[][]}} Table
  *
  * @typedef {import("./scene.js").Scene} Scene
- * @typedef {{name: string, scene: () => Scene | null, table: () => Table, data: () => unknown}} Picture
+ * @typedef {{name: string, scene?: () => Scene | null, table: () => Table, data: () => unknown}} Picture
  */
 export {};

@@ -15,7 +15,7 @@
  * }} Effects
  */
 
-import { Latest, chosenKind, isQuick, kindChoice, withProgress } from "../page/app.js";
+import { Latest, chosenKind, isQuickToSwitch, kindChoice, withProgress } from "../page/app.js";
 import { barList } from "../page/charts.js";
 import { colourOf, painted } from "../page/colours.js";
 import { arrowKeys, button, choice, fill, h, refill } from "../page/dom.js";
@@ -70,6 +70,25 @@ function spreadTable({ beside }) {
 function effectFormula(model) {
   if (model?.has_head_over_tokens) return "effect = measure without the part − measure";
   return model?.labels.length ? "effect = KL(before ‖ after)" : "effect = mean |output after − output before|";
+}
+
+/** Return the second log-probability − the first; null without both. @param {(number | null | undefined)[]} both */
+const differenceOf = ([was, is]) => (was === null || was === undefined || is === null || is === undefined ? null : is - was);
+
+/**
+ * Return tokens with the colours of the changes of their log-probabilities. Blue: more probable.
+ * @param {import("../page/types.js").Token[]} tokens @param {import("../page/types.js").Side} side
+ * @param {(number | null | undefined)[][]} both the two log-probabilities of each token @param {boolean} dark
+ */
+export function changeItems(tokens, side, both, dark) {
+  return tokens.map(({ text }, index) => {
+    const [was, is] = both[index] ?? [];
+    const change = differenceOf([was, is]);
+    return {
+      text, place: { side, index }, colour: change === null ? null : colourOf(change, "diverging", [-3, 3], dark),
+      title: `${index}: ${visible(text)}` + (change === null ? "" : ` · log-probability ${fixed(was, 2)} → ${fixed(is, 2)} (${signed(change, 2)})`),
+    };
+  });
 }
 
 /** Return the query for the measure of the state. @param {State} state @returns {Record<string, string | number | undefined>} */
@@ -132,7 +151,7 @@ function createAblation(app) {
         header: ["position", "token", "before", "after", "change"],
         rows: positionTokens(store.state).map((token, i) => {
           const [before, after] = [result?.before.positions[i]?.log_prob, result?.after.positions[i]?.log_prob];
-          return [i, token.text, before ?? null, after ?? null, differences()[i] ?? null];
+          return [i, token.text, before ?? null, after ?? null, differenceOf([before, after])];
         }),
       }),
     },
@@ -240,31 +259,16 @@ function createAblation(app) {
     });
   }
 
-  /** Return the change of the log-probability per position; NaN without one. */
-  function differences() {
-    return (result?.after.positions ?? []).map((position, i) => {
-      const [was, is] = [result?.before.positions[i]?.log_prob, position.log_prob];
-      return was === null || was === undefined || is === null ? NaN : is - was;
-    });
-  }
-
+  /** Return the tokens with their changes. */
   function items() {
     const { state } = store;
-    const found = differences();
-    return positionTokens(state).map((token, index) => {
-      const change = found[index] ?? NaN;
-      return {
-        text: token.text, place: { side: positionSide(state), index },
-        title: `${index}: ${visible(token.text)}` + (Number.isNaN(change) ? "" : ` · log-probability ${fixed(result?.before.positions[index]?.log_prob, 2)} → ` +
-          `${fixed(result?.after.positions[index]?.log_prob, 2)} (${signed(change, 2)})`),
-        colour: Number.isNaN(change) ? null : colourOf(change, "diverging", [-3, 3], state.dark),
-      };
-    });
+    const both = (result?.after.positions ?? []).map(({ log_prob: is }, i) => [result?.before.positions[i]?.log_prob, is]);
+    return changeItems(positionTokens(state), positionSide(state), both, state.dark);
   }
 
   function draw() {
     tops.element.hidden = !result;
-    changes.element.hidden = differences().every(Number.isNaN);
+    changes.element.hidden = items().every(({ colour }) => colour === null);
     const count = partNames(store.state.off).length;
     loss.textContent = !result ? "In this run, all parts are on."
       : `${measureText(store.state, result)}: ${fixed(result.before.loss)} → ${fixed(result.after.loss)} ` +
@@ -303,10 +307,9 @@ function createAblation(app) {
 
   /** Return true if all parts of the model are measured without a click. */
   function isMeasuredAtOnce() {
-    const { run, model } = store.state;
-    const nParts = Object.values(model?.attention ?? {}).reduce((sum, { layers, heads }) => sum + layers * (heads + 2), 0);
+    const { run } = store.state;
     const isScored = Object.keys(asked()).length > 0 || run?.loss !== null || run.kind === "encoder";
-    return isScored && isQuick(app, nParts, (run?.source.length ?? 0) + (run?.target.length ?? 0));
+    return isScored && isQuickToSwitch(app);
   }
 
   async function measureTexts() {

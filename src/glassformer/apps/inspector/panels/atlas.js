@@ -37,13 +37,14 @@ export function headTable(kind, scores, effects) {
 }
 
 /**
- * Draw the table, in the order of one column. A click on a head opens it, a click on a heading sorts by it.
- * @param {{kind: string, scores: Scores, effects: Effects | null, measure: string, order: string, dark: boolean, onorder: (name: string) => void, onopen: (layer: number, head: number) => void}} options
+ * Draw the table, in the order of one column. A click on a head opens it, a click on a heading sorts by it, another click turns the order.
+ * @param {{kind: string, scores: Scores, effects: Effects | null, measure: string, order: string, is_up: boolean, dark: boolean, onorder: (name: string) => void, onopen: (layer: number, head: number) => void}} options
  */
-export function headAtlas({ kind, scores, effects, measure, order, dark, onorder, onopen }) {
+export function headAtlas({ kind, scores, effects, measure, order, is_up: isUp, dark, onorder, onopen }) {
   const { names, rows } = headTable(kind, scores, effects);
   const by = Math.max(0, names.indexOf(order));
-  const valueOf = (/** @type {Row} */ { values }) => (Number.isNaN(values[by] ?? NaN) ? -Infinity : values[by] ?? -Infinity);
+  const sign = isUp ? -1 : 1;
+  const valueOf = (/** @type {Row} */ { values }) => (Number.isNaN(values[by] ?? NaN) ? -Infinity : sign * (values[by] ?? -Infinity)); // heads without a score come last
   const sorted = [...rows].sort((a, b) => valueOf(b) - valueOf(a));
   const largest = Math.max(1e-6, ...rows.map(({ values }) => Math.abs(values[names.indexOf("effect")] ?? 0)));
   const cell = (/** @type {number} */ value, /** @type {string} */ name) => {
@@ -52,8 +53,8 @@ export function headAtlas({ kind, scores, effects, measure, order, dark, onorder
     const style = painted(Number.isNaN(value) || SPREADS.includes(name) ? null : colour);
     return h("td", { class: "number", style }, isEffect ? signed(value, 3) : fixed(value, 2));
   };
-  const heading = (/** @type {string} */ name, /** @type {number} */ i) => h("th", { scope: "col", "aria-sort": i === by ? "descending" : "none" },
-    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? `change when the head alone is replaced by 0, of the ${measure}` : scores.names[name]}. Sort by this column` }),
+  const heading = (/** @type {string} */ name, /** @type {number} */ i) => h("th", { scope: "col", "aria-sort": i !== by ? "none" : isUp ? "ascending" : "descending" },
+    button(name === "effect" ? "switched off" : name, () => onorder(name), { class: "quiet", title: `${name === "effect" ? `change when the head alone is replaced by 0, of the ${measure}` : scores.names[name]}. Sort by this column, again to turn the order` }),
     h("div", { class: "about" }, name === "effect" && effects?.measure === "logit" ? measure : name !== "effect" && scores.kinds === scores.random ? "random tokens" : "this text"));
   return h("div", { class: "scroll-x" }, h("table", { class: "atlas" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "head"), ...names.map(heading))),

@@ -18,7 +18,7 @@
  * }} Scores
  */
 
-import { Latest, attentionLabels, cellPlaces, chosenKind, isQuick, kindChoice, kindsOf, markedCell, withProgress } from "../page/app.js";
+import { Latest, attentionLabels, cellPlaces, chosenKind, isQuickToSwitch, kindChoice, kindsOf, markedCell, withProgress } from "../page/app.js";
 import { arrowKeys, button, choice, fill, h, numberOptions, refill, select } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { gridScene, headGrid, thumbnailPicture } from "../page/grid.js";
@@ -130,7 +130,7 @@ function createAttention(app) {
   let grid = null;
   /** Effects of the parts on a run, and the column that sorts the table of heads. @type {{run: Run, key: string, effects: Effects} | null} */
   let known = null;
-  let order = "effect";
+  let [order, isUp] = ["effect", false];
   /** The run whose effects were asked for. @type {Run | null} */
   let tried = null;
   /** @type {(Weights & {kind: string, layer: number, head: number}) | null} */
@@ -196,12 +196,11 @@ function createAttention(app) {
   function atlas() {
     const [data, { run, dark }] = [headData(), store.state];
     if (!data || !run) return null;
-    const nParts = kindsOf(store.state).reduce((sum, kind) => sum + (run.attention[kind]?.layers ?? 0) * ((run.attention[kind]?.heads ?? 0) + 2), 0);
     measure.hidden = data.effects !== null || !app.source.answers("/effects");
-    if (!measure.hidden && tried !== run && isQuick(app, nParts, run.source.length + run.target.length)) loadEffects();
+    if (!measure.hidden && tried !== run && isQuickToSwitch(app)) loadEffects();
     places.write(on);
-    return headAtlas({ ...data, measure: data.effects ? measureText(store.state, data.effects) : "", order, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
-      order = name;
+    return headAtlas({ ...data, measure: data.effects ? measureText(store.state, data.effects) : "", order, is_up: isUp, dark, onopen: (layer, head) => store.set({ layer, head, lit: null }), onorder: (name) => {
+      [order, isUp] = [name, order === name && !isUp];
       drawGrid();
     } });
   }

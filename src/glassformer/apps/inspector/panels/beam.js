@@ -275,16 +275,6 @@ function createBeam(app) {
     return rows.length ? {
       name: "beam-results", data: () => ({ ...settings(), results: rows }),
       table: () => ({ header: ["rank", "score", "log-probability", "length", "text", "state"], rows: rows.map((row, i) => [i + 1, row.score, row.log_prob, row.length, row.text, state(row)]) }),
-      scene: () => {
-        const { ink, faint, paper } = theme();
-        return {
-          width: 760, height: 30 + 20 * rows.length, background: paper,
-          shapes: rows.flatMap((row, i) => /** @type {Shape[]} */ ([
-            { type: "text", x: 10, y: 24 + 20 * i, text: `${i + 1}`, fill: faint }, { type: "text", x: 34, y: 24 + 20 * i, text: fixed(row.score, 3), fill: ink },
-            { type: "text", x: 100, y: 24 + 20 * i, text: row.text, fill: ink },
-          ])),
-        };
-      },
     } : null;
   }
 

@@ -7,8 +7,7 @@
 
 import { Latest, attentionLabels, cellPlaces, chosenKind, kindChoice, markedCell } from "../page/app.js";
 import { barList, barsScene } from "../page/charts.js";
-import { colourOf } from "../page/colours.js";
-import { button, fill, h, keepHeight, numberOptions, refill, select, writeField } from "../page/dom.js";
+import { button, fill, h, keepHeight, refill, writeField } from "../page/dom.js";
 import { frame } from "../page/frame.js";
 import { thumbGrid } from "../page/grid.js";
 import { Heatmap, pixelImage } from "../page/heatmap.js";
@@ -19,6 +18,7 @@ import { softmax } from "../page/sampling.js";
 import { floats } from "../page/source.js";
 import { stripScene, tokenStrip } from "../page/strip.js";
 import { fixed, percent, signed, visible } from "../page/text.js";
+import { changeItems } from "./ablation.js";
 import { shownSides } from "./tokens.js";
 
 /** @type {Tab} */
@@ -80,9 +80,7 @@ function createCompare(app) {
   }, bars);
 
   const kinds = kindChoice(store);
-  const layers = select("layer", [], (layer) => store.set({ layer: Number(layer), head: Math.max(0, store.state.head) }));
-  const heads = select("head", [], (head) => store.set({ head: Number(head), layer: Math.max(0, store.state.layer) }));
-  const grid = h("div", { class: "scroll-x" });
+  const [grid, which] = [h("div", { class: "scroll-x" }), h("h3")];
   const heat = new Heatmap({
     label: "Difference of the attention weights", onhover: (row, column) => store.set(cellPlaces(here(), row, column)),
     onleave: () => store.set({ hover: null, across: null }),
@@ -92,7 +90,7 @@ function createCompare(app) {
     picture: () => weights && {
       name: "compare-attention", scene: () => heat.scene("Attention, second − first"), table: () => heat.table(), data: () => heat.table(),
     },
-  }, h("div", { class: "row" }, kinds.element), grid, h("div", { class: "row" }, layers.element, heads.element), heat.element);
+  }, h("div", { class: "row" }, kinds.element), grid, which, heat.element);
   const element = h("div", { class: "panel" }, card.element, losses.element, next.element, attention.element);
   const latest = new Latest(app, card.body);
   const gridLatest = new Latest(app, grid);
@@ -167,15 +165,7 @@ function createCompare(app) {
   /** @param {import("../page/types.js").Side} side */
   function items(side) {
     const { run, other_run: second, dark } = store.state;
-    return (run?.[side] ?? []).map((token, index) => {
-      const other = second?.[side][index]?.log_prob;
-      const change = token.log_prob === null || other === null || other === undefined ? NaN : other - token.log_prob;
-      return {
-        text: token.text, place: { side, index },
-        title: `${index}: ${visible(token.text)}` + (Number.isNaN(change) ? "" : ` · log-probability ${fixed(token.log_prob, 2)} (first), ${fixed(other, 2)} (second), ${signed(change, 2)}`),
-        colour: Number.isNaN(change) ? null : colourOf(change, "diverging", [-3, 3], dark),
-      };
-    });
+    return changeItems(run?.[side] ?? [], side, (run?.[side] ?? []).map(({ log_prob: was }, i) => [was, second?.[side][i]?.log_prob]), dark);
   }
 
   function pairs() {
@@ -261,11 +251,8 @@ function createCompare(app) {
     const kind = chosenKind(store.state);
     const place = here();
     if (!run || !second || !kind || !place) return;
-    layers.setOptions(numberOptions(place.layers));
-    heads.setOptions(numberOptions(place.heads));
     const [l, k] = [Math.min(place.layers - 1, Math.max(0, layer)), Math.min(place.heads - 1, Math.max(0, head))];
-    layers.list.value = String(l);
-    heads.list.value = String(k);
+    which.textContent = `Layer ${l}, head ${k}`;
     if (!second.attention[kind] || l >= (second.attention[kind]?.layers ?? 0) || k >= (second.attention[kind]?.heads ?? 0)) return;
     void headLatest.use(Promise.all([app.data.head(run, kind, l, k), app.data.head(second, kind, l, k)]), ([a, b]) => {
       weights = { rows: a.rows, columns: a.columns, first: a.values, second: b.values };

@@ -15,7 +15,7 @@ import { frame } from "../page/frame.js";
 import { clearestHead } from "../page/grid.js";
 import { labelAfter, labelsOf } from "../page/letters.js";
 import { markTokens } from "../page/link.js";
-import { sceneElement } from "../page/scene.js";
+import { leftPart, sceneElement } from "../page/scene.js";
 import { byProbability, fixed, visible } from "../page/text.js";
 import { barAt, barsOfVector, hitAt, hitText, zoomed } from "../page/zoom.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf, withoutNorms } from "../page/stages.js";
@@ -342,6 +342,7 @@ function createFlow(app) {
     for (const name of ["width", "height"]) picture.removeAttribute(name);
     Object.assign(picture.style, { minWidth: `${least}px`, maxWidth: `${(isLecture() ? 3 : 1.15) * layout.width}px`, ...(isLecture() ? { maxHeight: `${Math.max(200, room - 20)}px` } : {}) });
     fill(place, picture);
+    if (place.scrollWidth > place.clientWidth + 1) place.append(leftPart(picture, (layout.columns[1]?.x ?? 0) - 3)); // the tokens stay in view
     reveal(layout.width);
   }
 
@@ -421,10 +422,10 @@ function createFlow(app) {
 
   /** Return what the picture has under the pointer. @param {MouseEvent} event */
   function hitOf(event) {
-    const picture = place.querySelector("svg");
+    const picture = /** @type {Element} */ (event.target).closest("svg"); // the whole, or its left part
     if (!drawn || !picture) return null;
     const box = picture.getBoundingClientRect();
-    const factor = drawn.layout.width / box.width;
+    const factor = picture.viewBox.baseVal.width / box.width;
     return hitAt(drawn.drawing, drawn.layout, (event.clientX - box.left) * factor, (event.clientY - box.top) * factor);
   }
 

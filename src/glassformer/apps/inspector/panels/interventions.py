@@ -19,8 +19,17 @@ from glassformer.inference.fill import MASK
 from glassformer.inspection.ablation import Effects, effects_of_texts, mean_effects
 from glassformer.inspection.ablation import effects as effects_of
 from glassformer.inspection.attention_maps import checked
+from glassformer.inspection.capture import capture
 from glassformer.inspection.measures import Measure, logit_measure, measure_of, predicts_next_token
-from glassformer.inspection.patching import PARTS, Patching, Restored, patch_pairs, patching_of, rank_correlation
+from glassformer.inspection.patching import (
+    PARTS,
+    Patching,
+    Restored,
+    likely_heads,
+    patch_pairs,
+    patching_of,
+    rank_correlation,
+)
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -85,6 +94,26 @@ def effects(inspector: Inspector, run: str, asked: Asked, mean: bool = False) ->
     found = effects_of(shown.model.network, inputs, measure, means=shown.means(mean), progress=report)
     measured = mean_effects([found])
     return shown.names | _answer(shown.model, measured) | page_data.measure_names(shown.model, measure)
+
+
+MOST = 30
+"""Largest number of heads that `likely` switches off."""
+
+
+@route("GET", "/api/run/{run}/likely")
+def likely(inspector: Inspector, run: str) -> dict[str, Any]:
+    """Return the change of the loss for the heads that matter most by the estimate of `likely_heads`.
+
+    Each is switched off alone. `n_heads` is the number of all heads.
+    """
+    shown = inspector.run_of(run)
+    network, inputs, measure = shown.model.network, shown.trace.inputs, measure_of(shown.model, shown.trace.inputs)
+    if measure.name != "loss":
+        raise UserError(f"{shown.model.name} has no loss on this text: measure all parts")
+    heads = likely_heads(network, inputs, measure)
+    measured = effects_of(network, inputs, measure, heads[:MOST], progress=inspector.reporting(MAX_SECONDS))
+    changes = [{**asdict(part), "effect": change} for part, change in measured.changes.items()]
+    return shown.names | {"measure": measure.name, "heads": changes, "n_heads": len(heads)}
 
 
 @route("POST", "/api/effects")
@@ -193,30 +222,38 @@ def patch(
 
 
 N_CHANGED, N_EACH = 8, 3
-"""Largest number of words that are changed, and of replacements of each word."""
+"""Largest number of words or tokens that are changed, and of replacements of each."""
 
 
 @route("POST", "/api/changed")
 def changed(inspector: Inspector, text: str, model: str | None = None) -> dict[str, Any]:
     """Return a text with another of its words in place of one word, such that the model predicts something else.
 
-    The two texts can be patched. A text of one word has letters in place of words. `changed` is None if none of the
-    tried texts (`_exchanges`) has the same number of tokens and another prediction.
+    The two texts can be patched. If no word of a short text does it, letters are exchanged; then tokens of a decoder's
+    text are replaced (`_other_tokens`). `changed` is None if none of the `n_tried` texts has the same number of tokens
+    and another prediction.
     """
     chosen = inspector.model_of(model)
     masks = {i for mask in re.finditer(re.escape(MASK), text) for i in range(*mask.span())}
-    words = [word for word in re.finditer(r"\w+", text) if word.start() not in masks]
-    if len(words) < 2:
-        words = [letter for letter in re.finditer(r"\w", text) if letter.start() not in masks]
-    exchanges, report = list(_exchanges(words, keeps_last=chosen.is_causal_lm)), inspector.reporting()
-    for n_tried, (word, other) in enumerate(exchanges):
-        report(n_tried, len(exchanges))
-        found = text[: word.start()] + other + text[word.end() :]
+    words, letters = (
+        [found for found in re.finditer(pattern, text) if found.start() not in masks] for pattern in (r"\w+", r"\w")
+    )
+    exchanges = list(_exchanges(words, keeps_last=chosen.is_causal_lm))
+    if len(words) < 3:
+        exchanges += _exchanges(letters, keeps_last=chosen.is_causal_lm)
+    texts = [text[: part.start()] + other + text[part.end() :] for part, other in exchanges]
+    if chosen.is_causal_lm:
+        texts += _other_tokens(chosen, text)
+    texts, report = list(dict.fromkeys(texts)), inspector.reporting()
+    answer = {"model": page_data.model_id(chosen), "changed": None, "n_tried": len(texts)}
+    for n_tried, found in enumerate(texts):
+        report(n_tried, len(texts))
         with suppress(UserError):  # another number of tokens, or the same prediction
             patching_of(chosen, text, found)
-            report(len(exchanges), len(exchanges))
-            return {"model": page_data.model_id(chosen), "changed": found}
-    return {"model": page_data.model_id(chosen), "changed": None}
+            answer |= {"changed": found, "n_tried": n_tried + 1}
+            break
+    report(len(texts), len(texts))
+    return answer
 
 
 def _exchanges(words: Sequence[re.Match[str]], keeps_last: bool) -> Iterator[tuple[re.Match[str], str]]:
@@ -234,6 +271,21 @@ def _exchanges(words: Sequence[re.Match[str]], keeps_last: bool) -> Iterator[tup
         others = [other for other in dict.fromkeys(texts) if other != word[0]]
         others.sort(key=lambda other: (_is_name(other) != _is_name(word[0]), abs(len(other) - len(word[0]))))
         yield from ((word, other) for other in others[:N_EACH])
+
+
+def _other_tokens(model: TrainedModel, text: str) -> Iterator[str]:
+    """Yield a decoder's text with a token that the model also expects in place of another: the latest tokens first.
+
+    The last token stays. First a word is replaced by a word.
+    """
+    ids = model.text_ids(text)
+    logits = capture(model, ids, names=["logits"])["logits"][0]  # (T, V): row i predicts token i + 1
+    expected = logits.topk(min(4 * N_EACH, logits.shape[1])).indices.tolist()
+    is_word = [token.strip().isalnum() for token in page_data.vocabulary(model)]
+    for is_alike in (True, False):
+        for i in range(len(ids) - 2, max(0, len(ids) - 2 - 2 * N_CHANGED), -1):
+            others = [j for j in expected[i - 1] if j != ids[i] and (is_word[j] == is_word[ids[i]]) == is_alike]
+            yield from (model.tokenizer.decode([*ids[:i], other, *ids[i + 1 :]]) for other in others[:N_EACH])
 
 
 def _is_name(word: str) -> bool:

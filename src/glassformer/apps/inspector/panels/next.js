@@ -148,7 +148,7 @@ export function createNext(app) {
     where.textContent = ofText ? "" : positionText(state, position);
     changes.textContent = isSteps ? "" : changesText(state, rules);
     card.element.classList.toggle("has-rules", rules !== "");
-    list.hidden = facts.hidden = isSteps;
+    card.tools.hidden = list.hidden = facts.hidden = isSteps;
     bars = ofText ? labelBars(state) : isLoaded() ? shapedBars(state) : topBars(state, position);
     fill(list, barList(bars));
     for (const part of [where, list, facts]) keepHeight(part);

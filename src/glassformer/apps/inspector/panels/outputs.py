@@ -39,7 +39,11 @@ N_NEXT = 50
 def next_token(
     inspector: Inspector, ids: list[int], source_ids: list[int] | None = None, model: str | None = None
 ) -> dict[str, Any]:
-    """Return the most probable next tokens that generation may write, all logits, the entropy and the text."""
+    """Return the most probable next tokens that generation may write, all logits, the entropy and the text.
+
+    `never` is the probability of the other tokens, such as `[PAD]`: the probabilities here are scaled to sum to 1
+    without it.
+    """
     chosen = inspector.model_of(model)
     if chosen.is_seq2seq:
         trace = capture(chosen, source=source_ids, target=ids, names=["logits"])
@@ -49,6 +53,7 @@ def next_token(
         raise UserError(f"{chosen.name} does not predict next tokens")
     logits = trace["logits"][0, -1:]
     never = never_written(chosen.tokenizer, chosen.config.vocab_size, but=end_ids(chosen))
+    never_mass = float(log_softmax(logits)[0, never].exp().sum())
     logits[:, never] = -torch.inf  # as in generation
     log_probs = log_softmax(logits)
     [top], [entropy] = page_data.top(log_probs, page_data.vocabulary(chosen), N_NEXT), page_data.entropies(log_probs)
@@ -56,6 +61,7 @@ def next_token(
         "model": page_data.model_id(chosen),
         "top": top,
         "entropy": entropy,
+        "never": never_mass,
         "text": chosen.tokenizer.decode(ids),
         "logits": page_data.packed(logits[0]).to_json(),
     }

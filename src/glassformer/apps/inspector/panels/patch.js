@@ -44,7 +44,7 @@ function createPatch(app) {
   };
   const what = hasPair ? "source" : "text";
   const example = hasPair ? "" : model?.is_causal ? ": a text that the model continues correctly" : ": a text with [MASK] that the model fills correctly";
-  const fields = [
+  const fields = [ // the later ones are optional
     field("clean", `clean ${what}${example}`, `${what} before the change`),
     field("corrupted", `corrupted ${what}: the clean ${what} with one changed word and the same number of tokens`, "type the changed text"),
     field("answer", `answer (by default: the prediction for the clean ${what})`, "optional"),
@@ -74,7 +74,7 @@ function createPatch(app) {
   const withoutGradients = h("p", { class: "about", hidden: app.source.hasGradients }, 'The estimate by the gradient (attribution patching) needs "glassformer inspect DIR": this file computes no gradients.');
   const moreClean = textBox(app, `more clean ${what}s`);
   const moreCorrupted = textBox(app, `more corrupted ${what}s: line i belongs to line i of the clean ${what}s; an answer may follow its ${what} after a tab`);
-  const more = h("details", { class: "more" }, h("summary", {}, "more pairs: means over a set"), h("div", { class: "pair" }, moreClean.element, moreCorrupted.element));
+  const more = h("details", { class: "more" }, h("summary", {}, `answers${hasPair ? ", target prefix" : ""}, and more pairs: means over a set`), h("div", { class: "fields" }, ...fields.slice(2).map(({ element }) => element)), h("div", { class: "pair" }, moreClean.element, moreCorrupted.element));
   const progress = h("span", { class: "about", "aria-live": "polite" });
   const heat = new Heatmap({ label: "Effect of patching" });
   const facts = h("p", { class: "detail" });
@@ -87,13 +87,15 @@ function createPatch(app) {
     },
     explanation: `Shows which layers and positions cause the difference between two ${what}s. 0: same prediction as with the corrupted ${what}. 1: same prediction as with the clean ${what}.`,
     formula: "share = (patched − corrupted) / (clean − corrupted), of logit(answer) − logit(wrong)" + (app.source.hasGradients ? "; estimate = gradient · (clean − corrupted)" : ""),
-  }, h("div", { class: "fields" }, ...fields.map(({ element }) => element)), more, h("div", { class: "row" }, start, kinds.element, stacks.element, methods.element, progress), withoutGradients, facts, unknown, heat.element);
+  }, h("div", { class: "fields" }, ...fields.slice(0, 2).map(({ element }) => element)), more, h("div", { class: "row" }, start, kinds.element, stacks.element, methods.element, progress), withoutGradients, facts, unknown, heat.element);
   const latest = new Latest(app, card.body);
   /** @type {Patching | null} */
   let result = null;
   /** Texts of the fields at the request of `result`. */
   let patched = "";
   heat.element.hidden = true;
+  /** Why no second text was found; empty if it was not sought. */
+  let missing = "";
 
   const texts = () => JSON.stringify(fields.map(({ input }) => input.value));
 
@@ -104,6 +106,7 @@ function createPatch(app) {
     for (const { input } of fields) grow(input);
     for (const one of [heat.element, facts]) one.classList.toggle("is-former", result !== null && (texts() !== patched || result.parts !== parts || (hasPair && result.stack !== chosenStack())));
     start.title = start.disabled ? `Change a word of the clean ${what} in the second box first` : "";
+    if (!result) facts.textContent = start.disabled ? missing || `${start.title}.` : "";
   }
 
   function submit() {
@@ -129,13 +132,18 @@ function createPatch(app) {
     if (!isUntouched()) return;
     if (given !== offered.clean) {
       Object.assign(offered, { clean: given, corrupted: "" });
+      missing = "";
       [cleanBox.input.value, corruptedBox.input.value] = [given, ""];
     }
     const n = mainTokens(store.state).length; // 0 before the first run
     if (offered.asked === given || !app.source.answers("/api/changed") || !n || !isQuick(app, 1, n)) return; // the first tries, of two runs each, are enough in most texts
     offered.asked = given;
     const request = app.source.post("/api/changed", { text: given, model: model?.id ?? "" });
-    void latest.use(withProgress(app, request, progress), ({ changed }) => {
+    void latest.use(withProgress(app, request, progress), ({ changed, n_tried: nTried }) => {
+      if (!changed && offered.clean === given) {
+        missing = `No pair is proposed: ${nTried} ${what}s with one changed word were tried, and none of them has the same number of tokens and another prediction. Write one in the second box: change what the prediction depends on.`;
+        drawStart();
+      }
       const isShown = card.element.isConnected && store.state.model === model && store.state.panel === patchTab.id;
       if (!changed || !isShown || !isUntouched() || offered.clean !== given || fields.some(({ input }) => input === document.activeElement)) return;
       corruptedBox.input.value = offered.corrupted = changed;
@@ -199,6 +207,7 @@ function createPatch(app) {
       const { state } = store;
       for (const { key, input } of fields) if (changed.has(key) || (changed.has("panel") && state[key])) writeField(input, state[key]);
       if (changed.has("panel") && !result && state.clean && state.corrupted && state.clean !== state.corrupted) load();
+      if (fields.slice(2).some(({ input }) => input.value)) more.open = true;
       stacks.write(chosenStack());
       kinds.write(parts);
       methods.write(method);

@@ -4,7 +4,7 @@
  * @import { App, Panel, Tab } from "../page/app.js"
  * @import { Candidate } from "../page/types.js"
  *
- * @typedef {{top: Candidate[], entropy: number, text: string, logits: {shape: string, zlib: string}}} Next
+ * @typedef {{top: Candidate[], entropy: number, never: number, text: string, logits: {shape: string, zlib: string}}} Next `never` is the probability of the tokens that are never written
  */
 
 import { Latest } from "../page/app.js";
@@ -100,10 +100,6 @@ function createSteps(app) {
         header: ["branch", "from branch", "at step", "text", "log-probability"],
         rows: branches.map((one, i) => [i, one.parent < 0 ? null : one.parent, one.at, textOf(one), total(one)]),
       }),
-      scene: () => barsScene(branches.map((one) => {
-        const p = Math.exp(total(one) / Math.max(1, one.tokens.length));
-        return { label: textOf(one), value: p, text: fixed(total(one), 2) };
-      }), "Branches: mean probability per token"),
     }),
   }, list);
   const element = h("div", { class: "panel" }, card.element, branchCard.element);
@@ -252,7 +248,7 @@ function createSteps(app) {
     const end = ending();
     one.disabled = Boolean(end);
     play.disabled = Boolean(end) && !isPlaying;
-    facts.textContent = `step ${at}; ${written.length} tokens written` + (end ? `; ${end}` : next && isLoaded() ? `; entropy ${fixed(next.entropy, 2)} nats` : "");
+    facts.textContent = `step ${at}; ${written.length} tokens written` + (end ? `; ${end}` : next && isLoaded() ? `; entropy ${fixed(next.entropy, 2)} nats${next.never ? `; without ${percent(next.never)} on tokens that are never written, such as [PAD]: the others sum to 100 %` : ""}` : "");
     fill(candidates, barList(bars()));
     fill(list, ...branches.map((one, i) => h("li", {}, button(branchLabel(one), () => {
       stop();

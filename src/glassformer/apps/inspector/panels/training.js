@@ -14,7 +14,6 @@ import { frame } from "../page/frame.js";
 import { sceneElement } from "../page/scene.js";
 import { withQuery } from "../page/source.js";
 import { compact, count, duration } from "../page/text.js";
-import { theme } from "../page/theme.js";
 
 /** @type {Tab} */
 export const trainingTab = { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "" && model.step !== null, route: "/api/live", needs_no_run: true };
@@ -80,24 +79,6 @@ export function timeLeft(series, maxSteps) {
 }
 
 /**
- * Return the scene of samples, one line of text per line of a sample.
- * @param {Record<string, any>[]} lines
- * @returns {import("../page/scene.js").Scene}
- */
-function samplesScene(lines) {
-  const { ink, faint, paper } = theme();
-  let y = 0;
-  /** @type {import("../page/scene.js").Shape[]} */
-  const shapes = [];
-  for (const { step, sample } of lines) {
-    shapes.push({ type: "text", x: 10, y: y + 20, text: `step ${step}`, fill: faint });
-    for (const text of String(sample).split("\n")) shapes.push({ type: "text", x: 90, y: (y += 18) + 2, text, fill: ink, mono: true });
-    y += 8;
-  }
-  return { width: 900, height: y + 12, background: paper, shapes };
-}
-
-/**
  * @param {App} app
  * @param {string} [folder] of the run; by default that of the model
  * @param {number | null} [lastStep] is used until the server has read the last step from the run
@@ -128,7 +109,7 @@ export function createTraining(app, folder = app.store.state.model?.folder, last
   const sampleCard = frame({
     title: "Samples", explanation: "A text that the model writes at each evaluation. │ separates the prompt from the output.",
     picture: () => ({
-      name: "samples", data: () => sampleLines(), scene: () => samplesScene(sampleLines()),
+      name: "samples", data: () => sampleLines(),
       table: () => ({ header: ["step", "sample"], rows: sampleLines().map((line) => [line.step, line.sample]) }),
     }),
   }, samples);
