@@ -65,7 +65,7 @@ class Shipped:
     """Type of the stored weights; the page computes with these rounded weights."""
     title: str
     limits: str
-    """What the model can do, and what it cannot."""
+    """The abilities of the model and their limits."""
 
 
 SHIPPED = (
@@ -81,14 +81,14 @@ SHIPPED = (
         "multi30k-de-en",
         "int8",
         "It translates German into English",
-        "It has read 29,000 captions of photographs. It knows no words of other subjects.",
+        "It has read 29,000 captions of photographs. Words of other subjects are unknown to it.",
     ),
     Shipped(
         "answers",
         "sums",
         "bfloat16",
         "It answers: the sum of two numbers",
-        "It adds numbers of two digits, such as 27 + 34, and is often wrong. It knows nothing else.",
+        "It adds numbers of two digits, such as 27 + 34, and is often wrong. Other questions are unknown to it.",
     ),
 )
 MOST_BYTES = 5_000_000

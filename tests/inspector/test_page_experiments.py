@@ -86,7 +86,8 @@ def test_steps_and_branches_stop_at_an_end_token(
         ids = ids[:1]  # the panel begins at the first token
     (first, *_), (other, *_), *_ = inspector.next(ids, *sources)["top"]
     second = inspector.next([*ids, first], *sources)["top"][0][0]
-    monkeypatch.setattr(page_data, "end_ids", lambda model: [other, second])
+    for panel in ("models", "outputs"):
+        monkeypatch.setattr(f"glassformer.apps.inspector.panels.{panel}.end_ids", lambda model: [other, second])
     n_steps = 1 if first == second else 2
     found = visit(serve(inspector).address + hash_of(**given_to(model), panel="steps", temperature=0))
     panel = found.page.locator("#panels")

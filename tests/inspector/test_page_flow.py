@@ -93,7 +93,7 @@ def test_the_formula_has_the_numbers_of_the_model(
     assert number(heading.split("sum ")[1]) == printed(float(q @ k), decimals=3)
 
 
-def test_the_cross_attention_shows_the_encoder_and_the_way_of_a_source_token(
+def test_the_cross_attention_shows_the_encoder_and_the_line_of_a_source_token(
     show_model: OpenModel, models: dict[str, Model]
 ) -> None:
     found = show_model("encoder-decoder", {"panel": "flow", "flow": "decoder.0.0.cross_attn.scores"})

@@ -22,7 +22,7 @@ OFF = {
 }
 NAMES = (*OFF, *LABELS, "recurrent")
 NO_GRADIENTS = {"estimate": None, "correlation": None}
-"""What JavaScript does not compute."""
+"""The results that need gradients."""
 
 
 def requests_of(name: str) -> list[dict[str, Any]]:
