@@ -15,9 +15,9 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 67_480,
-    "lines of Python in the core": 43_310,
-    "lines of JavaScript, CSS and HTML": 15_130,
+    "lines of Python": 67_710,
+    "lines of Python in the core": 43_470,
+    "lines of JavaScript, CSS and HTML": 15_510,
     "files of Python": 356,
     "files of Python under 60 lines": 43,
     "keys of a run": 244,
@@ -26,8 +26,8 @@ LIMITS = {
     "rooms, and files beside them": 26,
     "floors": 12,
     "calls of isinstance": 724,
-    "conditional expressions": 1_025,
-    "words of documents, without tables of results": 132_820,
+    "conditional expressions": 1_027,
+    "words of documents, without tables of results": 133_700,
 }
 
 
