@@ -15,9 +15,9 @@ from test_imports import FLOORS
 PACKAGE = Path(glassformer.__file__).parent
 ROOT = PACKAGE.parents[1]
 LIMITS = {
-    "lines of Python": 67_710,
-    "lines of Python in the core": 43_470,
-    "lines of JavaScript, CSS and HTML": 15_510,
+    "lines of Python": 67_760,
+    "lines of Python in the core": 43_490,
+    "lines of JavaScript, CSS and HTML": 15_550,
     "files of Python": 356,
     "files of Python under 60 lines": 43,
     "keys of a run": 244,

@@ -1,6 +1,7 @@
 """The inspector on a conversation: the page shows the ids that the model reads, and its address restores them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -9,8 +10,12 @@ import pytest
 
 import glassformer
 from glassformer.apps.inspector import server
+from glassformer.apps.inspector.web_file import facts_of
 from glassformer.common.errors import UserError
+from glassformer.inspection.texts import validation_messages
 from glassformer.model import Model
+from glassformer.tokenization.chat_template import CHATML
+from glassformer.tokenization.tokenizer import Tokenizers
 from inspector.browsing import Open, hash_of
 from inspector.conftest import Serve
 from inspector.direct import Inspector
@@ -94,6 +99,31 @@ def test_the_page_shows_and_restores_a_conversation(chat: Model, serve: Serve, v
     other.settle()
     read = chat.conversation_encoder.read([{"role": "user", "content": "red dog"}])
     assert other.tokens("target").count() == len(read)
+
+
+def test_an_exported_page_reads_messages(chat: Model, visit: Open, tmp_path: Path) -> None:
+    glassformer.export(chat, tmp_path / "chat.html", to="web")
+    found = visit((tmp_path / "chat.html").as_uri())
+    [first, *_] = validation_messages(chat, 3)
+    asked, n = first["messages"], chat.config.max_len
+    box = found.page.locator("#input textarea")
+    assert (box.count(), box.input_value()) == (1, asked[0]["content"])
+    assert found.page.locator(".messages span").all_inner_texts() == ["user"]
+    assert found.tokens("target").count() == len(chat.conversation_encoder.read(asked))
+    for text in (QUESTION[0]["content"], "dog " * 90):
+        box.fill(text)
+        found.page.get_by_role("button", name="Run", exact=True).click()
+        ids = chat.conversation_encoder.read([{"role": "user", "content": text}])
+        found.becomes(found.tokens("target").count, min(n, len(ids)))
+    assert f"The model reads the first {n} of {len(ids)} tokens." in found.page.locator("body").inner_text()
+
+
+def test_a_page_without_its_template_has_no_messages(chat: Model) -> None:
+    other = replace(chat, tokenizers=Tokenizers(chat.tokenizer.with_chat_template(CHATML.replace("\n", " "))))
+    facts = facts_of(Inspector(other))["model"]
+    assert not facts["has_template"] and facts["examples"] == []
+    with pytest.raises(UserError, match="a cell reads messages in ChatML only"):
+        other.inspect(messages=QUESTION, in_cell=True)
 
 
 def test_messages_of_an_address_that_are_damaged_are_ignored(chat: Model, serve: Serve, visit: Open) -> None:

@@ -1,12 +1,14 @@
 """Sets of texts: texts from a run's validation data, texts as lines, and the inputs that a model reads for a text."""
 
 from collections.abc import Mapping
+from typing import Any
 
+from glassformer.common.chat_messages import text_of
 from glassformer.common.errors import UserError
 from glassformer.data.batching import Example
 from glassformer.inference.text import end_ids_of
 from glassformer.inspection.capture import Trace, encoded
-from glassformer.tasks.batches import Places
+from glassformer.tasks.batches import EvaluationData, Places
 from glassformer.tasks.task import TrainableTask
 from glassformer.tasks.trained_model import TrainedModel
 
@@ -55,11 +57,9 @@ def validation_texts(model: TrainedModel, n: int, n_tokens: int = N_TOKENS) -> l
 
     The list is empty if the model was not trained here or the data is gone, and shorter if the data has fewer rows.
     """
-    if not isinstance(model.task, TrainableTask):
-        return []
     found: list[dict[str, str]] = []
     try:
-        for rows in model.task.evaluation(model, Places(), lambda text: None).batches():
+        for rows in _evaluation(model).batches():
             for row in rows:
                 sides = _sides_of_row(model, row, n_tokens)
                 if all(sides.values()):
@@ -69,6 +69,28 @@ def validation_texts(model: TrainedModel, n: int, n_tokens: int = N_TOKENS) -> l
     except (UserError, OSError):
         return found
     return found
+
+
+def validation_messages(model: TrainedModel, n: int) -> list[dict[str, Any]]:
+    """Return n inputs from the validation conversations of a run: the messages before the first answer.
+
+    The list is empty for a run on other data, and if the data is gone.
+    """
+    if model.tokenizer.chat_template is None:
+        return []
+    try:
+        questions = [getattr(record, "question", ()) for record in _evaluation(model).records[:n]]
+    except (UserError, OSError):
+        return []
+    said = [[{"role": one["role"], "content": text_of(one)} for one in messages] for messages in questions]
+    return [{"messages": messages} for messages in said if messages]
+
+
+def _evaluation(model: TrainedModel) -> EvaluationData[Any]:
+    """Return the validation data of a run; raise `UserError` if the model was not trained here or the data is gone."""
+    if not isinstance(model.task, TrainableTask):
+        raise UserError(f"{model.name} was not trained here, so it has no validation data")
+    return model.task.evaluation(model, Places(), lambda text: None)
 
 
 def usual_texts(model: TrainedModel) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from glassformer.apps.inspector.panels import calls
 from glassformer.apps.inspector.panels.models import card
 from glassformer.apps.inspector.panels.tensors import flow, tensor
 from glassformer.apps.inspector.panels.tokens import Input, run
-from glassformer.apps.inspector.web_file import Cell, web_file
+from glassformer.apps.inspector.web_file import Cell, reads_messages, web_file
 from glassformer.apps.inspector.worker import Worker
 from glassformer.common.chat_messages import Message, require_messages
 from glassformer.common.errors import UserError, require_type
@@ -51,8 +51,6 @@ def inspect(
         raise UserError(f"{model.name} reads a source, and no text: inspect it with that argument")
     if not model.is_seq2seq and (source or target) is not None:
         raise UserError(f"{model.name} reads a text, and no source: inspect it with that argument")
-    if in_cell and messages is not None:
-        raise UserError("the page in a cell reads a text, and no messages: give a text, or leave out in_cell")
     # The input with which the page begins
     examples: list[Example] = []
     if messages is not None:
@@ -63,6 +61,8 @@ def inspect(
         examples = [{"text": text}]
     elif source:
         examples = [{"source": source, "target": target}]
+    if in_cell and messages is not None and not reads_messages(model):
+        raise UserError(f"the page in a cell reads messages in ChatML only, and {model.name} has another chat template")
     if in_cell:
         network = copy.deepcopy(model.network).cpu()  # the export rounds and moves its network
         return Cell(

@@ -36,6 +36,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import Rotary
 from glassformer.store.model_directory import weights_of
 from glassformer.tasks.trained_model import TrainedModel
+from glassformer.tokenization.chat_template import CHATML, CHATML_TOKENS
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Dtype = Literal["float32", "bfloat16", "int8"]
@@ -256,7 +257,9 @@ def facts_of(inspector: Inspector) -> dict[str, Any]:
         outputs = "number"
     elif isinstance(model.predictor, Classifier | Tagger):
         outputs = "labels" if isinstance(model.predictor, Classifier) else "tags"
-    of_model = card(inspector) | {"has_template": False}
+    of_model = card(inspector) | {"has_template": reads_messages(model)}
+    if not reads_messages(model):
+        of_model["examples"] = [one for one in of_model["examples"] if "messages" not in one]
     return {
         "model": of_model,
         "outputs": outputs,
@@ -267,6 +270,11 @@ def facts_of(inspector: Inspector) -> dict[str, Any]:
         "n_random": None,
         "measure": measured(model),
     }
+
+
+def reads_messages(model: TrainedModel) -> bool:
+    """Return True for a model with the template ChatML of glassformer, which the page has in JavaScript."""
+    return model.is_causal_lm and model.tokenizer.chat_template == CHATML
 
 
 def measured(model: TrainedModel) -> str:
@@ -293,11 +301,13 @@ def rules(model: TrainedModel) -> dict[str, Any]:
     # What is around a text, and its mask
     tokenizer, config, filler = model.tokenizer, model.config, model.task.filler(model)
     frames = tokenizer.frames
-    before, after, mask = frames.text.before, frames.text.after, None
+    before, after, mask, chatml = frames.text.before, frames.text.after, None, None
     if model.is_causal_lm:
         before, after = tuple(model.writer.before), ()
     if isinstance(filler, MaskFiller):
         mask = {"id": tokenizer.mask_id, "token": mask_token(tokenizer)}
+    if reads_messages(model):
+        chatml = dict(zip(("start", "end"), (tokenizer.vocab[token] for token in CHATML_TOKENS), strict=True))
     # Rules of all models; -1 stands for no token
     found: dict[str, Any] = {
         "before": before,
@@ -312,6 +322,7 @@ def rules(model: TrainedModel) -> dict[str, Any]:
         "max_len": config.max_len,
         "source_max_len": config.encoder_max_len,
         "mask": mask,
+        "chatml": chatml,
         "beam": 1,
         "max_new_tokens": config.max_len,
         "max_ratio": 0,

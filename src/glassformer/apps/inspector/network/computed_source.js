@@ -195,7 +195,7 @@ export class ComputedSource extends Source {
       numbers += size;
       if (i && (i >= MAX_RUNS || numbers > MAX_NUMBERS)) this.runs.delete(name);
     }
-    return run.answer(this.reading.unknown([body.source], [body.text, body.target]), (performance.now() - begin) / 1000);
+    return run.answer(this.reading.unknown([body.source], [body.text, body.target, body.messages?.map(contentOf).join("\n")]), (performance.now() - begin) / 1000);
   }
 
   /** @param {string} name @param {Input} input */
@@ -298,6 +298,9 @@ export class ComputedSource extends Source {
     return new TextError('This file does not compute this: start "glassformer inspect DIR".');
   }
 }
+
+/** @param {{content: string}} message */
+const contentOf = ({ content }) => content;
 
 /** Return the integer of a query parameter; null without the parameter. @param {URLSearchParams} given @param {string} name */
 function number(given, name) {

@@ -1,7 +1,7 @@
 /**
  * Convert texts and pairs to ids with special tokens, and write a target by greedy search.
  *
- * @import { Example } from "../page/types.js"
+ * @import { Example, Message } from "../page/types.js"
  * @import { RecurrentModel } from "./recurrent.js"
  * @import { Vocabulary } from "./tokenizer.js"
  * @import { Transformer } from "./transformer.js"
@@ -9,9 +9,10 @@
  * @typedef {{
  *   before: number[], after: number[], source_before: number[], source_after: number[], target_before: number[],
  *   is_pair: boolean, start_id: number, end_id: number, never: number[], max_len: number, source_max_len: number,
- *   mask: {id: number, token: string} | null, beam: number, max_new_tokens: number, max_ratio: number,
+ *   mask: {id: number, token: string} | null, chatml: {start: number, end: number} | null, beam: number,
+ *   max_new_tokens: number, max_ratio: number,
  * }} Rules
- * The special tokens around a text, a source and a target; the ids that generation never writes; the limits of a search.
+ * The special tokens around a text, a source, a target and a message; the ids that generation never writes; the limits of a search.
  *
  * @typedef {{ids: number[], sourceIds: number[], note: string}} Input
  */
@@ -20,6 +21,7 @@ import { largest, logitsAt } from "./heads.js";
 import { TextError, Tokenizer, strip } from "./tokenizer.js";
 
 const MASK = "[MASK]";
+const ROLES = ["system", "user", "assistant", "tool"];
 
 /** Return ids. Throw an error if the list is empty or too long, or if an id is unknown. @param {string} what @param {number[]} ids @param {number} longest @param {Tokenizer} tokenizer */
 function required(what, ids, longest, { tokens }) {
@@ -59,6 +61,26 @@ export class Reading {
   }
 
   /**
+   * Return the ids of messages in ChatML; if the last one is not an answer, they end where the next answer begins.
+   * A special token in a message is ordinary text. Unless the text from the role on begins with the tokens that a model
+   * reads before it answers, the answer is encoded apart (`tokenization/conversations.py`).
+   * @param {Message[]} messages
+   */
+  messageIds(messages) {
+    const { chatml } = this.rules;
+    if (!chatml) throw new TextError("the model in this file reads texts, and no messages");
+    const plain = (/** @type {string} */ text) => this.tokenizer.encodeApart(text);
+    const answer = plain("assistant\n");
+    const ids = messages.flatMap(({ role, content }) => {
+      if (!ROLES.includes(role)) throw new TextError(`the role ${role} is unknown: choose one of ${ROLES.join(", ")}`);
+      const joined = plain(`${role}\n${content}`);
+      const isApart = role === "assistant" && answer.some((id, i) => id !== joined[i]);
+      return [chatml.start, ...(isApart ? [...answer, ...plain(content)] : joined), chatml.end, ...plain("\n")];
+    });
+    return messages[messages.length - 1]?.role === "assistant" ? ids : [...ids, chatml.start, ...answer];
+  }
+
+  /**
    * Return sentences about the parts of texts that become the unknown token.
    * @param {(string | null | undefined)[]} sources
    * @param {(string | null | undefined)[]} others
@@ -83,8 +105,13 @@ export class Reading {
    * @param {boolean} [cuts] leaves out the end of a text that is too long
    * @returns {Promise<Input>}
    */
-  async input({ text = "", ids, source = "", target }, network, cuts = false) {
+  async input({ text = "", ids, source = "", target, messages }, network, cuts = false) {
     const { is_pair, max_len, source_max_len, beam } = this.rules;
+    if (messages) {
+      const all = this.messageIds(messages);
+      const note = all.length > max_len ? `The model reads the first ${max_len} of ${all.length} tokens.` : "";
+      return { ids: all.slice(0, max_len), sourceIds: [], note };
+    }
     const checked = (/** @type {string} */ what, /** @type {number[]} */ all, /** @type {number} */ longest, /** @type {Tokenizer} */ tokenizer) =>
       required(what, cuts ? all.slice(0, longest) : all, longest, tokenizer);
     const isEmpty = is_pair ? strip(source) === "" : !ids && strip(text) === "";

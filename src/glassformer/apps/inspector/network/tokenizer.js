@@ -131,6 +131,13 @@ export class Tokenizer {
     return (text.match(CHUNKS[this.scheme]) ?? []).flatMap((chunk) => this.merged(this.known(symbolsOf(chunk, this.scheme))));
   }
 
+  /** Return the ids of a text whose special tokens are encoded as ordinary text, each run of them apart. @param {string} text */
+  encodeApart(text) {
+    const names = [...this.special].map((id) => /** @type {string} */ (this.tokens[id])).sort((a, b) => b.length - a.length);
+    const one = names.map((name) => name.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&")).join("|");
+    return (one ? text.split(new RegExp(`((?:${one})+)`, "u")) : [text]).flatMap((piece) => this.encode(piece));
+  }
+
   /** Return the ids of symbols. A run of unknown symbols becomes one unknown token. @param {string[]} symbols */
   known(symbols) {
     /** @type {number[]} */

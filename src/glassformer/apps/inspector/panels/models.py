@@ -20,7 +20,7 @@ from glassformer.config.transformer import TransformerConfig
 from glassformer.evaluation import metrics
 from glassformer.evaluation.sweep_table import FILE, SweepTable
 from glassformer.inspection.attention_maps import Kind
-from glassformer.inspection.texts import end_ids, usual_texts, validation_texts
+from glassformer.inspection.texts import end_ids, usual_texts, validation_messages, validation_texts
 from glassformer.loading import load
 from glassformer.models.build import build_positions
 from glassformer.store import checkpoint
@@ -49,7 +49,8 @@ def card(inspector: Inspector, model: str | None = None) -> dict[str, Any]:
     chosen = inspector.model_of(model)
     name = page_data.model_id(chosen)
     own_examples = inspector.once(
-        f"examples of {name}", lambda: validation_texts(chosen, N_EXAMPLES) or usual_texts(chosen)
+        f"examples of {name}",
+        lambda: validation_messages(chosen, N_EXAMPLES) or validation_texts(chosen, N_EXAMPLES) or usual_texts(chosen),
     )
     config, tokenizer, sizes = chosen.config, chosen.tokenizer, page_data.attention_sizes(chosen)
     # What every model has
