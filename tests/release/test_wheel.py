@@ -162,13 +162,17 @@ print(sum(cell.cell_type == "code" for cell in made.cells))
 """
 
 
-def test_a_chapter_runs_as_a_notebook_beside_the_wheel(distributions: Path, tmp_path: Path) -> None:
-    """The first cell installs the wheel; all other packages are there, so pip needs no index."""
+@pytest.mark.parametrize("place", ["folder", "index"])
+def test_a_chapter_runs_as_a_notebook(place: str, distributions: Path, tmp_path: Path) -> None:
+    """The first cell installs the wheel beside it, or by its name; all other packages are there."""
     [wheel] = distributions.glob("*.whl")
     alone = Environment(tmp_path, None)
     alone.settings |= {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
     alone.settings |= {"JUPYTER_PATH": "", "JUPYTER_DATA_DIR": str(tmp_path / "jupyter")}  # no kernel of the user
-    shutil.copy(wheel, alone.work)
+    if place == "folder":
+        shutil.copy(wheel, alone.work)
+    else:
+        alone.settings |= {"PIP_FIND_LINKS": str(distributions), "PIP_IGNORE_INSTALLED": "1"}  # the checkout's
     (alone.work / "chapter.ipynb").write_text(notebooks().notebook(COURSE / "05-attention.md"), "utf-8")
     assert int(alone.python(RUN_NOTEBOOK)) > 5
     assert list(tmp_path.rglob("site-packages/glassformer/py.typed")), "the first cell installs the wheel"

@@ -23,16 +23,15 @@ IN_CHECKOUT = Path(__file__).parents[4] / "docs" / "course"
 ANSWER = "hide-cell"
 """The tag of a cell with the answer of an exercise on paper."""
 INSTALL = """\
-# Install glassformer, if it is missing, from its wheel in this folder.
+# Install glassformer, if it is missing: from its wheel in this folder, or else from the package index.
 import glob
 import importlib.util
 
 if importlib.util.find_spec("glassformer") is None:
-    wheels = glob.glob("glassformer-*.whl")
-    assert wheels, "glassformer is missing: put its wheel into the folder of this notebook"
-    %pip install --quiet "./{wheels[0]}[course]"
+    wheels = [f"./{name}" for name in glob.glob("glassformer-*.whl")]
+    %pip install --quiet "{[*wheels, 'glassformer'][0]}[demo,eval,plot]"
 """
-"""The first cell of every notebook, which needs nothing but the wheel."""
+"""The first cell of every notebook, which needs nothing but the wheel, or a network (Colab)."""
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
