@@ -24,6 +24,7 @@ from glassformer.config.schema import FlagText, describe, from_dict, known_keys,
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule, TrainConfig
 from glassformer.config.transformer import LinearScaling, RotaryPositions, Stack, TransformerConfig
 from glassformer.config.written import parse_toml, to_toml
+from glassformer.store.model_directory import read_config
 
 
 def read(text: str) -> Run:
@@ -322,3 +323,13 @@ def test_an_old_key_is_read_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> No
     assert notes[0] == known and len(notes) == 4
     with pytest.raises(UserError, match=r"train\.steps is now train\.max_steps, which is given, too: leave out"):
         read("name = 'old'\n[train]\nsteps = 7\nmax_steps = 8\n")
+
+
+def test_an_old_key_of_a_model_directory_is_read_with_a_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "RENAMED", {"model.decoder.depth": "model.decoder.n_layers"})
+    (tmp_path / "config.json").write_text('{"kind": "transformer", "decoder": {"depth": 3}}')
+    notes: list[str] = []
+    with notes_to(notes.append):
+        config, _ = read_config(tmp_path)
+    assert config.decoder.n_layers == 3 and len(notes) == 1  # type: ignore[union-attr]
+    assert notes[0].startswith("model.decoder.depth is now model.decoder.n_layers")

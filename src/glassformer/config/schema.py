@@ -229,14 +229,16 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     return built
 
 
-def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
+def from_union(kind: Any, table: Mapping[str, Any], where: str = "", section: str = "") -> Any:
     """Build the member of a tagged union of dataclasses that the table selects by `kind`.
+
+    `section` is the key of the table in a run, such as `model` for `config.json`: `RENAMED` has the keys of a run.
 
     >>> from glassformer.config.recurrent import ModelConfig
     >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
     'gru'
     """
-    return _Reader(where, members(kind)).table(list(members(kind)), table, "")
+    return _Reader(where, members(kind), f"{section}.".lstrip(".")).table(list(members(kind)), table, "")
 
 
 def to_dict(value: Any) -> Any:
@@ -322,6 +324,8 @@ class _Reader:
     where: str
     classes: tuple[type, ...] = ()
     """The classes that the whole configuration can have. It is empty where one value of Python is converted."""
+    section: str = ""
+    """Beginning of the keys in a run, such as `model.`; names in errors do not have it."""
 
     @functools.cached_property
     def known(self) -> list[str]:
@@ -343,7 +347,7 @@ class _Reader:
         for name, value in table.items():
             if name == "kind" and hasattr(cls, "kind"):
                 continue
-            new = current_name(prefix + name, self.where).removeprefix(prefix)
+            new = current_name(self.section + prefix + name, self.where).removeprefix(self.section + prefix)
             if new != name and new in table:
                 raise self.error(f"{prefix}{name} is now {prefix}{new}, which is given, too: leave out {prefix}{name}")
             name = new

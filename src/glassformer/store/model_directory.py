@@ -251,7 +251,7 @@ def _read(folder: Path, reads_weights: bool) -> StoredModel:
 def read_generation(folder: Path) -> GenerationConfig | BeamConfig:
     """Return the defaults of generation of a model directory."""
     path = folder / GENERATION
-    return from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
+    return from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path), "generation")
 
 
 def read_start(init: InitConfig, *, reads_weights: bool = True) -> StoredModel:
@@ -318,8 +318,8 @@ def read_config(folder: Path) -> tuple[ModelConfig, LoraConfig | None]:
     path = folder / CONFIG
     table, lora = files.read_json(path), None
     if isinstance(table, dict) and _LORA in table:
-        lora = from_dict(LoraConfig, table.pop(_LORA), f"{path}: {_LORA}")
-    return from_union(ModelConfig, table, str(path)), lora
+        lora = from_union(LoraConfig, table.pop(_LORA), f"{path}: {_LORA}", "lora")
+    return from_union(ModelConfig, table, str(path), "model"), lora
 
 
 def _network(config: ModelConfig, lora: LoraConfig | None, device: str) -> "Network":
