@@ -19,6 +19,7 @@ import markup
 
 import glassformer
 from glassformer.apps import course
+from glassformer.apps.inspector.web_file import stored_weights
 
 NAME = "live.html"
 PANELS = {
@@ -66,6 +67,8 @@ class Shipped:
     title: str
     limits: str
     """The abilities of the model and their limits."""
+    figure: str
+    """The result with the stored weights on validation data, which the model has not read: a format of its scores."""
 
 
 SHIPPED = (
@@ -75,6 +78,7 @@ SHIPPED = (
         "bfloat16",
         "It continues a text",
         "It has read Python's documentation alone, so it knows the form of its sentences and few facts.",
+        "On pages that it has not read: {bits_per_byte:.2f} bits per byte, a perplexity of {perplexity:.0f} per token.",
     ),
     Shipped(
         "translation",
@@ -82,13 +86,15 @@ SHIPPED = (
         "int8",
         "It translates German into English",
         "It has read 29,000 captions of photographs. Words of other subjects are unknown to it.",
+        "On captions that it has not read: {bleu:.1f} BLEU.",
     ),
     Shipped(
         "answers",
-        "sums",
-        "bfloat16",
-        "It answers: the sum of two numbers",
-        "It adds numbers of two digits, such as 27 + 34, and is often wrong. Other questions are unknown to it.",
+        "characters",
+        "int8",
+        "It answers questions about characters",
+        "It knows 252 characters of HTML, such as &AElig;, by 756 facts, and answers any other question wrongly.",
+        "Of its facts, asked in words that it has not read: {exact_match:.0f} % of the answers are right.",
     ),
 )
 MOST_BYTES = 5_000_000
@@ -96,7 +102,7 @@ MOST_BYTES = 5_000_000
 
 
 def ship(folder: Path, runs: Path, pairs: list[str], changes: dict[str, Any] | None = None) -> None:
-    """Train and export the models of `SHIPPED`, and write a page that lists them, with the result of each recipe.
+    """Train and export the models of `SHIPPED`, and write a page that lists them with their limits and results.
 
     `pairs` are the German and the English training file, then those of the validation. Raises `ValueError` if a file is
     too large.
@@ -106,23 +112,23 @@ def ship(folder: Path, runs: Path, pairs: list[str], changes: dict[str, Any] | N
     for one in SHIPPED:
         keys = dict(zip(("source", "target", "valid_source", "valid_target"), pairs, strict=True))
         of_data = {f"data.{key}": path for key, path in keys.items()} if one.name == "translation" else {}
-        outcome = glassformer.train(one.recipe, out=runs / one.name, changes=of_data | (changes or {}))
+        glassformer.train(one.recipe, out=runs / one.name, changes=of_data | (changes or {}))
         path = folder / f"{one.name}.html"
         path.unlink(missing_ok=True)
         glassformer.export(runs / one.name, path, to="web", dtype=one.dtype)
         n_bytes = path.stat().st_size
         if n_bytes > MOST_BYTES:
             raise ValueError(f"{path} has {n_bytes:,} bytes and must have at most {MOST_BYTES:,}")
-        report = outcome.model.evaluate()
-        numbers = {"loss": report.loss} | {name: x for name, x in report.scores.items() if isinstance(x, float)}
-        result = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        model = glassformer.load(runs / one.name)
+        stored_weights(model.network, one.dtype)  # rounds them
+        figure = one.figure.format(**model.evaluate().to_dict())
         rows.append(
             f'<li><a href="{path.name}">{escape(one.title)}</a> ({n_bytes / 1e6:.1f} MB). {escape(one.limits)} '
-            f"{outcome.model.network.n_parameters():,} parameters, weights in {one.dtype}. "
-            f"On the validation data, before their rounding: {escape(result)}.</li>"
+            f"{escape(figure)} {model.network.n_parameters():,} parameters, stored in {one.dtype}.</li>"
         )
-    lines = ["<!doctype html>", '<html lang="en"><meta charset="utf-8"><title>Models to touch: glassformer</title>']
-    lines += ["<h1>Models to touch</h1>", "<p>Each page runs its model in your browser, and makes no request.</p><ul>"]
+    lines = ["<!doctype html>", '<html lang="en"><meta charset="utf-8"><title>Models in your browser</title>']
+    lines += ['<p><a href="../index.html">glassformer</a></p>', "<h1>Models in your browser</h1>"]
+    lines += ["<p>Each page computes its model by itself, and makes no request. Save the file to keep it.</p><ul>"]
     (folder / "index.html").write_text("\n".join([*lines, *rows, "</ul></html>", ""]), "utf-8")
 
 

@@ -1,7 +1,9 @@
-"""Pieces of Markdown for the generated pages."""
+"""Pieces of Markdown for the generated pages; as a program, absolute links in the README for the page on PyPI."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 REPOSITORY = "GLASSFORMER_REPOSITORY"
 """Environment variable with the owner and the name of the repository on GitHub. The workflow that publishes sets it."""
@@ -15,6 +17,20 @@ def in_colab(notebook: str) -> str:
     repository = os.environ.get(REPOSITORY, "")
     address = f"https://colab.research.google.com/github/{repository}/blob/notebooks/{notebook}"
     return f' · <a href="{address}">Open it in Colab</a>' if repository else ""
+
+
+def absolute(text: str, repository: str, tag: str) -> str:
+    """Return Markdown whose links to files of the project are addresses on GitHub: PyPI shows one file alone.
+
+    >>> absolute("[a](docs/a.md#b), [c](https://c.org), ![d](d.png)", "owner/name", "v1")  # doctest: +ELLIPSIS
+    '[a](https://github.com/owner/name/blob/v1/docs/a.md#b), [c](https://c.org), ![d](https://raw.git...me/v1/d.png)'
+    """
+
+    def address(link: re.Match[str]) -> str:
+        host = "raw.githubusercontent.com" if link[1] else "github.com"
+        return f"{link[1]}[{link[2]}](https://{host}/{repository}/{'' if link[1] else 'blob/'}{tag}/{link[3]})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)]+)\)", address, text)
 
 
 def shipped() -> str:
@@ -51,3 +67,10 @@ def escaped(text: str) -> str:
     """Text with the characters that Markdown would read as something else, outside of code."""
     parts = text.split("`")
     return "`".join(part if n % 2 else part.replace("<", "&lt;").replace("*", "\\*") for n, part in enumerate(parts))
+
+
+if __name__ == "__main__":
+    readme = Path(__file__).parents[1] / "README.md"
+    readme.write_text(
+        absolute(readme.read_text("utf-8"), os.environ[REPOSITORY], os.environ["GITHUB_REF_NAME"]), "utf-8"
+    )
