@@ -8,12 +8,15 @@ site also trains three models with a use of their own, in about an hour on two c
 The four files are the German and English captions of Multi30k (Elliott 2016).
 """
 
+import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import markup
 
@@ -69,6 +72,8 @@ class Shipped:
     """The abilities of the model and their limits."""
     figure: str
     """The result with the stored weights on validation data, which the model has not read: a format of its scores."""
+    view: Mapping[str, str]
+    """The input with which the link opens the page, and its panel. A model that translates writes the target."""
 
 
 SHIPPED = (
@@ -79,6 +84,7 @@ SHIPPED = (
         "It continues a text",
         "It has read Python's documentation alone, so it knows the form of its sentences and few facts.",
         "On pages that it has not read: {bits_per_byte:.2f} bits per byte, a perplexity of {perplexity:.0f} per token.",
+        {"panel": "steps", "text": "The function returns"},
     ),
     Shipped(
         "translation",
@@ -87,6 +93,7 @@ SHIPPED = (
         "It translates German into English",
         "It has read 29,000 captions of photographs. Words of other subjects are unknown to it.",
         "On captions that it has not read: {bleu:.1f} BLEU.",
+        {"panel": "alignment", "source": "Ein Hund läuft durch das Gras."},
     ),
     Shipped(
         "answers",
@@ -95,10 +102,12 @@ SHIPPED = (
         "It answers questions about characters",
         "It knows 252 characters of HTML, such as &AElig;, by 756 facts, and answers any other question wrongly.",
         "Of its facts, asked in words that it has not read: {exact_match:.0f} % of the answers are right.",
+        {"panel": "steps", "messages": json.dumps([{"role": "user", "content": "Which character is &eacute;?"}])},
     ),
 )
 MOST_BYTES = 5_000_000
 """Largest file of a model."""
+STYLE = "body { font: 1rem/1.5 sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em } li { margin: 1em 0 }"
 
 
 def ship(folder: Path, runs: Path, pairs: list[str], changes: dict[str, Any] | None = None) -> None:
@@ -122,11 +131,13 @@ def ship(folder: Path, runs: Path, pairs: list[str], changes: dict[str, Any] | N
         model = glassformer.load(runs / one.name)
         stored_weights(model.network, one.dtype)  # rounds them
         figure = one.figure.format(**model.evaluate().to_dict())
+        view = "&amp;".join(f"{key}={quote(value)}" for key, value in one.view.items())
         rows.append(
-            f'<li><a href="{path.name}">{escape(one.title)}</a> ({n_bytes / 1e6:.1f} MB). {escape(one.limits)} '
+            f'<li><a href="{path.name}#{view}">{escape(one.title)}</a> ({n_bytes / 1e6:.1f} MB). {escape(one.limits)} '
             f"{escape(figure)} {model.network.n_parameters():,} parameters, stored in {one.dtype}.</li>"
         )
     lines = ["<!doctype html>", '<html lang="en"><meta charset="utf-8"><title>Models in your browser</title>']
+    lines += ['<meta name="viewport" content="width=device-width">', f"<style>{STYLE}</style>"]
     lines += ['<p><a href="../index.html">glassformer</a></p>', "<h1>Models in your browser</h1>"]
     lines += ["<p>Each page computes its model by itself, and makes no request. Save the file to keep it.</p><ul>"]
     (folder / "index.html").write_text("\n".join([*lines, *rows, "</ul></html>", ""]), "utf-8")

@@ -37,7 +37,9 @@ def test_the_shipped_models_are_trained_and_listed(tmp_path: Path, monkeypatch: 
     live.ship(tmp_path / "models", tmp_path / "runs", pairs, few)
     page, index = ((tmp_path / "models" / f"{name}.html").read_text("utf-8") for name in ("translation", "index"))
     assert len(page) < live.MOST_BYTES and "<script" in page
-    assert 'href="translation.html"' in index and re.search(r" \d+\.\d BLEU\. .* stored in int8", index)
+    assert 'href="translation.html#panel=alignment&amp;source=Ein%20Hund' in index and re.search(
+        r" \d+\.\d BLEU\. .* stored in int8", index
+    )
     monkeypatch.setattr(live, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match="must have at most 1,000"):
         live.ship(tmp_path / "models", tmp_path / "again", pairs, few)
