@@ -399,8 +399,8 @@ def estimate(network: Transformer, pair: Patching, places: Places) -> Restored:
 def likely_heads(network: nn.Module, inputs: Mapping[str, Tensor], measure: Measure) -> list[Part]:
     """Return all heads, beginning with the one whose switching off probably changes the measure most.
 
-    The estimate is |Σ context · ∂measure/∂context|, the importance of Michel (2019, section 3.2) for one text: to first
-    order, the change of the measure if the context of the head becomes zero. One backward pass gives all heads.
+    The estimate is `|Σ context · ∂measure/∂context|`, the importance of Michel (2019, section 3.2) for one text: to
+    first order, the change of the measure if the head's context becomes zero. One backward pass gives all heads.
     """
     heads = [part for part in all_parts(network) if part.head is not None]
     paths = {part: context_name(network, part.kind, part.layer) for part in heads}
