@@ -17,7 +17,7 @@ ROOT = PACKAGE.parents[1]
 LIMITS = {
     "lines of Python": 67_760,
     "lines of Python in the core": 43_490,
-    "lines of JavaScript, CSS and HTML": 15_550,
+    "lines of JavaScript, CSS and HTML": 15_552,
     "files of Python": 356,
     "files of Python under 60 lines": 43,
     "keys of a run": 244,

@@ -1,6 +1,7 @@
 """The flow in a browser: it is the first view, its numbers are those of the model, and it is walked with the keys."""
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from glassformer.model import Model
 from inspector.browsing import Open, Visit, given_to, hash_of, number
 from inspector.conftest import OpenModel, Serve
 from tolerances import printed
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 LAST = {"decoder": "Prediction", "encoder": "Prediction", "encoder-decoder": "Final norm", "recurrent": "States"}
 """The last stage of the first stack: only an encoder without a decoder, or a decoder, predicts."""
@@ -91,6 +95,26 @@ def test_the_formula_has_the_numbers_of_the_model(
     heading = found.page.locator(".flow-zoom h3").inner_text()
     assert f"row {row} " in heading and f"key {key} " in heading
     assert number(heading.split("sum ")[1]) == printed(float(q @ k), decimals=3)
+
+
+def test_the_flow_opens_at_an_induction_head(open_model: OpenModel) -> None:
+    found = open_model("decoder", {"panel": ""})
+    page = found.page
+
+    def with_induction(route: "Route") -> None:
+        answer = route.fetch().json()
+        others = [one for one in answer["ranked"] if one["name"] != "induction"]
+        copying = next(one for one in answer["ranked"] if one["name"] == "induction")
+        ranked = [copying | {"kind": "decoder", "layer": 1, "head": 0, "is_found": True}, *others]
+        route.fulfill(json=answer | {"ranked": ranked})
+
+    page.route("**/scores", with_induction)
+    page.reload()
+    found.settle()
+    page.locator(".flow-stages button", has_text="Attention").first.click()
+    found.settle()
+    assert page.locator(".open-block .about").inner_text() == "block 1"
+    assert "Block 1, head 0 is an induction head" in page.locator(".flow-sentence").inner_text()
 
 
 def test_the_cross_attention_shows_the_encoder_and_the_line_of_a_source_token(

@@ -20,7 +20,7 @@ test("the questions follow from the abilities of a model", () => {
   assert.deepEqual(titles({ ...DECODER, is_additive: false }), [becomes, reads, mask, off, why, sure, unexpected]);
   const encoder = { ...DECODER, kind: "encoder", verb: "fill", attention: { encoder: {} } };
   assert.deepEqual(titles(encoder), [reads, off, why, leftOut, sure, unexpected]);
-  assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [reads, aligned, mask, off, why, sure, unexpected]);
+  assert.deepEqual(titles({ ...DECODER, kind: "encoder-decoder", attention: { encoder: {}, decoder: {}, cross: {} } }), [aligned, reads, mask, off, why, sure, unexpected]);
   const recurrent = (cell) => ({ ...DECODER, kind: "recurrent", is_additive: false, attention: { cross: {} }, architecture: [{ title: "Model", rows: [["cell", cell]] }] });
   assert.deepEqual(titles(recurrent("rnn")), [aligned, leftOut, sure, unexpected]);
   assert.deepEqual(titles(recurrent("lstm")), [aligned, gate, leftOut, sure, unexpected]);

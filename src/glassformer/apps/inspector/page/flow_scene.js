@@ -142,7 +142,7 @@ export function flowScene(drawing, layout) {
   /** @type {Shape[]} */
   const shapes = [];
   for (const [number, stage] of stages.entries()) {
-    const own = columns.filter((one) => one.stage === number);
+    const own = columns.filter((one) => one.stage === number && one.column.kind !== "fold"); // other blocks are no part of the stage
     const [left, right] = [own[0], own.at(-1)];
     if (!left || !right) continue;
     const isCurrent = number === current;

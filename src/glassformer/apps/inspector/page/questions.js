@@ -27,8 +27,8 @@ import { mainSide, mainTokens, positionSide, positionTokens } from "./state.js";
 /** @type {Question[]} */
 export const QUESTIONS = [
   { title: "How does the text become a prediction?", routes: ["/flow"], exists: (model) => model.kind === "decoder" && model.has_head_over_tokens, ask: askPrediction },
-  { title: "Which token does this one look at?", routes: ["/scores", "/attention"], exists: (model) => selfKind(model.attention) !== null, ask: askReading, input: repeated, note: "The box has the text twice in a row now, so that tokens repeat." },
   { title: "From which source token is this target token?", routes: ["/alignment"], exists: (model) => "cross" in model.attention, ask: askAlignment },
+  { title: "Which token does this one look at?", routes: ["/scores", "/attention"], exists: (model) => selfKind(model.attention) !== null, ask: askReading, input: repeated, note: "The box has the text twice in a row now, so that tokens repeat." },
   { title: "What does a gate keep?", routes: ["/flow", "/tensor"], exists: hasGates, ask: askGate },
   { title: "What does the mask hide?", routes: ["/scores", "/attention"], exists: (model) => "decoder" in model.attention, ask: askMask },
   { title: "What if a head is switched off?", routes: ["/effects"], exists: (model) => model.kind !== "recurrent", ask: askAblation },
@@ -81,7 +81,7 @@ export const PATTERNS = [
     means: "The head reads the first token, which adds little. Many heads do this if no other token is useful to them.",
   },
 ];
-const NO_PATTERN = "No head shows a known pattern on this text. Of all heads, the rows of this one put most weight on one token, on average.";
+const NO_PATTERN = "No head shows a known pattern both on this text and on random tokens.";
 
 const NO_HEAD_MATTERS = "The model needs none of its heads alone for this text. ";
 /** Explanations of the measures of an effect. */
@@ -156,7 +156,7 @@ async function askReading(app, run) {
     view: { panel: "attention", kind, layer, head, shown: "matrix", ...(place.rows === mainSide(app.store.state) ? { pos: row } : {}) },
     lit: { hover: { side: place.rows, index: row }, across: { side: place.columns, index: column } },
     seen: `Row ${row} of this attention map has a frame and belongs to ${tokenName(tokens, row)}. It puts ${percent(weight)} of its weight on ${tokenName(tokens, column)}${own > weight ? `, and more only on itself (${percent(own)})` : ""}.`,
-    means: found?.pattern.means ?? NO_PATTERN,
+    means: found?.pattern.means ?? `${NO_PATTERN} Of the heads of the ${kind}, the rows of this one put most weight on one token, on average.`,
   };
 }
 

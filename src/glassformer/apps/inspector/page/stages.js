@@ -133,7 +133,7 @@ function tokens(stack, isPair) {
   return {
     id: "tokens", title: "Tokens", chapter: CHAPTERS.tokens, formula: "text → ids",
     sentence: isPair && stack === "decoder" ? "The decoder begins with the start token. Then it reads the tokens of the target. Each row predicts the next target token."
-      : `The tokenizer cuts the ${isPair ? "source" : "text"} into tokens. Each token has a number, its id. One row of the picture is one token.`,
+      : `The tokenizer cuts the ${isPair ? "source" : "text"} into tokens. Each token has an id, its number in the vocabulary. One row of the picture is one token, with its position.`,
     columns: [{ kind: "tokens", title: "token" }],
   };
 }

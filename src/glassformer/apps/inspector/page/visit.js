@@ -62,7 +62,9 @@ export function createVisit(app, section) {
     button("close", () => close(), { class: "quiet", title: "Close the first visit (Escape). The button “help” at the top of the page opens it again." }), intro), counted, answer, h("div", { class: "questions" }, list, next, hint, others, wordList()));
   arrowKeys(list, "button", () => 0);
   section.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !document.body.classList.contains("is-lecture")) close(); // there, Escape returns to the whole page
+    const words = section.querySelector(".words");
+    if (event.key === "Escape" && words instanceof HTMLDetailsElement && words.open) words.open = false;
+    else if (event.key === "Escape" && !document.body.classList.contains("is-lecture")) close(); // there, Escape returns to the whole page
     else if (event.repeat && event.target === next && event.key !== "Tab") event.preventDefault(); // a held key asks once
     else if (event.key === "ArrowRight" && event.target === next) {
       event.preventDefault();
@@ -185,7 +187,7 @@ export function createVisit(app, section) {
     const isAnswered = asked >= 0 && (!evidence || store.state.panel === evidence); // another panel does not show the evidence
     section.classList.toggle("is-answered", isAnswered); // it stays above the panel that shows the evidence
     const shown = pending < 0 ? asked : pending; // the title of a question that is being answered
-    heading.textContent = isAnswered ? `${shown + 1} of ${all.length}: ${all[shown]?.title}` : "First visit";
+    heading.textContent = isAnswered ? `${shown + 1} of ${all.length}: ${all[shown]?.title}` : `First visit: ${all.length} ${all.length === 1 ? "question" : "questions"}`;
     intro.hidden = list.hidden = isAnswered;
     for (const one of [answer, next, others]) one.hidden = !isAnswered;
     answer.hidden ||= pending >= 0;

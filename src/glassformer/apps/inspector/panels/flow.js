@@ -6,7 +6,7 @@
  * @import { Drawing, Lane, Rows } from "../page/flow_scene.js"
  */
 
-import { Latest, kindsOf } from "../page/app.js";
+import { Latest, isQuick, kindsOf } from "../page/app.js";
 import { floats } from "../page/source.js";
 import { button, fill, h, isLecture, numberOptions, select } from "../page/dom.js";
 import { numberLines } from "../page/flow_numbers.js";
@@ -42,7 +42,7 @@ export function readPlace(text) {
 /** @param {App} app @returns {Panel} */
 function createFlow(app) {
   const { store } = app;
-  /** The block and the head that are open first, those with the clearest attention, for each stack. @type {Record<string, {block: number, head: number}>} */
+  /** The block and the head that are open first, for each stack: an induction head, or those with the clearest attention. @type {Record<string, {block: number, head: number, copies?: boolean}>} */
   let clearest = {};
   /** @type {Flow | null} */
   let flow = null;
@@ -70,7 +70,7 @@ function createFlow(app) {
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
   const ofSourceToken = h("span", {}, " The orange line is that of a source token; click a key to choose it.");
-  const legend = h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one.", ofSourceToken);
+  const legend = h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one. A frame in a map: orange, the chosen key.", ofSourceToken);
   const card = frame({
     title: "Flow",
     picture: () => {
@@ -220,7 +220,11 @@ function createFlow(app) {
   /** Return the block and the head with the clearest attention of each stack; of a decoder with cross-attention, with this attention. @param {import("../page/types.js").Run} run */
   async function clearestOf(run) {
     const kinds = app.source.answers("/thumbnails") ? kindsOf(store.state).sort((a, b) => Number(a === "cross") - Number(b === "cross")) : [];
-    const found = await Promise.all(kinds.map(async (kind) => [kind === "cross" ? "decoder" : kind, clearestHead(await app.data.bytes(run, "thumbnails", { kind }))]));
+    const isSmall = app.source.answers("/scores") && isQuick(app, 1, run.source.length + run.target.length) && store.state.model?.kind !== "recurrent";
+    const scores = isSmall ? /** @type {import("./attention.js").Scores} */ (await app.data.json(run, "scores")) : null;
+    const copying = scores?.ranked.find(({ name, is_found: isFound }) => name === "induction" && isFound);
+    const found = await Promise.all(kinds.map(async (kind) => [kind === "cross" ? "decoder" : kind, kind === copying?.kind
+      ? { block: copying.layer, head: copying.head, copies: true } : clearestHead(await app.data.bytes(run, "thumbnails", { kind }))]));
     return Object.fromEntries(found);
   }
 
@@ -304,7 +308,7 @@ function createFlow(app) {
     place.setAttribute("aria-label", `Flow of the data through the model, ${title.textContent}; token ${lane.row}: ${lane.labels[lane.row]}`);
     const [nBlocks, first] = [blocksOf(flow, stack), clearest[stack]];
     const isClearest = stage?.attention === clearestPath(stack, block) && stage.id.endsWith(".scores") && first?.block === block && first.head === head;
-    sentence.textContent = (stage?.sentence ?? "") + (isClearest ? ` Of all heads, the weights of block ${block}, head ${head} change most from row to row.` : "") +
+    sentence.textContent = (stage?.sentence ?? "") + (isClearest ? first.copies ? ` Block ${block}, head ${head} is an induction head: it reads the token after an earlier occurrence of the same token.` : ` Of all heads, the weights of block ${block}, head ${head} change most from row to row.` : "") +
       (stage?.id === "ff" && nBlocks > 1 ? ` All ${nBlocks} blocks do these steps, each with its own weights: open another one above.` : "");
     const read = readToken();
     const labelled = store.state.run?.labels && (read < 0 ? "all rows" : `row ${read}: ${visible(lane.labels[read] ?? "")}`);
