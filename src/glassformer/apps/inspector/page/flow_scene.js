@@ -326,7 +326,9 @@ function range({ from, to }) {
 /** @param {Picture} picture @param {{x: number, width: number, lane: Lane, column: Column, rows: Rows, opacity: number}} where @returns {Shape[]} */
 function vectorShapes(picture, { x, width, lane, column, rows, opacity }) {
   const strips = range(lane).map((i) => pooled(rowOf(rows, i), CELLS));
-  const largest = Math.max(1e-9, ...strips.flat().map(Math.abs));
+  // A row that is much larger than the others, as that of a first token often is, does not make them pale
+  const ofRows = strips.map((strip) => Math.max(1e-9, ...strip.map(Math.abs))).sort((a, b) => a - b);
+  const largest = Math.min(ofRows.at(-1) ?? 1, 3 * (ofRows[Math.floor(ofRows.length / 2)] ?? 1));
   return strips.map((strip, i) => ({
     type: "image", title: `row ${lane.from + i}: ${lane.labels[lane.from + i]}, ${column.tensor}`, x, y: yOf(picture, lane, lane.from + i) + 2, width, height: Math.min(18, picture.tall - 6), opacity,
     image: pixels(strip.length, 1, (cell) => colourOf(strip[cell] ?? 0, "diverging", [-largest, largest], picture.dark)),

@@ -34,7 +34,7 @@ export function hitText(drawing, { one: { column }, row, key, share }) {
   const values = rows && rowOf(rows, row);
   if (!values?.length || !["vector", "matrix"].includes(column.kind)) return "";
   const lane = rowsOf(drawing, column);
-  const place = `${column.title} of row ${row} ${visible(lane.labels[row] ?? "")}`;
+  const place = `${column.rule === "masked" ? "score behind the mask" : column.title} of row ${row} ${visible(lane.labels[row] ?? "")}`;
   if (column.kind === "matrix") return `${place}, key ${key} ${visible((column.side === "source" ? drawing.source : drawing.lane).labels[key] ?? "")}: ${fixed(values[key], 4)}`;
   const n = Math.min(CELLS, values.length);
   const cell = Math.min(n - 1, Math.floor(share * n));

@@ -144,7 +144,7 @@ function createUnit(app) {
     fill(spread, h("h3", {}, "Strength in each text"), sceneElement(histogramScene(strengths, { median, "95 %": high })));
     fill(links, ...(what === "head" ? headLinks(app, kind, Number(layer), unit, unitTab.id)
       : [button("Open this feed-forward in the flow", () => store.set({ panel: "flow", flow: `${kind}.${layer}.0.ff` }))]));
-    facts.textContent = `${units} ${unit} of ${nUnits}, in ${nTexts} ${nTexts === 1 ? "text" : "texts"}. Median ${fixed(median)}; 95 % of the texts have at most ${fixed(high)}.`;
+    facts.textContent = `${units} ${unit} of ${nUnits}, in ${nTexts} ${nTexts === 1 ? "text" : "texts"}.${nTexts < FEW ? "" : ` Median ${fixed(median)}; 95 % of the texts have at most ${fixed(high)}.`}`;
     fill(list, h("h3", {}, "Strongest texts"), ...texts.map((text) => h("div", {}, h("p", { class: "about" }, titleOf(text)), tokenStrip(items(text), titleOf(text)))));
     card.refresh();
   }
