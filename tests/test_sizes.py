@@ -17,7 +17,7 @@ ROOT = PACKAGE.parents[1]
 LIMITS = {
     "lines of Python": 67_760,
     "lines of Python in the core": 43_490,
-    "lines of JavaScript, CSS and HTML": 15_554,
+    "lines of JavaScript, CSS and HTML": 15_555,
     "files of Python": 356,
     "files of Python under 60 lines": 43,
     "keys of a run": 244,
@@ -27,7 +27,7 @@ LIMITS = {
     "floors": 12,
     "calls of isinstance": 724,
     "conditional expressions": 1_027,
-    "words of documents, without tables of results": 134_100,
+    "words of documents, without tables of results": 134_130,
 }
 
 

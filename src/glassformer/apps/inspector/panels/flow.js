@@ -220,7 +220,8 @@ function createFlow(app) {
   /** Return the block and the head with the clearest attention of each stack; of a decoder with cross-attention, with this attention. @param {import("../page/types.js").Run} run */
   async function clearestOf(run) {
     const kinds = app.source.answers("/thumbnails") ? kindsOf(store.state).sort((a, b) => Number(a === "cross") - Number(b === "cross")) : [];
-    const isSmall = app.source.answers("/scores") && isQuick(app, 1, run.source.length + run.target.length) && store.state.model?.kind !== "recurrent";
+    // The scores need about 20 runs, on random tokens; the first picture of a large model does not wait for them
+    const isSmall = app.source.answers("/scores") && isQuick(app, 20, run.source.length + run.target.length) && store.state.model?.kind !== "recurrent";
     const scores = isSmall ? /** @type {import("./attention.js").Scores} */ (await app.data.json(run, "scores")) : null;
     const copying = scores?.ranked.find(({ name, is_found: isFound }) => name === "induction" && isFound);
     const found = await Promise.all(kinds.map(async (kind) => [kind === "cross" ? "decoder" : kind, kind === copying?.kind
