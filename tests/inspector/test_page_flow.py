@@ -375,7 +375,7 @@ def test_a_strip_names_its_row_and_a_neuron_leads_to_its_strongest_texts(show_mo
     neuron.click()
     found.settle()
     view = found.view()
-    assert (view["panel"], view["unit"]) == ("texts", f"decoder.1.neuron.{number_of}")
+    assert (view["panel"], view["unit"]) == ("unit", f"decoder.1.neuron.{number_of}")
     found.page.go_back()
     found.settle()
     bar = found.page.locator(".flow-bars rect:has(title)").nth(5)

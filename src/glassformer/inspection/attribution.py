@@ -160,10 +160,8 @@ def direct_effect(network: nn.Module, inputs: Mapping[str, Tensor], unit: str, p
     stack, layer, what, number = unit.split(".")
     if stack not in (transformer.config.head_stack_name, "cross"):
         raise UserError(f"{unit} writes to the {stack}, and the head of the model reads the decoder only")
-    path, block = (
-        f"{stack}.blocks.{layer}.ff",
-        getattr(transformer, transformer.config.head_stack_name).blocks[int(layer)],
-    )
+    path = f"{stack}.blocks.{layer}.ff"
+    block = getattr(transformer, transformer.config.head_stack_name).blocks[int(layer)]
     more = []
     if what == "neuron":
         more = [f"{path}.activations", *([f"{path}_out_norm.input"] if block.ff_out_norm is not None else [])]

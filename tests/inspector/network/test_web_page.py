@@ -149,7 +149,7 @@ def test_a_file_of_the_visitor_is_searched_in_the_page(
     """Strongest texts and effects over the texts of a file equal the functions of Python."""
     lines = ["abc de", "fgh abc", "de fgh de", "c fgh", "ab ab ab"]
     (tmp_path / "texts.txt").write_text("\n".join(lines))
-    page, model = show_web("decoder", {"panel": "texts", "unit": "decoder.1.neuron.3"}), models["decoder"]
+    page, model = show_web("decoder", {"panel": "unit", "unit": "decoder.1.neuron.3"}), models["decoder"]
     page.page.locator("input[type=file]:not([webkitdirectory])").first.set_input_files(tmp_path / "texts.txt")
     page.page.locator(".text-set:visible .about", has_text="5 texts").first.wait_for()  # the page reads the file
     page.page.get_by_role("button", name="Find", exact=True).click()

@@ -20,7 +20,7 @@ import { byProbability, fixed, visible } from "../page/text.js";
 import { barAt, barsOfVector, hitAt, hitText, zoomed } from "../page/zoom.js";
 import { blocksOf, headsOf, keyHead, stacksOf, stagesOf, withoutNorms } from "../page/stages.js";
 import { mainSide, mainTokens, positionText, selectedPosition, tokensBefore } from "../page/state.js";
-import { headLinks } from "./unit.js";
+import { headLinks, unitTab } from "./unit.js";
 
 /** @type {Tab} */
 export const flowTab = { id: "flow", title: "Flow", create: createFlow, exists: () => true, route: "/flow" };
@@ -70,7 +70,7 @@ function createFlow(app) {
   const lines = h("ul", { class: "flow-numbers" });
   const links = h("div", { class: "row" });
   const ofSourceToken = h("span", {}, " The orange line is that of a source token; click a key to choose it.");
-  const legend = h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one. A frame in a map: orange, the chosen key.", ofSourceToken);
+  const legend = h("p", { class: "about" }, "A row is a token, and a strip is a vector: blue is positive, orange is negative. The line is the way of the chosen token. The keys ↑ and ↓ choose another one. The orange frame in a map is the chosen key.", ofSourceToken);
   const card = frame({
     title: "Flow",
     picture: () => {
@@ -217,7 +217,7 @@ function createFlow(app) {
     return laneOf("source", labels, Math.max(0, Math.min(sourceRow, labels.length - 1)));
   }
 
-  /** Return the block and the head with the clearest attention of each stack; of a decoder with cross-attention, with this attention. @param {import("../page/types.js").Run} run */
+  /** Return the block and the head with the clearest attention of each stack, or its induction head; of a decoder with cross-attention, with this attention. @param {import("../page/types.js").Run} run */
   async function clearestOf(run) {
     const kinds = app.source.answers("/thumbnails") ? kindsOf(store.state).sort((a, b) => Number(a === "cross") - Number(b === "cross")) : [];
     // The scores need about 20 runs, on random tokens; the first picture of a large model does not wait for them
@@ -439,12 +439,12 @@ function createFlow(app) {
     const hit = hitOf(event);
     if (!hit || !drawn) return;
     const { one: { column, stage: number }, row, key } = hit;
-    const { lane, source, stages } = drawn.drawing;
+    const { lane, stages } = drawn.drawing;
     if (column.kind === "fold") return go(column.stack ? { stack: column.stack, stage: "final" } : { block: column.block ?? 0 });
     if (column.kind === "matrix") chosenKey = key;
     if (column.kind === "vector") chosenVector = column.tensor ?? "";
     const ofSource = column.side === "source" && column.kind !== "matrix";
-    if (ofSource || ((ofSource ? source : lane).side === "source" && mainSide(store.state) !== "source")) {
+    if (ofSource || (lane.side === "source" && mainSide(store.state) !== "source")) {
       if (ofSource) chosenKey = row;
       sourceRow = row;
     } else if (column.kind !== "output") store.set({ pos: row });
@@ -469,13 +469,13 @@ function createFlow(app) {
       return barAt(((clientX - box.left) * width) / box.width, width, shown.values.length);
     };
     bars.addEventListener("pointermove", (event) => { under.textContent = `number ${numberAt(event)} is ${fixed(shown.values[numberAt(event)], 4)}`; });
-    if (units) bars.addEventListener("click", (event) => store.set({ panel: "texts", unit: `${units}.${numberAt(event)}` }));
+    if (units) bars.addEventListener("click", (event) => store.set({ panel: unitTab.id, unit: `${units}.${numberAt(event)}` }));
     fill(zoomBars, bars);
   }
 
   /** Return a line in which each neuron, such as "149: 5.87", leads to its strongest texts. @param {string} line @param {string} units */
   const neuronLinks = (line, units) => (!line.startsWith("strongest neurons: ") || !app.source.answers("/api/strongest") ? [line] : line.split(/(\d+: [^\s,]+)/).map((part, i) => (
-    i % 2 ? button(part, () => store.set({ panel: "texts", unit: `${units}.${parseInt(part)}` }), { class: "quiet", title: "The tokens that this neuron raises, and the texts in which it is most active" }) : part)));
+    i % 2 ? button(part, () => store.set({ panel: unitTab.id, unit: `${units}.${parseInt(part)}` }), { class: "quiet", title: "The tokens that this neuron raises, and the texts in which it is most active" }) : part)));
 
   /** @param {Drawing} drawing @param {Column} column */
   function tableRows(drawing, column) {

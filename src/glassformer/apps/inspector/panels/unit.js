@@ -23,7 +23,7 @@ import { fixed, signed, visible } from "../page/text.js";
 import { textBox } from "./texts.js";
 
 /** @type {Tab} */
-export const unitTab = { id: "texts", title: "Units", create: createUnit, exists: (model) => model.kind !== "recurrent", route: "/api/strongest", needs_no_run: true };
+export const unitTab = { id: "unit", title: "Units", create: createUnit, exists: (model) => model.kind !== "recurrent", route: "/api/strongest", needs_no_run: true };
 
 /** Largest number of tokens of a text of the validation data. */
 const MAX_TOKENS = 48;
